@@ -1,10 +1,11 @@
-"""The command line: `python -m data_prep {download,describe,pre-check,prepare,inspect,suggest-crosses,…}`."""
+"""Define the command line `python -m data_prep` with its commands, such as describe, pre-check, prepare and inspect."""
 
 from __future__ import annotations
 
 from common.signals import Stopped, die_quietly, stop_by_signals
 
-if __name__ == "__main__":  # the imports take a moment
+# The imports below take a while, so Ctrl-C must not print a traceback during them.
+if __name__ == "__main__":
     die_quietly()
 
 import argparse
@@ -18,7 +19,8 @@ from typing import TypeAlias
 
 from common.packages import explain_missing, require
 
-require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only when they are needed
+# Further packages are only required by the commands that need them.
+require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
 from common.text import show
 from common.yaml_settings import CommandParser
@@ -29,10 +31,10 @@ from data_prep.options.prepare_options import PrepareOptions
 CRITEO_DATA = Path(__file__).parents[1] / "configs" / "data" / "criteo.yaml"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Run: TypeAlias = Callable[[argparse.Namespace, list[str]], None]
-_DATA_HELP = "YAML file with the log's format (Criteo's)"
-_SETTING = re.compile(r"\w+(\.\w+)+=")  # section.key=value
+_DATA_HELP = "YAML file with the format of the log (Criteo's format)"
+_SETTING = re.compile(r"\w+(\.\w+)+=")  # Matches the start of an argument such as section.key=value.
 _SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
-# Settings that a layout stands for. Those on the command line come after them.
+# Settings that each value of --layout stands for. Settings on the command line override them.
 _LAYOUTS = {
     "blocks": (),
     "zoo": ("prepare.layout=zoo", "prepare.integer_buckets=false"),
@@ -40,10 +42,13 @@ _LAYOUTS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command. The exit status is 2 for wrong input or settings, 130 after Ctrl-C, 143 after SIGTERM."""
+    """Run the command that `arguments` name, by default those of the process. Return the exit status.
+
+    The status is 0 on success, 2 for wrong input or settings, 130 after Ctrl-C, and 143 after SIGTERM.
+    """
     parser = _parser()
     argv = sys.argv[1:] if arguments is None else arguments
-    # Settings may come before and after all other arguments, which argparse does not support.
+    # Settings may be anywhere among the other arguments. argparse does not support that, so they are taken out first.
     settings = [argument for argument in argv if _SETTING.match(argument)]
     command = parser.parse_args([argument for argument in argv if not _SETTING.match(argument)])
     if settings and command.run not in (_prepare, _pre_check):
@@ -51,9 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
     for argument in argv:
         if argument.partition("=")[0] in _SETTING_NAMES and "=" in argument:
             parser.error(f"{argument}: a setting needs its section before it: {PREPARE_SECTION}.{argument}")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 gets ? for …
+    if isinstance(sys.stdout, io.TextIOWrapper):  # A terminal that is not UTF-8 shows ? for characters such as ….
         sys.stdout.reconfigure(errors="replace")
-    from common.console import STOPPED_BY_READER, has_no_reader, log_to_console  # not for workers
+    # Imported here, because workers import this module too and do not need the console.
+    from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
     from common.files import message_of
 
     log_to_console()
@@ -63,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
         return 0
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "data_prep":  # a bug of this program
+        if error.name is None or error.name.partition(".")[0] == "data_prep":  # This would be a bug of the program.
             raise
         show(f"error: {explain_missing(error.name.partition('.')[0])}", file=sys.stderr)
         return 2
@@ -88,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
     download = _add_command(commands, _download, "data")
     download.add_argument(
-        "output", type=Path, nargs="?", default=Path(), help="file or folder to write to (the current folder)"
+        "output", type=Path, nargs="?", default=Path(), help="file or folder to write (the current folder)"
     )
     download.add_argument(
         "--data", type=Path, metavar="FILE", default=CRITEO_DATA, help="YAML file with the addresses (%(default)s)"
@@ -97,23 +103,23 @@ def _parser() -> argparse.ArgumentParser:
     download.set_defaults(after_stop="; the same command resumes")
 
     describe = _add_command(commands, _describe, "log.csv > my.yaml")
-    describe.add_argument("input", nargs="+", help="the log, as for prepare. Only the first of several files is read")
-    describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read (%(default)s)")
+    describe.add_argument("input", nargs="+", help="the log, as for prepare. Of several files, up to 20 are read")
+    describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="number of rows to read (%(default)s)")
     describe.add_argument(
         "--label",
         metavar="NAME",
-        help="the label's column, if the proposal has another or is not sure. NAME=VALUE: this value is a click, all "
-        "others are not. 'NAME>=4': numbers of 4 or more are clicks",
+        help="column of the label, if the proposal chooses another column or is not sure. NAME=VALUE: this value means "
+        "a click, and all other values mean no click. 'NAME>=4': numbers of 4 or more mean a click",
     )
 
     pre_check = _add_command(commands, _pre_check, "data/dac.tar.gz")
     pre_check.add_argument(
         "input",
         nargs="+",
-        help="the log, as for prepare. The first rows of each file are read. With prepare.crosses=[[C1,C2]] those "
-        "crosses are shown too",
+        help="the log, as for prepare. The first rows of each file are read. With prepare.crosses=[[C1,C2]], figures "
+        "of these crosses are shown too",
     )
-    pre_check.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read in all (%(default)s)")
+    pre_check.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read in total (%(default)s)")
     pre_check.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
 
     example = "data/dac.tar.gz prepared --config configs/criteo.yaml prepare.min_count=101"
@@ -121,17 +127,17 @@ def _parser() -> argparse.ArgumentParser:
 
     inspect = _add_command(commands, _inspect, "prepared")
     inspect.add_argument("folder", type=Path, help="the prepared folder")
-    inspect.add_argument("--report", action="store_true", help="only draw its report.html again")
+    inspect.add_argument("--report", action="store_true", help="only write its report.html again")
 
     suggest = _add_command(commands, _suggest_crosses, "prepared")
     suggest.add_argument("folder", type=Path, help="the prepared folder")
-    suggest.add_argument("--top", type=int, default=10, metavar="N", help="pairs to show (%(default)s)")
+    suggest.add_argument("--top", type=int, default=10, metavar="N", help="number of pairs to show (%(default)s)")
 
     synthesize = _add_command(commands, _synthesize, "log.txt --rows 1000000")
     synthesize.add_argument(
-        "output", type=Path, help="the log to write, compressed if it ends in .gz; with --part-rows a folder"
+        "output", type=Path, help="file to write, compressed if its name ends in .gz; with --part-rows, a folder"
     )
-    synthesize.add_argument("--rows", type=int, required=True, metavar="N", help="rows to write")
+    synthesize.add_argument("--rows", type=int, required=True, metavar="N", help="number of rows to write")
     synthesize.add_argument(
         "--seed",
         type=int,
@@ -143,15 +149,19 @@ def _parser() -> argparse.ArgumentParser:
         "--drift",
         type=int,
         metavar="N",
-        help="let clicks change over time, at N rows a day. The log has a column time: --data configs/data/drift.yaml",
+        help="let the probability of clicks change over time, with N rows per day. The log has a column time, so use "
+        "it with --data configs/data/drift.yaml",
     )
-    synthesize.add_argument("--part-rows", type=int, metavar="N", help="write files of N rows")
-    synthesize.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
+    synthesize.add_argument("--part-rows", type=int, metavar="N", help="write several files of N rows each")
+    synthesize.add_argument("--workers", type=int, metavar="N", help="number of processes (one per core)")
     return parser
 
 
 def _add_command(commands: Commands, run: Run, example: str) -> argparse.ArgumentParser:
-    """Add the command of a function, whose docstring is its help. `example` are its arguments."""
+    """Add the command that `run` implements. Its name and help are the function's name and docstring.
+
+    `example` are arguments of the command, which the help shows.
+    """
     name, summary = run.__name__.lstrip("_").replace("_", "-"), run.__doc__ or ""
     command = commands.add_parser(
         name,
@@ -168,27 +178,28 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "input",
         nargs="+",
-        help="the log: text, JSON lines or Parquet, .gz, .zst, .tar.gz, as files, a folder or a quoted glob, by "
-        "paths or URIs (s3://bucket/day_*.gz)",
+        help="the log: files, a folder or a quoted glob, as paths or URIs (s3://bucket/day_*.gz). Files are text, JSON "
+        "lines or Parquet; text and JSON may be compressed (.gz, .zst, .tar.gz)",
     )
-    prepare.add_argument("output", type=Path, help="the prepared folder to make")
+    prepare.add_argument("output", type=Path, help="the prepared folder to create")
     prepare.set_defaults(after_stop="; the same command resumes")
 
     settings = prepare.add_argument_group(
         "settings",
-        "Any number of prepare.key=value changes settings. docs/configuration.md lists all of them.",
+        "Arguments of the form prepare.key=value change single settings. docs/configuration.md lists all settings.",
     )
-    settings.add_argument("--config", type=Path, metavar="FILE", help="YAML file; its section prepare: is used")
+    settings.add_argument("--config", type=Path, metavar="FILE", help="YAML file whose section prepare is used")
     settings.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
     settings.add_argument(
         "--layout",
         choices=tuple(_LAYOUTS),
         default="blocks",
-        help="zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it. Short for: " + " ".join(_LAYOUTS["zoo"]),
+        help="zoo: write files that the Wide&Deep of MindSpore's model zoo can read. Short for: "
+        + " ".join(_LAYOUTS["zoo"]),
     )
     vocabulary = prepare.add_argument_group("vocabulary of another folder")
     vocabulary.add_argument(
-        "--vocabulary", type=Path, metavar="DIR", help="use the ids of this prepared folder and fit nothing"
+        "--vocabulary", type=Path, metavar="DIR", help="use the ids of this prepared folder, and fit nothing"
     )
     vocabulary.add_argument(
         "--extend", action="store_true", help="with --vocabulary: new values of this log get ids after all others"
@@ -199,12 +210,12 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
 
     workers = prepare.add_argument_group("workers")
     workers.add_argument(
-        "--executor", choices=EXECUTORS, default=EXECUTORS[0], help="run on local processes, Dask or MPI (%(default)s)"
+        "--executor", choices=EXECUTORS, default=EXECUTORS[0], help="use local processes, Dask or MPI (%(default)s)"
     )
     workers.add_argument(
         "--scheduler",
         metavar="ADDRESS",
-        help="address of a Dask cluster, such as tcp://host:8786 (a new one on this machine)",
+        help="address of a Dask cluster, such as tcp://host:8786 (a new cluster on this machine)",
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[1]
-QUICK = ("app.tables.optimizers", "app.evaluation.metrics")
+QUICK = ("app.tables.optimizers", "app.evaluation.metrics", "data_prep.checks.propose")
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -23,10 +23,11 @@ def test_examples_of_the_api_run(tmp_path, tiny_log):
     (tmp_path / "configs").symlink_to(PROJECT / "configs")
     (tmp_path / "log.txt").symlink_to(tiny_log)
     program = """
-import doctest, app.api as api
+import doctest, app.api as api, data_prep.pipeline.prepare as preparation
 finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
-for name in ("describe", "prepare", "train", "evaluate", "load_run", "sweep"):
-    (test,) = [each for each in finder.find(getattr(api, name), name, module=api) if each.examples]
+names = ("describe", "prepare", "train", "evaluate", "load_run", "sweep")
+for module, name in [*((api, name) for name in names), (preparation, "prepare")]:
+    (test,) = [each for each in finder.find(getattr(module, name), name, module=module) if each.examples]
     assert not runner.run(test).failed, name
 """
     command = [sys.executable, "-c", program]

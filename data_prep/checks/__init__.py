@@ -1,8 +1,9 @@
-"""Checks of a log and of a prepared folder.
+"""Check logs and prepared folders.
 
-`propose` describes a log; it uses first_rows, label, guess_kind, guess_time and held_out. `pre_check` tries the first
-rows of a log, `reject_causes` and `encodings` explain rejected lines. `inspect` and `suggest_crosses` read a prepared
-folder.
+- `propose` describes an unknown log. It uses `first_rows`, `label`, `guess_kind`, `guess_time` and `held_out`.
+- `pre_check` examines the first rows of a log. `reject_causes` and `encodings` explain why lines are rejected.
+- `inspect` verifies a prepared folder, and `suggest_crosses` finds useful crosses of its fields.
 
-Letters: n rows, V distinct values of a column, N numeric columns, C categorical columns, P positions of their ids.
+Array shapes use these letters: n rows, V distinct values of a column, N numeric columns, C categorical columns, P ids
+of a row.
 """

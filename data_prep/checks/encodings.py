@@ -1,4 +1,4 @@
-"""Name the encodings that a text of unknown encoding may have, with the command that converts it."""
+"""Find likely encodings of a text that is not UTF-8, and the command that converts it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import contextlib
 
 import numpy as np
 
-# Encodings whose letters stand side by side as bytes above 127, by Python's name, and the names of iconv.
+# Encodings of scripts other than Latin, in which most letters are bytes above 127. Keys are Python's names, and values
+# are the names that iconv uses.
 _OF_OTHER_SCRIPTS = {"gb18030": "GB18030", "big5": "BIG5", "cp932": "CP932", "cp949": "CP949", "koi8_r": "KOI8-R"} | {
     f"cp{number}": f"CP{number}" for number in (1251, 1253, 1255, 1256, 874)
 }
-_OF_LATIN = ("CP1252", "CP1250")  # whose accented letters are few among those of ASCII
-_SIDE_BY_SIDE = 0.3  # of the bytes above 127; in encodings of two bytes the second one may be lower
-_LOOKED_AT = 1 << 16  # bytes
-_SHOWN = 4  # encodings
+_OF_LATIN = ("CP1252", "CP1250")  # Encodings of Latin scripts, in which few letters are bytes above 127.
+# If more than this fraction of the bytes above 127 follow each other, the script is not Latin. The fraction is low,
+# because the second byte of a two-byte letter may be below 128.
+_SIDE_BY_SIDE = 0.3
+_LOOKED_AT = 1 << 16  # Number of bytes that are examined.
+_SHOWN = 4  # Maximum number of encodings in a message.
 
 
 def to_utf8(text: bytes) -> str:
-    """Return how to convert a log to UTF-8, from the encodings that these lines of it may have, the likely one first.
+    """Return advice how to convert a log to UTF-8, with a command that names its most likely encoding.
 
-    Without lines no encoding is named.
+    `text` are lines of the log. If they are empty, the advice does not name an encoding.
     """
     text = text[:_LOOKED_AT]
     high = np.frombuffer(text, np.uint8) > 127
@@ -46,5 +49,5 @@ def _can_decode(text: bytes, name: str) -> bool:
 
 
 def _num_signs(text: bytes, name: str) -> int:
-    """Return how many characters beyond ASCII are no letters: many are a sign of the wrong encoding."""
+    """Count the characters beyond ASCII that are not letters. In a wrong encoding there are many of them."""
     return sum(not character.isalpha() for character in text.decode(name) if not character.isascii())

@@ -1,4 +1,7 @@
-"""The first rows of a log as columns of text cells, and how its lines are written, for `describe`."""
+"""Read the first rows of an unknown log as columns of text, and find out how its lines are written.
+
+`propose.describe` uses the result.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +33,26 @@ if TYPE_CHECKING:
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf")
-_LARGE_FLOAT = re.compile(r"-?[0-9]{16,}\.0+|-?[0-9](\.[0-9]+)?e\+[0-9]{2,3}")  # as programs write whole floats
+# Matches large whole numbers in the forms in which programs write floats.
+_LARGE_FLOAT = re.compile(r"-?[0-9]{16,}\.0+|-?[0-9](\.[0-9]+)?e\+[0-9]{2,3}")
 TYPE_IN_NAME = re.compile(r":(token|float|token_seq|float_seq)$")
 _SEPARATORS, _RARE_SEPARATORS = "\t,;|\x01 ", "^~\x02"
-_MOST_FILES = 20  # whose first rows are looked at
-_LAYOUT_ROWS = 1_000  # rows from which separator, header and quotes are seen
-_MOST = 0.9  # of the lines, at least, have a form for it to be theirs
-_MOST_BROKEN = 0.5  # of the lines, above which they have no columns
-_BROKEN = 0.02  # of the lines, at most, have another number of columns
-_SLIPS = 0.002  # of the cells, at most, have another form than all others
-_LEAST_PLACES = 4  # names 0, 1, 2 … from which on they are no row
-_SHOWN = 60  # characters of a line in a message
-# Files of a contest, which lie in one folder. Parts of a log may be named train and test too.
+_MOST_FILES = 20  # Maximum number of files of which the first rows are read.
+_LAYOUT_ROWS = 1_000  # Number of lines that decide separator, header and quotes.
+_MOST = 0.9  # A form such as libsvm's is recognized if at least this fraction of the lines matches it.
+_MOST_BROKEN = 0.5  # At least this fraction of the lines must have the same number of columns.
+_BROKEN = 0.02  # Fraction of broken lines that is tolerated in a comparison of separators and in a check of quotes.
+_SLIPS = 0.002  # Fraction of the cells of a column that may have another form than all others.
+_LEAST_PLACES = 4  # At least this many names 0, 1, 2 … count as a header, not as a row.
+_SHOWN = 60  # Number of characters of a line that a message shows.
+# Names of a contest's files, which often share a folder but are not one log. Parts of a log may be named train or test
+# too, so these names only count if both occur.
 _SUBMISSION, _TRAIN_AND_TEST = re.compile("submission", re.IGNORECASE), (re.compile("train"), re.compile("test"))
 _DIGIT = re.compile(".*[0-9].*")
-# A cell that says nothing of its column's form, such as a word for a missing one.
+# Matches a cell that does not show the form of its column, such as a word for a missing value.
 _NOTHING = re.compile(r"(?i)\W*|\\N|[(<#]?(na|n/a|nan|nat|null|none|nil|unk|unknown|missing|undefined)[)>]?")
-# Lines without columns between single characters: their form, and the expression of sed that makes columns of them.
+# Forms of lines whose columns are not separated by a single character: a regular expression for a line, a description
+# of the form, and a sed expression that converts the lines to columns.
 _OTHER_FORMS = {
     r"[-+.0-9eE]+([ \t]+(qid|[0-9]+)(:[0-9]+)?:[-+.0-9eE]+)+\s*(#.*)?": (
         "of libsvm's or libffm's form; to have a label and a list of features, without their values",
@@ -64,16 +70,16 @@ _CLOCK = re.compile(r"[^:]*([ \t]+[0-2]?[0-9]:[0-5][0-9](:[0-5][0-9]([.,][0-9]+)
 
 @dataclass(frozen=True)
 class Column:
-    """A column's cells as numbers of its distinct values."""
+    """A column of the first rows, stored as its distinct values and an index of each cell."""
 
     name: str
-    codes: NDArray[np.int64]  # [n] index of the cell among `values`; -1 if it is missing
-    values: list[str]  # V of them
-    of_type: pa.DataType | None = None  # of a table's column
+    codes: NDArray[np.int64]  # Index of each cell [n] in `values`, or -1 if the cell is missing.
+    values: list[str]  # The V distinct values.
+    of_type: pa.DataType | None = None  # Type of the column in a Parquet file or a table, or None for text.
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """Rows of each value [V]."""
+        """Number of rows with each value [V]."""
         return np.bincount(self.codes[self.codes >= 0], minlength=len(self.values))
 
     @property
@@ -82,12 +88,15 @@ class Column:
 
     @cached_property
     def numbers(self) -> NDArray[np.float64] | None:
-        """The values [V] as numbers. None if one of them is no number."""
+        """The distinct values [V] as numbers, or None if one of them is not a number."""
         return np.array(self.values, np.float64) if self.all_match(DECIMAL) else None
 
     @property
     def are_inexact(self) -> bool:
-        """True if floats stand for whole numbers that are too large for them, as for ids beside a missing cell."""
+        """True if the column has whole numbers that were stored as floats and are too large to be exact.
+
+        This happens to integer ids if a missing cell turns their column into floats.
+        """
         import pyarrow as pa
 
         is_float = self.of_type is not None and pa.types.is_floating(self.of_type)
@@ -99,20 +108,23 @@ class Column:
         return self.all_match(INTEGER)
 
     def all_match(self, pattern: re.Pattern[str]) -> bool:
-        """Return True if there are values, and all of them match."""
+        """Return True if the column has values and all of them match the pattern."""
         return bool(self.values) and all(map(pattern.fullmatch, self.values))
 
     def frequent(self, count: int) -> list[str]:
-        """Return the most frequent values."""
+        """Return the `count` most frequent values, the most frequent one first."""
         return [self.values[index] for index in np.argsort(-self.counts, kind="stable")[:count]]
 
     def count_of(self, values: Collection[str]) -> int:
-        """Return the rows with one of these values."""
+        """Return the number of rows that have one of these values."""
         value_set = set(values)
         return sum(int(count) for value, count in zip(self.values, self.counts, strict=True) if value in value_set)
 
     def cleaned(self, trim: bool, missing: Collection[str]) -> Column:
-        """Return the column with blanks trimmed and these words missing, besides the empty one."""
+        """Return a copy in which the words in `missing` and empty cells are missing.
+
+        With `trim`, blanks around the values are removed first.
+        """
         if trim and any(value != value.strip(" ") for value in self.values):
             trimmed = _column(self.name, [value.strip(" ") for value in self.values])
             codes = np.array([*trimmed.codes, -1])[self.codes]
@@ -128,16 +140,16 @@ class Column:
 
 @dataclass(frozen=True)
 class FirstRows:
-    """First rows of a log."""
+    """The first rows of a log, and the layout of its lines."""
 
     location: str
     columns: list[Column]
-    layout: dict[str, Any]  # separator, header, quotes: fields of LogFormat that are not its defaults
-    lines: bytes = b""  # the same rows as a chunk's lines; empty for a table
+    layout: dict[str, Any]  # Fields of LogFormat, such as separator and header, that differ from the defaults.
+    lines: bytes = b""  # The rows as lines of text, or b"" for a table.
     table: pa.Table | None = None
     file: FileOfLog = field(default=ONLY_FILE)
-    remarks: tuple[str, ...] = ()  # sentences on what is odd about the lines
-    sampled: str = ""  # which rows of which files these are, if not the first ones of a single file
+    remarks: tuple[str, ...] = ()  # Sentences about oddities of the lines.
+    sampled: str = ""  # Description of the sampled rows and files, unless they are the first rows of a single file.
 
     @property
     def num_rows(self) -> int:
@@ -145,16 +157,16 @@ class FirstRows:
 
     @property
     def num_lines(self) -> int:
-        """Rows, and lines that have another number of columns."""
+        """Number of lines, including lines that are not rows because they have another number of columns."""
         return self.lines.count(b"\n") or self.num_rows
 
     @property
     def bad_lines(self) -> bytes:
-        """The lines that are not UTF-8, of which a table has none."""
+        """The lines that are not valid UTF-8. A table has no such lines."""
         return b"\n".join(line for line in self.lines.split(b"\n") if not is_utf8(line))
 
     def chunk(self, log_format: LogFormat) -> Chunk:
-        """Return the rows as the preparation would read them."""
+        """Return the rows as a chunk, in the way in which the preparation would read them with `log_format`."""
         if self.table is None:
             return Chunk(0, self.lines.count(b"\n"), self.lines, self.file)
         from data_prep.raw_log.parquet import TableChunk
@@ -164,10 +176,11 @@ class FirstRows:
 
 
 def read_first_rows(log: Any, num_rows: int) -> FirstRows:
-    """Read the first rows of a log: paths or URIs as for `find_log`, an Arrow table or a pandas DataFrame.
+    """Read the first `num_rows` rows of a log.
 
-    Raises FileNotFoundError and ValueError as `find_log` and `open_log`, and ValueError for a log without rows or
-    columns.
+    `log` is an Arrow table, a pandas DataFrame, or paths or URIs as for `find_log`. Of several files, the first rows of
+    up to 20 files are read. Raise FileNotFoundError if there is no log, and ValueError if a file cannot be read or has
+    no rows or no columns.
     """
     if hasattr(log, "iloc") or hasattr(log, "to_batches"):
         import pyarrow as pa
@@ -206,7 +219,7 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     body = [row for row in rows if len(row) == width and row != found]
     if not body:
         raise ValueError(f"{file.location} has a header and no rows to describe")
-    has_others = "" in names or (header and len(first) != width)  # a column without a name
+    has_others = "" in names or (header and len(first) != width)  # Some column has no name.
     others = "ignored" if has_others else "refused"
     form = {"separator": separator, "header": header, "others": others, "quotes": quotes}
     layout = {key: value for key, value in form.items() if value != getattr(LogFormat(), key)}
@@ -223,8 +236,8 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
 def _remarks(
     columns: list[Column], rows: list[list[str]], header: list[str] | None, lines: list[bytes]
 ) -> Iterator[str]:
-    """Yield what is odd about the lines after the header: cells and lines that the columns leave out."""
-    first, width = 1 + (header is not None), len(columns)  # the first line's number
+    """Yield sentences about columns without a name, repeated headers, and lines with a wrong number of columns."""
+    first, width = 1 + (header is not None), len(columns)  # Number of the first row's line, and number of columns.
     for place, column in enumerate(columns):
         if not column.name and any(map(str.strip, column.values)) and not (place == 0 and column.are_integers):
             yield f"Column {place + 1} has no name and is left out; to have it, give it one in the first line."
@@ -245,7 +258,10 @@ def _numbered(width: int) -> list[str]:
 
 
 def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
-    """Return the first lines of files that are not too long. A header that all of them have is there once."""
+    """Return the first lines of several files. A header that is repeated in each file is included once.
+
+    Lines that are too long are replaced by empty ones. Raise ValueError if the lines are not text that can be read.
+    """
     samples = sample_log(files, LogFormat(), num_lines + len(files) - 1, estimate_bytes=0)
     parts = [sample.chunk.lines.split(b"\n")[:-1] for sample in samples if sample.chunk is not None]
     all_lines = [line for part in parts for line in part[part is not parts[0] and part[0] == parts[0][0] :]]
@@ -255,7 +271,7 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
             f"{file.location}: its lines end in \\r alone, as on an old Mac; lines end in \\n or \\r\\n here. Change "
             "the line ends and describe the new file: tr '\\r' '\\n' < OLD > NEW"
         )
-    # A longer line is rejected. It stays as a line without cells, so that it is counted.
+    # A line that is too long will be rejected. It is kept as an empty line, so that it is counted.
     lines = [line.removesuffix(b"\r") if len(line) <= MAX_LINE_BYTES else b"" for line in all_lines]
     if not lines:
         raise ValueError(f"{file.location} has no lines to describe")
@@ -274,7 +290,10 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
 
 
 def _check_form(lines: list[str], location: str) -> None:
-    """Raise ValueError, with a command that converts them, for lines of a known form that has no columns."""
+    """Raise ValueError if lines have a known form without columns, such as libsvm's.
+
+    The message contains a command that converts such lines.
+    """
     for pattern, (form, expression) in _OTHER_FORMS.items():
         num_alike = sum(bool(re.fullmatch(pattern, line)) for line in lines)
         if num_alike >= _MOST * len(lines) and not all(map(_CLOCK.fullmatch, lines)):
@@ -284,7 +303,7 @@ def _check_form(lines: list[str], location: str) -> None:
 
 
 def _check_quotes(lines: list[bytes], log_format: LogFormat, file: LogFile) -> None:
-    """Raise ValueError if many cells in quotes do not end in their line."""
+    """Raise ValueError if the quotes of many lines do not match, because cells contain line ends."""
     num_bad = sum(b'"' in line and quoted_cells(line, log_format) is None for line in lines)
     if num_bad > _BROKEN * len(lines):
         found = f"{num_bad:,} of its first {len(lines):,} lines have quotes that do not match"
@@ -292,10 +311,11 @@ def _check_quotes(lines: list[bytes], log_format: LogFormat, file: LogFile) -> N
 
 
 def _divide(lines: list[str], location: str) -> tuple[str, bool]:
-    """Return the separator by which most lines have the same number of columns, and if blanks stand before quotes.
+    """Return the separator of lines, and whether blanks may come before quotes.
 
-    Where two are nearly alike in that, the one that divides the first line so too, then the one of more columns: a text
-    in each row may have a space more often than a row is whole.
+    The separator is the one with which most lines have the same number of columns. If several separators are nearly as
+    good, prefer one that also divides the first line into this number of columns, and then the one with more columns.
+    This matters if each row has a text with a space in it, which can be more regular than the true separator.
     """
     trials: list[tuple[float, bool, int, str, bool]] = []
     for separator in _SEPARATORS + _RARE_SEPARATORS:
@@ -321,7 +341,8 @@ def _usual(widths: Iterable[int]) -> tuple[int, int]:
 
 
 def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool) -> Iterable[list[str]]:
-    # Each line alone, as in the preparation: a quote that is never closed must not join the lines after it.
+    """Split each line into its cells."""
+    # Every line is split separately, as in the preparation, so that an unclosed quote does not join several lines.
     for line in lines:
         if quotes and '"' in line:
             yield next(csv.reader([line], delimiter=separator, skipinitialspace=skip_blanks))
@@ -330,9 +351,10 @@ def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool
 
 
 def _header(rows: list[list[str]], width: int, location: str) -> list[str] | None:
-    """Return the names of the columns in the first line, "" where there is none, or None if that is a row.
+    """Return the names of the columns if the first line is a header, or None if it is a row.
 
-    Raises ValueError if names come after other lines, are there twice, or are fewer than the cells of a row.
+    A column without a name has "". Raise ValueError if other lines come before the header, if it has a name twice, or
+    if it has fewer names than a row has cells.
     """
     names: list[str] = []
     for place, first in enumerate(rows[:MOST_LINES_BEFORE]):
@@ -359,12 +381,12 @@ def _header(rows: list[list[str]], width: int, location: str) -> list[str] | Non
 
 
 def _is_header(names: list[str], rows: list[list[str]]) -> bool:
-    """Return True if these cells name the columns of the rows below them, and are no row like those.
+    """Return True if the cells `names` are the names of the columns of `rows`, and not a row themselves.
 
-    A name may be a number or empty. It is one if it has not the form of the cells below, such as a word above numbers.
-    Against it speaks that a cell is among those below it.
+    A cell that has another form than the cells below it, such as a word above numbers, is evidence for a header. A cell
+    that occurs again below is evidence for a row. Names may be numbers or empty.
     """
-    rows = [row for row in rows if row != names]  # it may be there again
+    rows = [row for row in rows if row != names]  # A header may be repeated among the rows.
     given = [name for name in names if name.strip()]
     if not rows or len(names) != len(rows[0]):
         return not rows and not any(map(DECIMAL.fullmatch, given))
@@ -379,7 +401,8 @@ def _is_header(names: list[str], rows: list[list[str]]) -> bool:
             others += not _DIGIT.fullmatch(name) and _are_nearly_all(_DIGIT, cells)
             others += is_number and not any(map(_DIGIT.fullmatch, filled))
     if len(given) >= _LEAST_PLACES and given[:-1] == [str(place) for place in range(len(given) - 1)]:
-        return 2 * len(repeated) <= len(given)  # pandas numbers the columns of an array from 0
+        # pandas names the columns of an array 0, 1, 2 …
+        return 2 * len(repeated) <= len(given)
     if len({*given}) < len(given) and repeated:
         return False
     if words or others:
@@ -392,7 +415,7 @@ def _is_header(names: list[str], rows: list[list[str]]) -> bool:
 
 
 def _are_nearly_all(form: re.Pattern[str], cells: Iterable[str]) -> bool:
-    """Return True if the cells that are not missing have the form, but for a few slips."""
+    """Return True if nearly all cells that are not missing match the form."""
     filled = [cell.strip(" ") for cell in cells if not _NOTHING.fullmatch(cell)]
     return sum(not form.fullmatch(cell) for cell in filled) <= _SLIPS * len(filled)
 
@@ -405,14 +428,21 @@ def _column(name: str, cells: Sequence[str]) -> Column:
 
 
 def _has_blanks(column: Column) -> bool:
-    """Return True if some cells begin or end with blanks: one of blanks alone, or of others more than a slip."""
+    """Return True if blanks around cells should be trimmed.
+
+    That is the case if a cell consists of blanks, or if more than a few cells begin or end with blanks.
+    """
     spaced = [value for value in column.values if value != value.strip(" ")]
     slips = 0.001 * len(column.codes) + 2
     return any(value and not value.strip(" ") for value in spaced) or column.count_of(spaced) > slips
 
 
 def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
-    """Read rows of tables. Those of a table are left out whose columns have other types, such as text for numbers."""
+    """Read the first rows of Parquet or JSON files.
+
+    A file is left out if its columns have types that cannot be combined with those of the first file, such as text for
+    numbers.
+    """
     import pyarrow as pa
 
     each, location = -(-num_rows // len(files)), files[0].location
@@ -424,7 +454,10 @@ def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
 
 
 def _read_table(file: LogFile, num_rows: int, num_groups: int) -> pa.Table:
-    """Read rows of a table, of Parquet the first ones of at least `num_groups` row groups spread over the file."""
+    """Read `num_rows` rows of a Parquet or JSON file.
+
+    In a Parquet file, the first rows of at least `num_groups` row groups are read, which are spread over the file.
+    """
     import pyarrow as pa
 
     from data_prep.raw_log.json_lines import columns_of, first_objects
@@ -444,28 +477,29 @@ def _read_table(file: LogFile, num_rows: int, num_groups: int) -> pa.Table:
 def _of_table(location: str, table: pa.Table) -> FirstRows:
     if not table.num_rows:
         raise ValueError(f"{location} has no rows to describe")
-    # A column that pandas made of its index is none of the table's, and a frame to score has none.
+    # Columns that pandas made from the index of a frame are removed, because a frame to score does not have them.
     index = (table.schema.pandas_metadata or {}).get("index_columns", ())
     table = table.drop_columns([name for name in table.column_names if name in index or name.startswith("__index_")])
     columns = [_of_arrow(name, table.column(name)) for name in table.column_names]
-    layout: dict[str, Any] = {"separator": ",", "header": True, "quotes": True}  # of a CSV file to score
+    # A table has no lines. This layout describes a CSV file with the same columns, which a model may score.
+    layout: dict[str, Any] = {"separator": ",", "header": True, "quotes": True}
     layout |= {"trim": True} if any(map(_has_blanks, columns)) else {}
     return FirstRows(location, columns, layout, table=table)
 
 
 def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
-    """Return a column of a table by its distinct values. A list is its values between tabs."""
+    """Convert an Arrow column to a `Column`. The values of a list are joined with tabs."""
     import pyarrow as pa
 
     from data_prep.raw_log.parquet import cells_as_text, decoded
 
-    encoded = decoded(cells.combine_chunks())  # a dictionary may have values that no row has
+    encoded = decoded(cells.combine_chunks())  # A dictionary may contain values that do not occur in any row.
     try:
         encoded = encoded.dictionary_encode()
         cells_of_values = cells_as_text(encoded.dictionary, "float", b"\n")
         texts = [text.decode(errors="replace") for text in cells_of_values.to_pylist()]
         places = np.asarray(encoded.indices.fill_null(-1)).astype(np.int64)
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # lists, structs
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # Arrow cannot encode lists and structs as dictionaries.
         column = _column(name, [cell_text(value) for value in encoded.to_pylist()])
         return replace(column, of_type=cells.type)
     numbers: dict[str, int] = {}
@@ -474,7 +508,7 @@ def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
 
 
 def cell_text(value: Any) -> str:
-    """Return a value of a list or a struct as text."""
+    """Return a cell of a list or struct column as text. A missing value becomes ""."""
     if value is None or (isinstance(value, float) and value != value):
         return ""
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Guess the kind of a log's column from its cells, its name, and how well it predicts the label."""
+"""Guess the kind of a column of a log from its cells, its name, and how well it predicts the label."""
 
 from __future__ import annotations
 
@@ -42,27 +42,29 @@ _WORD = re.compile("[^0-9]{1,20}")
 _HEX = re.compile("[0-9a-f]{8}")
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+|[-+]?[0-9]+")
 _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+|[-+]?[0-9]{1,3}")
-_GROUPED = re.compile(  # 1,234.50 or 1.234,50
-    r"[-+]?[0-9]{1,3}(,[0-9]{3})*(\.[0-9]+)?|[-+]?[0-9]{1,3}(\.[0-9]{3})*(,[0-9]+)?"
-)
-_MARKED = re.compile(r"[-+]?[$€£]?[-+]?[0-9]+([.,][0-9]+)* ?[%$€£]?")  # 12.5%, $3,000
-_MANY_ROWS = 1_000  # rows from which a share of distinct values means something
-_FEW_ROWS = 20  # from which a new value in every row means something
-_UNIQUE_SHARE = 0.99  # of the rows: a new value in nearly every one
-_FEW_CODES = 50  # whole numbers with so few values, some of them large, are codes
-_LONG_CODE = 12  # digits of numbers of the same length that hardly are amounts, such as those of products
-_SAME_LENGTH = 0.8  # of the distinct numbers of codes: they have as many digits
-_SLIP_SHARE = 0.001  # of the cells, at most, are not of the kind of all others
-_FEW_WORDS, _MANY_NUMBERS = 3, 20  # words among numbers that stand for a missing one
-_SURE_ERRORS = 2.0  # standard errors
-_LEAST_GAIN = 5e-4  # of the log loss: a column that lowers it by less tells nothing
-_SURE_ERRORS_OF_ORDER = 6.0  # for the order of ids to count for more than their name
+# Matches numbers with marks between thousands: 1,234.50 or 1.234,50.
+_GROUPED = re.compile(r"[-+]?[0-9]{1,3}(,[0-9]{3})*(\.[0-9]+)?|[-+]?[0-9]{1,3}(\.[0-9]{3})*(,[0-9]+)?")
+_MARKED = re.compile(r"[-+]?[$€£]?[-+]?[0-9]+([.,][0-9]+)* ?[%$€£]?")  # Matches numbers such as 12.5% and $3,000.
+_MANY_ROWS = 1_000  # From this many rows on, a fraction of distinct values is meaningful.
+_FEW_ROWS = 20  # From this many rows on, it is meaningful that all values of a column are distinct.
+_UNIQUE_SHARE = 0.99  # Fraction of rows with distinct values from which a column counts as unique.
+_FEW_CODES = 50  # Whole numbers with at most this many distinct values are codes if some of them are large.
+# Numbers that all have the same length, and at least this many digits, are codes, such as product codes.
+_LONG_CODE = 12
+_SAME_LENGTH = 0.8  # Fraction of the distinct numbers that must have the same length to count as codes.
+_SLIP_SHARE = 0.001  # Fraction of the cells that may differ from the kind of all others.
+# Up to 3 words in a column with at least 20 distinct numbers are words for a missing value.
+_FEW_WORDS, _MANY_NUMBERS = 3, 20
+_SURE_ERRORS = 2.0  # Number of standard errors from which a difference of log losses counts.
+_LEAST_GAIN = 5e-4  # A column that lowers the log loss by a smaller fraction tells nothing about the label.
+_SURE_ERRORS_OF_ORDER = 6.0  # Number of standard errors from which the order of ids counts more than their name.
 _MIN_COUNT = PrepareOptions.min_count
-_MOST_SPREAD = 1.2  # times the number of rows: at most so far are the numbers of rows from the lowest to the highest
+# Numbers whose range is at most this many times the number of rows are dense, as row numbers are.
+_MOST_SPREAD = 1.2
 _EXAMPLES = 3
-_ONE_VALUE_SHARE = 0.99  # of the rows with the only value of a column, from which on it is of no use
-_LEAST_LABELS = 50  # clicks, and other rows
-_SURE_SEPARATORS = "|;^#\x02"  # which few texts have inside
+_ONE_VALUE_SHARE = 0.99  # A column with a single value is ignored if more than this fraction of the rows have it.
+_LEAST_LABELS = 50  # Number of clicks, and of other rows, that are needed to compare log losses.
+_SURE_SEPARATORS = "|;^#\x02"  # Separators of lists that rarely occur within a text.
 _LIST_SEPARATORS = _SURE_SEPARATORS + ", /"
 _LARGEST_FLOAT32 = 3.4028235e38
 _COUNTRY = re.compile("[A-Z]{2}")
@@ -74,28 +76,29 @@ _VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|[0-9]{1,3}")
 _VERSION_NAMES = re.compile(
     r"(^|[_ .-])(v|ver|version|release|os|sdk|build|firmware)$|(?-i:[a-z](Version|Ver))$", re.IGNORECASE
 )
-_LIST_SHARE = 0.2  # of the cells, at least, have several values; if a list is declared, any
+# Fraction of the cells that must have several values for a list. If cells are in brackets, a single cell is enough.
+_LIST_SHARE = 0.2
 
 
 @dataclass(frozen=True)
 class Guess:
-    """The kind that a column seems to have, and why."""
+    """The guessed kind of a column, with the reason for it."""
 
     name: str
     kind: Kind
     reason: str
-    form: str = ""  # of a timestamp
+    form: str = ""  # Form of the times, if the kind is timestamp.
     list_form: ListForm | None = None
     decimal: str = "."
-    is_bucketed: bool = False  # a number that helps as a category of its size as well
+    is_bucketed: bool = False  # Buckets of this number would help as a categorical field.
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The label of rows that have a good one, evenly spaced ones of the sample."""
+    """The labels of evenly spaced rows of the sample, among those with a valid label."""
 
-    rows: NDArray[np.int64]
-    clicks: NDArray[np.bool_]  # of those rows
+    rows: NDArray[np.int64]  # Indices of the rows in the sample.
+    clicks: NDArray[np.bool_]  # Label of each of these rows.
 
     @classmethod
     def of(cls, clicks: NDArray[np.bool_], good: NDArray[np.bool_]) -> Labels:
@@ -104,13 +107,16 @@ class Labels:
 
     @property
     def are_enough(self) -> bool:
-        """True if there are clicks and other rows from which something can be learned."""
+        """True if there are enough clicks and enough other rows to compare log losses."""
         num_clicks = int(self.clicks.sum())
         return min(num_clicks, len(self.clicks) - num_clicks) >= _LEAST_LABELS
 
 
 def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tuple[str, ...]:
-    """Return the words that stand for a missing cell: known ones, and a few among a column's numbers."""
+    """Return the words that stand for missing cells, without those in `known_words`.
+
+    They are words that commonly mean a missing value, and words that occur among the numbers of a column.
+    """
     words: dict[str, None] = {}
     for column in columns:
         known = _MISSING_WORDS.intersection(column.values)
@@ -120,7 +126,7 @@ def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tupl
         if is_numeric and 2 * column.count_of(texts) < column.num_present:
             known |= {value for value in texts if _WORD.fullmatch(value) and column.count_of([value]) > 1}
         if column.num_present and all(map(_COUNTRY.fullmatch, {*column.values} - known)):
-            known.discard("NA")  # Namibia, or North America
+            known.discard("NA")  # Among codes of two letters, NA is Namibia or North America.
         beyond = [value for value in column.values if _is_beyond_float32(value)] if is_numeric else []
         known |= {*beyond} if len(beyond) <= _FEW_WORDS else set()
         words |= dict.fromkeys(value for value in column.values if value in known) if known else {}
@@ -132,7 +138,10 @@ def _is_beyond_float32(value: str) -> bool:
 
 
 def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
-    """Return the kind of a column that is not the label. `labels` are those of the rows, if they are known."""
+    """Guess the kind of a column that is not the label.
+
+    `separator` is the separator of the log's columns. `labels` help to tell numbers from codes; they may be None.
+    """
     declared = TYPE_IN_NAME.search(column.name)
     shown = ", ".join(repr(value)[1:-1][:24] for value in column.frequent(_EXAMPLES))
     of = f"{len(column.values):,} values: {shown}{', …' if len(column.values) > _EXAMPLES else ''}"
@@ -142,7 +151,7 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return Guess(column.name, "ignored", "missing in all rows")
     if len(column.values) == 1 and column.num_present > _ONE_VALUE_SHARE * len(column.codes):
         return Guess(column.name, "ignored", f"one value only: {shown}")
-    if len(column.values) == 1:  # whether a cell is missing may say much
+    if len(column.values) == 1:  # Whether a cell is missing may help to predict the label.
         return Guess(column.name, "string", f"{shown}, or missing")
     if declared:
         return _declared(column, declared[1], of, separator)
@@ -179,7 +188,7 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
 
 
 def _as_string(column: Column, of: str) -> Guess:
-    """Return a guess of kind string with remarks on what its values may be."""
+    """Return a guess of kind string, with remarks about odd values in its reason."""
     values = set(column.values)
     twice = next((value for value in column.values if f"{value}.0" in values and INTEGER.fullmatch(value)), None)
     if twice is not None:
@@ -190,7 +199,7 @@ def _as_string(column: Column, of: str) -> Guess:
 
 
 def _of_list(values: Sequence[str]) -> str:
-    """Return a remark on what the values of lists hold besides themselves: weights, or zeros that fill lists up."""
+    """Return a remark if the values of lists contain weights, or zeros that pad the lists, else ""."""
     if all(map(_WEIGHTED.fullmatch, values)):
         return "; the weights are part of the values: take them out of the cells to have the values alone"
     is_padded = values.count("0") > 1 and all(map(INTEGER.fullmatch, values))
@@ -198,7 +207,10 @@ def _of_list(values: Sequence[str]) -> str:
 
 
 def _of_type(column: Column, of: str) -> Guess | None:
-    """Return the kind of a table's column of times or lists, by its type. None for other types."""
+    """Guess the kind of a column of a Parquet file or a table from its type.
+
+    Return None if the type is not enough, as for numbers and text.
+    """
     import pyarrow as pa
 
     from data_prep.raw_log.parquet import is_list, is_moment, is_readable
@@ -224,7 +236,7 @@ def _of_type(column: Column, of: str) -> Guess | None:
 
 
 def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
-    """Return the kind that a typed header names, as in RecBole's files."""
+    """Return the kind that a typed header declares, such as `item_id:token` in RecBole's files."""
     of = f"{declared} in the header; {of}"
     if declared == "token_seq":
         between = "," if separator == " " else " "
@@ -240,7 +252,10 @@ def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
 
 
 def _are_booleans(column: Column) -> bool:
-    """Return True for two words for true and false. 1 and 0 may be numbers, unless a table has them as booleans."""
+    """Return True if a column has the type boolean, or two words for true and false.
+
+    The texts 1 and 0 do not count as such words, because they may be numbers.
+    """
     if column.of_type is not None and str(column.of_type) == "bool":
         return True
     words = {value.lower() for value in column.values}
@@ -248,16 +263,19 @@ def _are_booleans(column: Column) -> bool:
 
 
 def _is_unique(column: Column) -> bool:
-    """Return True if nearly every row has a value of its own. In a small table every row must."""
+    """Return True if nearly every row has a value of its own. With few rows, every row must have one."""
     share = _UNIQUE_SHARE if column.num_present >= _MANY_ROWS else 1 - 1e-9
     return column.num_present >= _FEW_ROWS and len(column.values) > share * column.num_present
 
 
 def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
-    """Return the values as numbers, NaN for a few that are none, and a remark on those. None for other columns."""
+    """Return the distinct values of a column as numbers, and a remark, or None if the column does not hold numbers.
+
+    A few values may not be numbers. They become NaN, and the remark names them.
+    """
     if column.numbers is not None:
         is_code = any(value[:1] == "0" and value[1:].isdigit() for value in column.values)
-        is_code |= not column.are_integers and all(map(str.isdigit, column.values))  # too long for a number
+        is_code |= not column.are_integers and all(map(str.isdigit, column.values))  # Digits too long for an integer.
         return (None if is_code else column.numbers), ""
     most = int(_SLIP_SHARE * column.num_present)
     texts = list(itertools.islice((each for each in column.values if not DECIMAL.fullmatch(each)), most + 1))
@@ -269,7 +287,7 @@ def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
 
 
 def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: str, labels: Labels | None) -> Guess:
-    """Tell numbers from codes: a model may scale numbers, and looks codes up."""
+    """Guess whether a column of numbers holds amounts or codes. A model scales amounts, but looks codes up by value."""
     good = [value for value in column.values if DECIMAL.fullmatch(value)] if slips else []
     is_integer = column.are_integers or (bool(good) and all(map(INTEGER.fullmatch, good)))
     kind: Kind = "integer" if is_integer else "float"
@@ -300,7 +318,10 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
 
 
 def _are_versions(column: Column, numbers: NDArray[np.float64]) -> bool:
-    """Return True for numbers with a point that seem to be versions: by their name, or as 10.1 stands beside 10.10."""
+    """Return True if numbers with a point seem to be versions.
+
+    They do if the name of the column says so, or if the same number occurs in two forms, such as 10.1 and 10.10.
+    """
     if column.are_integers or not all(map(_VERSION.fullmatch, column.values)):
         return False
     has_twins = len(np.unique(numbers)) < len(numbers) and not any(value.endswith(".0") for value in column.values)
@@ -308,17 +329,18 @@ def _are_versions(column: Column, numbers: NDArray[np.float64]) -> bool:
 
 
 def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None) -> tuple[float, float, float]:
-    """Return by which share of the log loss a number, and a category, lower it for rows that it was not fitted to.
+    """Compare how well a column predicts the label as a number and as a category.
 
-    The third is by how many standard errors the category is better than the number.
+    Return the relative change of the log loss as a number, the same as a category (both negative if the column helps),
+    and by how many standard errors the category is better than the number. Losses are measured on held-out rows.
     """
     if labels is None or not labels.are_enough or len(column.values) < 3:
         return 0.0, 0.0, 0.0
     as_number = number_losses(np.array([*numbers, np.nan])[column.codes[labels.rows]], labels.clicks)
-    # 7 and 7.0 are one value to a reader, and 10.1 and 10.10 two versions.
+    # 7 and 7.0 count as the same category, but 10.1 and 10.10 do not, since they are different versions.
     alike = np.unique([value.removesuffix(".0") for value in column.values], return_inverse=True)[1]
     codes = np.array([*alike, -1])[column.codes[labels.rows]]
-    # A value that the preparation will not give an id is one of all such values.
+    # Values too rare to get an id in the preparation are combined to a single category.
     rare = np.bincount(codes + 1) < _MIN_COUNT * len(codes) / len(column.codes)
     as_category = category_losses(np.where(rare[codes + 1], len(column.values), codes), labels.clicks)
     uncertain = entropy(labels.clicks)
@@ -327,7 +349,11 @@ def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None
 
 
 def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) -> bool:
-    """Return True for numbers of rows: in order, without gaps, or far apart and without a say on the label."""
+    """Return True if numbers seem to identify rows.
+
+    They do if they are sorted, if they are dense, or if they are widely spread and tell nothing about the label.
+    `gain` is the relative change of the log loss by the number.
+    """
     steps = np.diff(numbers[column.codes[column.codes >= 0]])
     is_sorted = bool((steps >= 0).all() or (steps <= 0).all())
     low, high = np.nanmin(numbers), np.nanmax(numbers)
@@ -336,7 +362,10 @@ def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) ->
 
 
 def _are_like_codes(column: Column, numbers: NDArray[np.float64]) -> bool:
-    """Return True for a few values some of which are large, or many of the same length that come again and again."""
+    """Return True if numbers look like codes.
+
+    They do if there are few distinct values and some are large, or if repeated values have the same number of digits.
+    """
     finite = numbers[np.isfinite(numbers)]
     if finite.min() < 0:
         return False
@@ -354,7 +383,7 @@ def _with_group(name: str, of: str) -> str:
 
 
 def _nearly(column: Column) -> str:
-    """Return the kind that nearly all cells of a column have, as a remark with the first of the others."""
+    """Return a remark if nearly all cells of a column have a kind other than text, with examples of the others."""
     for kind, pattern in (("integer", INTEGER), ("float", DECIMAL), ("hex32", _HEX)):
         misfits = [value for value in column.values if not pattern.fullmatch(value)]
         count = column.count_of(set(misfits))
@@ -365,7 +394,10 @@ def _nearly(column: Column) -> str:
 
 
 def _list_form(column: Column, separator: str) -> ListForm | None:
-    """Return the form of a column of lists: cells of several values that come again in other cells."""
+    """Return the form of a column of lists, or None if its cells do not seem to be lists.
+
+    Cells are lists if they have several values and if the same values occur in other cells as well.
+    """
     cells = [value.encode() for value in column.values]
     is_bracketed = all(spans_in_brackets(cell, ",") is not None for cell in cells)
     for between in ",|;^ " if is_bracketed else _LIST_SEPARATORS.replace(separator, ""):
@@ -377,14 +409,15 @@ def _list_form(column: Column, separator: str) -> ListForm | None:
         parts = [part.decode() for part in found.values.tolist()]
         values, longest = set(parts), int(found.lengths.max())
         if is_bracketed and all(DECIMAL.fullmatch(part) for part in values) and any(float(part) % 1 for part in values):
-            return None  # a vector, or a place
+            return None  # The cells are vectors, such as coordinates.
         if cells[0].startswith(b"{") and all(":" in part for part in values):
-            return None  # a mapping
+            return None  # The cells are mappings.
         if is_bracketed:
             is_list = 2 * len(values) <= column.num_present
         elif between in _SURE_SEPARATORS:
             is_list = 2 * len(values) <= len(parts) and len(values) < len(column.values) + 1
-        else:  # two halves of different values, such as a city and its country, are one text
+        else:
+            # Two parts with different sets of values, such as a city and its country, are one text.
             are_halves = (found.lengths == 2).all() and {*parts[::2]}.isdisjoint(parts[1::2])
             is_list = 2 * len(values) <= len(column.values) and not are_halves
         if is_list and (between not in " /" or is_bracketed or all(re.fullmatch(r"[\w-]+", part) for part in values)):

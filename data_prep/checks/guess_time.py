@@ -1,4 +1,4 @@
-"""Recognize how a log's column writes times, from its values, their spread and its name."""
+"""Recognize whether a column of a log holds times and in which form, from its values, their spread and its name."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ _TIME_NAMES = re.compile(
 )
 _NUMBER = re.compile(r"-?[0-9]{1,19}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
 _NO_TIMES = ("0", "-1", "0.0", "-1.0")
-_MOST_TIMES = 5_000  # distinct times that are looked at
-_FEW_TIMES = 50  # by which most forms are found not to be the column's
-_SLIP_SHARE = 0.001  # of the values, at most, are of another form
-_MOST_NO_TIMES = 0.5  # of the rows, at most, say that there is no time
-_MOST_SPREAD = 3 * 365 * 86_400  # seconds from the first to the last time of a log whose column is not named as a time
-_LEAST_DISTINCT = 0.5  # of the rows, at least, have a time of their own in such a column
-_FEW_DAYS = 24  # distinct values of two-digit years, months, days and hours that are hardly so by chance
-# Forms of digits alone, by their length. Those with two digits of the year need more evidence, see `_digit_form`.
+_MOST_TIMES = 5_000  # Maximum number of distinct times that are examined.
+_FEW_TIMES = 50  # Number of times that are tried first, because they already exclude most forms.
+_SLIP_SHARE = 0.001  # Fraction of the values that may have another form.
+_MOST_NO_TIMES = 0.5  # Fraction of the rows that may have 0 or -1, which mean that there is no time.
+# Limits for numbers in a column that is not named like a time: the maximum seconds between the first and last time,
+# and the minimum fraction of rows with distinct times.
+_MOST_SPREAD = 3 * 365 * 86_400
+_LEAST_DISTINCT = 0.5
+# If at least this many distinct numbers are all valid dates with a year of two digits, that is hardly chance.
+_FEW_DAYS = 24
+# Forms of dates without punctuation, by their number of digits. Those with a year of two digits need more evidence,
+# see `_digit_form`.
 _DATES_OF_DIGITS = {
     6: ("%y%m%d",),
     8: ("%Y%m%d", "%y%m%d%H"),
@@ -43,10 +47,10 @@ _LIKE_A_MOMENT = re.compile(
 
 
 def time_form(column: Column, is_code: bool) -> tuple[str, str]:
-    """Return how the times of a column are written and a remark, or "" if it holds no times.
+    """Return the form of the times in a column, or "" if it does not hold times, and a remark.
 
-    The remark says which other reading was close and what sets it. `is_code` is True if the name says that the column
-    holds identifiers: then numbers are no times, unless the name says that too.
+    The remark names another form that is nearly as likely, and the setting for it. `is_code` is True if the name of
+    the column says that it holds identifiers. Then numbers only count as times if the name also says that.
     """
     is_named = bool(_TIME_NAMES.search(TYPE_IN_NAME.sub("", column.name)))
     values = [value for value in column.values if value not in _NO_TIMES]
@@ -69,13 +73,17 @@ def time_form(column: Column, is_code: bool) -> tuple[str, str]:
 
 
 def _digit_form(values: Sequence[str], is_named: bool) -> str:
-    """Return the form of dates such as 20240507 or 24050722, all of the same length, or ""."""
+    """Return the form of dates without punctuation, such as 20240507 or 24050722, or "" if values are not such dates.
+
+    All values must have the same length.
+    """
     end = ".0" if values[0].endswith(".0") else ""
     digits = [value.removesuffix(end) for value in values]
     if len({*map(len, digits)}) > 1 or not all(value.endswith(end) for value in values):
         return ""
     for form in _DATES_OF_DIGITS.get(len(digits[0]), ()):
-        # Before units: as seconds 2026112714 would be of 2034, and hardly one of them would be a day.
+        # Dates are tried before units of time. As seconds, 2026112714 would be in 2034, but numbers of seconds are
+        # hardly ever all valid dates.
         if form.startswith("%Y"):
             is_likely = all("1950" <= value[:4] <= "2100" for value in digits)
         else:
@@ -87,7 +95,10 @@ def _digit_form(values: Sequence[str], is_named: bool) -> str:
 
 
 def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, str]:
-    """Return the unit of numbers since 1970, or "" if their spread or their name are not those of times."""
+    """Return the unit of numbers since 1970, or "" if neither their spread nor their name suggests times.
+
+    The second result is a remark about other readings.
+    """
     numbers = np.array(values, np.float64)
     for form, power in UNITS.items():
         seconds = numbers / 10 ** (3 - power)
@@ -104,7 +115,7 @@ def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, s
 
 
 def _are_times(values: Sequence[str], form: str) -> bool:
-    """Return True if all values but a few slips are times of a form."""
+    """Return True if nearly all values are times in the given form."""
     for some in (values[:_FEW_TIMES], values):
         _, present, good = parse_times([value.encode() for value in some], form, "")
         if not present.any() or np.count_nonzero(~good) > max(_SLIP_SHARE * len(some), len(some) > _FEW_DAYS):
@@ -113,34 +124,37 @@ def _are_times(values: Sequence[str], form: str) -> bool:
 
 
 def _num_of_others(column: Column, values: Sequence[str], form: str) -> int:
-    """Return the number of rows with those of the values that are no times of a form."""
+    """Return the number of rows whose value is among `values` and is not a time in the given form."""
     good = parse_times([value.encode() for value in values], form, "")[2]
     return column.count_of(list(itertools.compress(values, ~good)))
 
 
 def _forms_of_text(values: Sequence[str], is_named: bool) -> Iterator[str]:
-    """Yield the forms that all values have, the likelier ones first."""
-    longest = max(values[:: len(values) // _FEW_TIMES + 1], key=len)  # with a fraction, if some have one
+    """Yield the forms in which nearly all values are times, the most likely form first."""
+    # The longest value has a fraction if some values have one.
+    longest = max(values[:: len(values) // _FEW_TIMES + 1], key=len)
     if re.match(r"[0-9]{4}-[0-9]", longest) and _are_times(values, ISO):
         yield ISO
     found = [form for form in dict.fromkeys(_forms_like(longest, is_named)) if _are_times(values, form)]
-    # A log has fewer years than months, and fewer months than days: 20-05-07 to 20-05-27 are days of 2020.
+    # A log has fewer distinct years than months, and fewer months than days. So 20-05-07 to 20-05-27 are taken as days
+    # of May 2020.
     yield from sorted(found, key=lambda form: _num_distinct(values, form))
 
 
 def _num_distinct(values: Sequence[str], form: str) -> tuple[int, int]:
-    """Return how many years and months the values have by a form."""
+    """Return the number of distinct years and of distinct months in the values, if they are read in the given form."""
     matches = [time_pattern(form).fullmatch(value.encode()) for value in values]
     groups = [match.groupdict() for match in matches if match]
     return tuple(len({group.get(codes[0]) or group.get(codes[1]) for group in groups}) for codes in ("Yy", "mb"))  # type: ignore[return-value]
 
 
 def _forms_like(text: str, is_named: bool) -> Iterator[str]:
-    """Yield the forms that a time may have."""
-    text = re.sub("  (?=[0-9](?![0-9]))", " ", text)  # a blank in place of a zero
+    """Yield the forms with % codes that the time in `text` may have."""
+    text = re.sub("  (?=[0-9](?![0-9]))", " ", text)  # Remove a blank that replaces a leading zero.
     clock = re.search(r"(?<![0-9])[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]{1,9})?( ?[AaPp][Mm])?(?![0-9:])", text)
     clock = clock or re.search(r"(?<=[0-9]T)([0-9]{2}){2,3}(?![0-9])", text)
-    clock = clock or re.search(r"(?<= )[0-9]{1,2}\.[0-9]{2}\.[0-9]{2}(\.[0-9]{1,9})? [AaPp][Mm]", text)  # Oracle's
+    # Oracle separates hours, minutes and seconds by points.
+    clock = clock or re.search(r"(?<= )[0-9]{1,2}\.[0-9]{2}\.[0-9]{2}(\.[0-9]{1,9})? [AaPp][Mm]", text)
     before, after, of_clock = text, "", ""
     if clock:
         before, after = text[: clock.start()], text[clock.end() :]
@@ -152,7 +166,7 @@ def _forms_like(text: str, is_named: bool) -> Iterator[str]:
     parts = re.sub(r"(?<![0-9])[0-9]{8}(?![0-9])", "%Y%m%d", parts)
     numbers = re.findall("[0-9]+", parts)
     if re.search("[a-zA-Z]", re.sub("%[a-zA-Z]|T(?=\0)| at ", "", parts)):
-        return  # words, or the abbreviation of a time zone
+        return  # The text contains other words or the abbreviation of a time zone, so no form fits.
     all_codes = [()] if not numbers and "%d" in parts else _date_codes(numbers, "%b" in parts, is_named or bool(clock))
     for codes in all_codes:
         of_each = iter(codes)
@@ -172,7 +186,10 @@ def _form_of_clock(clock: str) -> str:
 
 
 def _date_codes(numbers: Sequence[str], has_month: bool, is_sure: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the codes of a date's numbers. If no number is above 12, points say that the day is first."""
+    """Yield the possible orders of year, month and day for the numbers of a date, as % codes.
+
+    `has_month` is True if the month is a name. Without `is_sure`, one of three numbers must be a year of four digits.
+    """
     sizes = [len(number) for number in numbers]
     orders: list[tuple[str, ...]]
     if has_month and len(numbers) == 2 and max(sizes) in (2, 4):
@@ -189,7 +206,7 @@ def _fits(order: Sequence[str], sizes: Sequence[int]) -> bool:
 
 
 def _order_of_date(form: str) -> str:
-    """Return what a form takes for granted of numbers that may be days, months or years."""
+    """Return a remark about the order of day, month and year that a form assumes, if the numbers do not decide it."""
     places = {code: form.find(code) for code in ("%d", "%m", "%y")}
     if form == ISO or min(places["%d"], places["%m"]) < 0:
         return ""
@@ -200,7 +217,7 @@ def _order_of_date(form: str) -> str:
 
 
 def _mixed_times(column: Column) -> str:
-    """Return a remark on a column of times that no form has alike, as those with names of zones, else ""."""
+    """Return a remark if a column seems to hold times in several forms or with names of time zones, else ""."""
     if not all(map(_LIKE_A_MOMENT.fullmatch, itertools.islice(column.values, _FEW_TIMES))):
         return ""
     return "; times of several forms or zones: write all alike, as 2024-05-07T22:08:37+02:00, to have a timestamp"

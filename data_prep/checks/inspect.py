@@ -1,4 +1,4 @@
-"""`inspect`: verify the files of a prepared folder and print tables of its rows."""
+"""Verify the files of a prepared folder and print tables of its rows, for the command `inspect`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema
 from data_prep.statistics.statistics_file import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
-QUANTILE_ROWS = 1_000_000  # of a split, in evenly spaced blocks; all other figures are of all rows
+# Number of rows of a split, in evenly spaced blocks, from which quantiles are computed. Other figures use all rows.
+QUANTILE_ROWS = 1_000_000
 
 
 def inspect(folder: Path) -> None:
-    """Verify every file and print the tables.
+    """Verify every file of a prepared folder and print tables of its splits and columns.
 
-    Raises FileNotFoundError or ValueError as `read_schema` and `verify_files`.
+    Raise FileNotFoundError if `folder` is not a prepared folder, and ValueError if a file is damaged.
     """
     schema = read_schema(folder)
     num_files = verify_files(folder, schema)
@@ -63,7 +64,7 @@ def inspect(folder: Path) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[object]]) -> None:
-    """Print a title, a header and a line for each row. Numbers have four significant digits."""
+    """Print a table with a title, a header and a line for each row. Floats have four significant digits."""
     lines = [["", *columns], *([name, *map(_cell, row)] for name, row in rows.items())]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     show(f"\n{title}")
@@ -76,7 +77,7 @@ def _cell(value: object) -> str:
 
 
 def _file_ranges(schema: Schema) -> Iterator[str]:
-    """Yield each split's first and last file."""
+    """Yield the names of the first and the last file of each split that has files."""
     for split in schema.splits.values():
         names = [file.name for file in split.files]
         if names:
@@ -84,9 +85,9 @@ def _file_ranges(schema: Schema) -> Iterator[str]:
 
 
 def verify_files(folder: Path, schema: Schema) -> int:
-    """Compare every file that schema.json names with its size and checksum. Return the number of files.
+    """Compare every file of a prepared folder with its size and checksum in the schema. Return the number of files.
 
-    Raises ValueError, naming each one that is missing or has another size or checksum.
+    Raise ValueError that names each file that is missing or damaged.
     """
     damaged = list(damaged_files(folder, schema))
     if damaged:
@@ -96,16 +97,18 @@ def verify_files(folder: Path, schema: Schema) -> int:
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """Figures of the rows of one split."""
+    """Figures about the rows of one split."""
 
-    missing_percent: NDArray[np.float64]  # [C] of the rows
-    oov_percent: NDArray[np.float64]  # [C] of the rows, those with a value (any of a list's) without an id of its own
-    # % missing and the quantiles of the present cells, by column (of all cells if without indicators).
+    missing_percent: NDArray[np.float64]  # Percentage of rows with a missing cell, by categorical column [C].
+    # Percentage of rows with an out-of-vocabulary value, by categorical column [C]. In a list one such value is enough.
+    oov_percent: NDArray[np.float64]
+    # Percentage of missing cells, followed by the quantiles of the present cells, by numeric column. Without missing
+    # indicators, the quantiles include missing cells.
     numeric: dict[str, list[float]]
 
 
 def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
-    """Pass over the rows of a split."""
+    """Read all rows of a split and return figures about them."""
     lengths = np.array([field.max_length for field in schema.categorical])
     starts = np.cumsum(lengths) - lengths
     missing_ids = np.repeat(_missing_ids(folder, schema), lengths)
@@ -123,10 +126,10 @@ def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
 
 
 def _missing_ids(folder: Path, schema: Schema) -> list[int]:
-    """Return the id of a missing cell of each categorical field [C]."""
+    """Return the id of a missing cell in each categorical field [C]."""
     values = pq.read_table(folder / VOCABULARY_FILE, columns=["field", "id"], filters=pc.field("value") == "")
     missing_ids = dict(zip(values["field"].to_pylist(), values["id"].to_pylist(), strict=True))
-    # Fields that share a vocabulary have the same ids.
+    # vocabulary.parquet has one entry for all fields that share a vocabulary. They are found by their equal ids.
     missing_of = {field.oov_ids: missing_ids[field.name] for field in schema.categorical if field.name in missing_ids}
     return [missing_of[field.oov_ids] for field in schema.categorical]
 

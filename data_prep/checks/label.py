@@ -1,4 +1,4 @@
-"""Find the column of a log that is its label, by weighed evidence, and what counts as a click."""
+"""Find the label column of a log by weighing evidence, and decide which of its cells mean a click."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import BOOLEANS, RELATIONS, REST, LogFormat
 
-NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")  # cells that are no label, in any column
-_MOST_VALUES = 50  # of a label that is no number
-_MOST_WITH_SLIPS = 1_000  # with broken cells
-_BROKEN_SHARE = 0.02  # of the cells, at most, are none of a label's two
-# Weight of a label, in tables with names of columns and without, and that above the next one's, from which nobody has
-# to be asked: if there are names, a place alone is not enough beside other columns of two values.
+NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")  # Cells that mean a missing label in any column.
+_MOST_VALUES = 50  # Maximum number of distinct values of a label that is not a number.
+_MOST_WITH_SLIPS = 1_000  # Maximum number of distinct values of a label if broken cells are among them.
+_BROKEN_SHARE = 0.02  # Fraction of the cells that may have other values than the two of the label.
+# A label is sure, so that the user need not be asked, if its weight is at least this and exceeds the weight of the next
+# candidate by the lead. With column names more weight is needed: the position of a column is then not enough if other
+# columns have two values.
 _SURE_WITH_NAMES, _SURE_WITHOUT_NAMES, _LEAD = 2.5, 2.0, 1.0
-_NO_GAIN = 0.002  # of the log loss: nothing predicts it
-_MOST_CANDIDATES = 5  # candidates
+_NO_GAIN = 0.002  # If the best column lowers the log loss by a smaller fraction, no column predicts the label.
+_MOST_CANDIDATES = 5  # Maximum number of candidates in a message.
 
 _NAMED = "named like a label"
 _FIRST, _LAST = "in the first column that has values of several rows", "in the last column"
 _YES_AND_NO, _MORE_THAN_TWO = "two values, of yes and no", "more than two values"
 
 _LETTERS = re.compile(r"[^\W\d_]+")
-_CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # of a word in camelCase
+_CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # Matches the positions between the words of a name in camelCase.
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Words of a label's name, in several languages.
+# Words that name labels, in several languages.
 _LABEL_WORDS = _words(
     """
     label labels target class outcome y response clicked click clicks clk converted conversion churn churned
@@ -55,9 +56,9 @@ _LABEL_WORDS = _words(
     resultado cliques alvo rótulo comprou cancelado abandono esito acquistato 标签 点击 目标 クリック 购买 流失
     """
 )
-# Those that are often names of other columns, too.
+# Words of `_LABEL_WORDS` that often name other columns too.
 _LABEL_WORDS_OF_FEATURES = _words("default left late response passed returned promoted deposit")
-# Words beside them that say nothing either way.
+# Words in a column's name that are evidence neither for nor against a label.
 _NEUTRAL_WORDS = _words(
     """
     is was did has flag ind indicator status yn n on ad ads the a next month payment customer user client in of
@@ -65,7 +66,7 @@ _NEUTRAL_WORDS = _words(
     visit binary col column event reported
     """
 )
-# Words that a label's name may have.
+# Words that are weak evidence for a label.
 _HINT_WORDS = _words(
     """
     status result action income salary revenue risk attack tomorrow future next decision paid reached visit
@@ -73,7 +74,7 @@ _HINT_WORDS = _words(
     engaged retained final bad complete completed eligible
     """
 )
-# Words of the names of other things.
+# Words that name columns other than labels.
 _OTHER_WORDS = _words(
     """
     sex gender weekend holiday weekday day week hour mobile phone married partner senior train test split fold
@@ -82,7 +83,7 @@ _OTHER_WORDS = _words(
     """
 )
 _RATING_WORDS = {"rating", "ratings", "stars", "star", "score", "quality", "overall"}
-# Values of a click, and of none.
+# Values of a label that mean a click, and values that mean no click.
 _YES = _words(
     """
     yes y true t 1 ja oui si sí sim да 是 はい on click clicked churn churned converted bought positive pos spam
@@ -95,7 +96,8 @@ _NO = _words(
     -1 retained stayed ok rejected lost loss
     """
 )
-_CLEAR_NO = _NO - {"no", "n", "false", "f", "0", "-1", "off", "none", "ok"}  # of a label with more values
+# Values that mean no click even in a label with more than two values.
+_CLEAR_NO = _NO - {"no", "n", "false", "f", "0", "-1", "off", "none", "ok"}
 _WORD_VALUES = {word.lower(): word is yes for yes, no in BOOLEANS for word in (yes, no)}
 _PEOPLE = ({"male", "female"}, {"m", "f"}, {"man", "woman"}, {"h", "m"})
 _NEGATION = re.compile(r"^(not|no|non|un|dis|in|im|il)[\s_-]*|[\s_-](not|no|dis|un|non)[\s_-]*", re.IGNORECASE)
@@ -103,7 +105,7 @@ _CHOICE = re.compile(rf"(?P<name>.+?)\s*(?P<relation>{'|'.join(RELATIONS)}|=)\s*
 
 
 class Evidence(NamedTuple):
-    """A reason for or against a candidate. If its text is empty, it only adds its weight."""
+    """A reason for or against a candidate, with a weight. An empty text is not shown, but its weight counts."""
 
     weight: float
     text: str
@@ -111,13 +113,16 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Label:
-    """A column that may be the label, and its cells of a click and of no click, as in LogFormat."""
+    """A column that may be the label.
+
+    `clicked` and `not_clicked` are its cells that mean a click and no click, as in LogFormat.
+    """
 
     name: str
     clicked: tuple[str, ...] | str
     not_clicked: tuple[str, ...] | str = ("0",)
     evidence: tuple[Evidence, ...] = ()
-    close: tuple[str, ...] = ()  # the columns that are nearly as likely
+    close: tuple[str, ...] = ()  # Names of the columns that are nearly as likely.
 
     @property
     def weight(self) -> float:
@@ -125,50 +130,54 @@ class Label:
 
     @property
     def why(self) -> str:
-        """The texts of its evidence."""
+        """Texts of the evidence, separated by semicolons."""
         return "; ".join(each.text for each in self.evidence if each.text)
 
     @property
     def format(self) -> LogFormat:
-        """A description of a log with this label."""
+        """Format of a log with this label, which serves to parse its cells."""
         columns: dict[str, Kind] = {self.name: "label", f"not {self.name}": "string"}
         return checked_format(LogFormat(columns, clicked=self.clicked, not_clicked=self.not_clicked))
 
     @property
     def settings(self) -> dict[str, tuple[str, ...] | str]:
-        """The fields of LogFormat that are not its defaults."""
+        """Values of `clicked` and `not_clicked` that differ from the defaults of LogFormat."""
         cells = {"clicked": self.clicked, "not_clicked": self.not_clicked}
         return {name: value for name, value in cells.items() if value != getattr(LogFormat(), name)}
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The cells that are named as labels."""
+        """Cells that `clicked` and `not_clicked` list."""
         return tuple(cell for cells in (self.clicked, self.not_clicked) if isinstance(cells, tuple) for cell in cells)
 
     @property
     def has_rest(self) -> bool:
-        """True if one value is named, and all others mean the opposite."""
+        """True if only one meaning has listed cells, and all other cells have the opposite meaning."""
         return REST in (self.clicked, self.not_clicked)
 
     @property
     def has_gaps(self) -> bool:
-        """True if a row without a click has no label, as where clicks are joined to impressions."""
+        """True if rows without a click have an empty label, as in a log that joins clicks to impressions."""
         return not {*NO_LABEL}.isdisjoint(self.not_clicked)
 
     def of(self, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which rows of the label's column are clicks, and which have a good label, both [n]."""
-        cells = Strings.of([*(value.encode() for value in column.values), b""])  # the last one, -1, is a missing cell
+        """Return a mask [n] of the rows that are clicks, and a mask [n] of the rows with a valid label."""
+        # The additional empty cell at the end is found by the code -1 of missing cells.
+        cells = Strings.of([*(value.encode() for value in column.values), b""])
         clicks, _, good = parse_labels(cells, self.format)
         return clicks[column.codes], good[column.codes]
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words of a column's name, in small letters, without a type such as `:token` at its end."""
+    """Split a column's name into lower-case words. A type at the end, such as `:token`, is left out."""
     return [word.lower() for word in _LETTERS.findall(_CAPITAL.sub(" ", TYPE_IN_NAME.sub("", name)))]
 
 
 def find_label(columns: Sequence[Column], has_names: bool) -> Label:
-    """Return the label of a log with these columns. Raises ValueError if none is sure, with the candidates."""
+    """Return the most likely label among the columns of a log.
+
+    `has_names` is False if the log has no header. Raise ValueError with the candidates if no label is sure.
+    """
     candidates = sorted(_candidates(columns, has_names), key=_by_weight)
     near = [each for each in candidates if candidates[0].weight - each.weight < _LEAD + 1]
     weighed = sorted((_with_predictor(each, columns) for each in near), key=_by_weight)
@@ -202,8 +211,10 @@ def _by_weight(label: Label) -> float:
 
 
 def _casts_doubt(other: Label, best: Label) -> bool:
-    """Return True if both are named as a label is, such as click and buy, or if the last column has the form of a
-    label, and the best one is in the middle, named as `default`.
+    """Return True if the user should be asked because `other` may be the label instead of `best`.
+
+    That is the case if both have names of labels, such as click and buy. It is also the case if `other` is the last
+    column and has values like yes and no, while `best` is a middle column with an ambiguous name such as default.
     """
     of_best, of_other = ({each.text for each in label.evidence} for label in (best, other))
     if _NAMED in of_best & of_other and not any(map(_has_a_feature_s_name, (best.name, other.name))):
@@ -217,14 +228,17 @@ def _has_a_feature_s_name(name: str) -> bool:
 
 
 def is_another_label(column: Column) -> bool:
-    """Return True for a column that would be a label by its name and values: it knows, or follows, the one that is."""
+    """Return True if a column could be a label by its name and values, in a log that has another label.
+
+    Such a column is often made from the label, or known only after it.
+    """
     label = _meaning(column)
     is_named = _evidence_of_name(column.name).text == _NAMED and not _has_a_feature_s_name(column.name)
     return is_named and label is not None and not label.has_rest
 
 
 def _how_to_choose(column: Column) -> str:
-    """Return what a column holds, and the --label that makes a label of it."""
+    """Describe the values of a column, and the option `--label` that chooses it as label."""
     if len(column.values) == 1:
         return (
             f"{column.name} has one value, {column.values[0]!r}, in these rows, and a label two; look at more (--rows)"
@@ -239,7 +253,10 @@ def _how_to_choose(column: Column) -> str:
 
 
 def chosen_label(columns: Sequence[Column], choice: str) -> Label:
-    """Return the label that `choice` names: NAME, NAME=VALUE or a rule such as NAME>=4. Raises ValueError."""
+    """Return the label that the option `--label` names: NAME, NAME=VALUE or a rule such as NAME>=4.
+
+    Raise ValueError if there is no such column or value, or if NAME alone does not say which values mean a click.
+    """
     by_name = {column.name: column for column in columns}
     evidence = (Evidence(0.0, "chosen by --label"),)
     if (column := by_name.get(choice)) is not None:
@@ -288,7 +305,8 @@ def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
             evidence.append(Evidence(1.0, "no other column has two values of the kind"))
         elif of_yes_and_no == [column.name] and is_last:
             evidence.append(Evidence(1.0, "no other column has values of yes and no"))
-        # Of a column that is no plain label only a name, or its place if there are none, says that it is one.
+        # A column that does not simply have two values is only a candidate if its name suggests a label, or, in a log
+        # without names, if it is the last column.
         is_plain = not label.has_rest and not label.has_gaps and not isinstance(label.clicked, str)
         if is_plain or (name.weight >= 1 if has_names else is_last):
             yield replace(label, evidence=tuple(evidence))
@@ -319,7 +337,7 @@ def _evidence_of_name(name: str) -> Evidence:
 
 
 def _is_label_word(word: str) -> bool:
-    """Return True for a label's word in any form: subscribe as subscribed, classification as class."""
+    """Return True for a word of `_LABEL_WORDS` in any form, such as subscribe for subscribed."""
     if word in _LABEL_WORDS:
         return True
     return len(word) >= 5 and any(
@@ -349,7 +367,7 @@ def _evidence_of_values(column: Column, label: Label) -> Evidence:
 
 
 def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
-    """Return a candidate with the evidence of the other columns."""
+    """Return a candidate with further evidence: whether another column alone predicts it."""
     (label_column,) = [column for column in columns if column.name == label.name]
     labels, good = label.of(label_column)
     rows = np.flatnonzero(good)[some_rows(int(good.sum()))]
@@ -369,8 +387,9 @@ def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
 
 
 def _meaning(column: Column) -> Label | None:
-    """Return the column as a label: two values, a number with a rule, or one value and the rest. None if it cannot be
-    one.
+    """Return a column as a candidate for the label, or None if its values cannot be labels.
+
+    A label has two values, a number with a rule, or one value that is opposed to all others.
     """
     if len(column.values) > _MOST_WITH_SLIPS:
         return None
@@ -408,7 +427,7 @@ def _meaning(column: Column) -> Label | None:
 
 
 def _gaps(column: Column) -> tuple[str, ...]:
-    """Return the cells of a column that say nothing: the empty one, and words such as NULL."""
+    """Return the cells of a column that mean a missing label: the empty cell and words such as NULL, if they occur."""
     return ("",) * bool((column.codes < 0).any()) + tuple(value for value in column.values if value in NO_LABEL)
 
 
@@ -417,7 +436,7 @@ def _is_yes(value: str) -> bool:
 
 
 def _ways_of_writing(values: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the values, those together that are one number, one word in another case, or words for the same truth."""
+    """Group values that mean the same: equal numbers, words that differ in case, or words for true or for false."""
     are_booleans = all(value.lower() in _WORD_VALUES for value in values)
     groups: dict[object, list[str]] = {}
     for value in values:
@@ -427,7 +446,7 @@ def _ways_of_writing(values: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _is_nearly_two(counts: dict[str, int]) -> bool:
-    """Return True if two of several values are a pair such as yes and no, or sick and notsick, in nearly all rows."""
+    """Return True if nearly all rows have one of two opposite values, such as yes and no, or sick and notsick."""
     largest = sorted(counts, key=lambda value: -counts[value])[:2]
     pair = {value.lower() for value in largest}
     most = sum(counts[value] for value in largest) >= (1 - _BROKEN_SHARE) * sum(counts.values())
@@ -436,7 +455,10 @@ def _is_nearly_two(counts: dict[str, int]) -> bool:
 
 
 def _positive(common: str, rare: str) -> str:
-    """Return which of two values is a click: by their meaning, the larger number, or the rarer one."""
+    """Return which of two values means a click.
+
+    It is decided by the meaning of the words, by the larger number, or else by which value is rarer.
+    """
     pair = (common, rare)
     if all(map(DECIMAL.fullmatch, pair)):
         return max(pair, key=float)
@@ -451,6 +473,7 @@ def _positive(common: str, rare: str) -> str:
         without = _NEGATION.sub("", value).strip().lower()
         if without != value.strip().lower() and other.lower() in (without, value.lower()):
             return other
-        if other.lower() in value.lower() and _NEGATION.search(value):  # neutral or dissatisfied, satisfied
+        # A negated value may contain its opposite among other words: "neutral or dissatisfied" contains "satisfied".
+        if other.lower() in value.lower() and _NEGATION.search(value):
             return other
     return rare

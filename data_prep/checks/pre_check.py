@@ -1,7 +1,8 @@
-"""`pre-check`: examine the first rows of a log in seconds, before hours are spent on all of them.
+"""Examine the first rows of a log in seconds, before hours are spent on all rows, for the command `pre-check`.
 
-It prints each column's figures, beside those of Criteo's log if the columns are the same, then what is wrong (the
-preparation would fail, or a model learn nothing) and what is odd. MindSpore is not needed.
+It prints figures of each column. If the log has Criteo's columns, it also prints the figures of Criteo's log beside
+them. Then it prints what is wrong, so that the preparation would fail or a model would learn nothing, and what is odd.
+It does not need MindSpore.
 """
 
 from __future__ import annotations
@@ -35,45 +36,51 @@ from data_prep.raw_log.sample import FileSample, sample_log
 from data_prep.sources.shape import FACTS_FILE
 
 DEFAULT_ROWS = 100_000
-_FEW_ROWS = 1_000  # fewer are too uncertain to compare fractions
-_NAMES = 5  # columns with the same finding that are named
-_LEAK_AUC = 0.95  # the best models of public click logs, with all columns, reach 0.8
-_COPIED = 0.01  # of the lines, at most, are copies that are no finding
-_LONGEST_COPY = 50  # lines that are compared with others in their order
-_MIN_TEST_ROWS = 50  # with so many clicks, and other rows, the AUC of chance is within 0.5 ± 0.2
+_FEW_ROWS = 1_000  # With fewer rows, fractions are too uncertain to be compared.
+_NAMES = 5  # Maximum number of columns that a finding names.
+# A single column with a higher AUC is a leak. The best models of public click logs reach 0.8 with all columns.
+_LEAK_AUC = 0.95
+_COPIED = 0.01  # Fraction of lines that may be copies without a finding.
+_LONGEST_COPY = 50  # Maximum number of successive lines that are compared with other sequences of lines.
+# Minimum number of clicks, and of other rows, for an AUC. By chance it is then within 0.5 ± 0.2.
+_MIN_TEST_ROWS = 50
 
 
 @dataclass(frozen=True)
 class Column:
-    """A field in the sampled rows. `known_*` are figures of Criteo's whole log, None for another log."""
+    """A field in the sampled rows.
+
+    `known_missing` and `known_range` are the figures of Criteo's whole log, or None if the log has other columns.
+    """
 
     name: str
-    codes: NDArray[np.int64]  # [n] 0 if missing, else the value's number from 1; an integer's in rising order
-    numbers: NDArray[np.number] | None  # the present cells of a numeric field; None for a categorical one
+    # Number of the value of each row [n] from 1, or 0 if it is missing. Numbers are counted in ascending order.
+    codes: NDArray[np.int64]
+    numbers: NDArray[np.number] | None  # The present cells of a numeric field, or None for a categorical field.
     known_missing: float | None = None
     known_range: tuple[int, int] | None = None
-    is_time: bool = False  # in milliseconds since 1970
+    is_time: bool = False  # Numbers are times in milliseconds since 1970.
 
     @cached_property
     def missing(self) -> float:
-        """Fraction of the rows."""
+        """Fraction of the rows in which the field is missing."""
         return 1 - np.count_nonzero(self.codes) / len(self.codes)
 
     @cached_property
     def distinct(self) -> int:
-        """Number of values, without missing."""
+        """Number of distinct values, without the missing value."""
         return len(np.unique(self.codes[self.codes > 0]))
 
     @cached_property
     def range(self) -> tuple[float, float] | None:
-        """Smallest and largest number, or None."""
+        """Smallest and largest number, or None if there are no numbers."""
         if self.numbers is None or not len(self.numbers):
             return None
         return self.numbers.min().item(), self.numbers.max().item()
 
     @property
     def shown_range(self) -> str:
-        """The range for a table: whole numbers, floats with 4 digits, times as dates."""
+        """Text of the range for a table. Floats have four significant digits, and times are written as dates."""
         if self.range is None:
             return ""
         if self.is_time:
@@ -87,9 +94,11 @@ def pre_check(
     log_format: LogFormat | None = None,
     categorical: Sequence[CategoricalColumn] = (),
 ) -> Findings:
-    """Print figures of the first rows and of the crosses among `categorical`. Return what is wrong and odd.
+    """Print figures of the first rows of a log, and return what is wrong and what is odd.
 
-    Raises FileNotFoundError and ValueError as `find_log` and `open_log`, ValueError if num_rows is below 1.
+    `inputs` name the log as for `find_log`. `num_rows` rows are read in all. Crosses among the columns `categorical`
+    are shown too. Raise FileNotFoundError if there is no log, and ValueError if a file cannot be read or if `num_rows`
+    is below 1.
     """
     if num_rows < 1:
         raise ValueError(f"pre-check needs at least 1 row to look at; found --rows {num_rows}")
@@ -123,7 +132,7 @@ def pre_check(
 
 
 def print_findings(findings: Findings) -> None:
-    """Print each finding on a line of its own."""
+    """Print each finding on a line of its own, what is wrong first."""
     for title, listed in (("wrong", findings.wrong), ("odd", findings.odd)):
         for text in listed:
             show(f"{title}: {text}")
@@ -147,7 +156,10 @@ def _print_size(samples: Sequence[FileSample], num_lines: int, num_rows: int, lo
 def cross_columns(
     rows: Sequence[ParsedRows], log_format: LogFormat, categorical: Sequence[CategoricalColumn]
 ) -> list[Column]:
-    """Return the crosses of parsed rows as columns. One with a list has its values for rows, or the missing one."""
+    """Return the crosses of parsed rows as columns.
+
+    For a cross with a list, each value of a list counts as a row, and an empty list counts as a missing cell.
+    """
     by_name: dict[str, list[bytes]] = {column.name: [] for column in categorical if column.cross}
     kernels = choose_kernels("auto")
     for part in rows:
@@ -159,13 +171,13 @@ def cross_columns(
 
 
 def _codes(texts: Iterable[bytes]) -> NDArray[np.int64]:
-    """Return the number of each text, 0 for the empty one."""
+    """Number the distinct texts from 1 and return the number of each text. The empty text has number 0."""
     code_of = {b"": 0}
     return np.array([code_of.setdefault(text, len(code_of)) for text in texts], np.int64)
 
 
 def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str, Any] | None) -> Iterator[Column]:
-    """Yield the fields of parsed rows, beside what is known of Criteo's."""
+    """Yield the fields of parsed rows as columns. `facts` are the figures of Criteo's log, if it has these fields."""
 
     for kind, names in (("integer", log_format.numeric_fields), ("categorical", log_format.value_fields)):
         for index, name in enumerate(names):
@@ -214,7 +226,10 @@ def _check_labels(labels: NDArray[np.bool_], facts: dict[str, Any] | None, findi
 
 
 def _check_columns(columns: Sequence[Column], num_rows: int, findings: Findings) -> None:
-    """Report each oddity in one line for all columns: the first days of a log may lack half of them."""
+    """Add findings about columns that are empty, constant, unique, or unlike those of Criteo's log.
+
+    Each kind of finding is one line for all columns, because the first days of a log may lack half of them.
+    """
     is_enough = num_rows >= _FEW_ROWS
     empty = [c.name for c in columns if c.missing == 1]
     constant = [c.name for c in columns if c.missing < 1 and c.distinct == 1 and is_enough]
@@ -243,7 +258,10 @@ def _check_columns(columns: Sequence[Column], num_rows: int, findings: Findings)
 
 
 def _differs(column: Column, num_rows: int) -> bool:
-    """Return True if missing cells are 10 points (as days differ) and 5 standard deviations away from Criteo's."""
+    """Return True if the fraction of missing cells clearly differs from that in Criteo's log.
+
+    It must differ by more than 0.1, since days differ among themselves, and by more than 5 standard deviations.
+    """
     expected = column.known_missing
     if expected is None or num_rows < _FEW_ROWS:
         return False
@@ -251,7 +269,7 @@ def _differs(column: Column, num_rows: int) -> bool:
 
 
 def _check_leaks(columns: Iterable[Column], labels: NDArray[np.bool_], findings: Findings) -> None:
-    """Report each column that predicts the label by itself."""
+    """Add a finding for each column that predicts the label by itself."""
     for name, auc in leaking_columns(columns, labels):
         findings.odd.append(
             f"{name} alone predicts clicks (AUC {auc:.3f}): it seems to be made from the label, or known "
@@ -260,14 +278,18 @@ def _check_leaks(columns: Iterable[Column], labels: NDArray[np.bool_], findings:
 
 
 def leaking_columns(columns: Iterable[Column], labels: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
-    """Yield the name and the AUC of each column that predicts the labels [n] by itself. Too few rows yield none."""
+    """Yield the name and the AUC of each column that predicts the labels [n] by itself.
+
+    With too few clicks or other rows, nothing is yielded.
+    """
     is_test = np.random.default_rng(1).random(len(labels)) < 0.5
     num_clicks = int(labels[is_test].sum())
     if min(num_clicks, int(is_test.sum()) - num_clicks) < _MIN_TEST_ROWS:
         return
     for column in columns:
         auc = area_under_curve(_click_rates(column.codes, labels, is_test), labels[is_test])
-        if column.numbers is not None:  # missing is below all numbers: it may be what predicts
+        # A missing cell counts as below all numbers, so the AUC also shows whether missing cells predict the label.
+        if column.numbers is not None:
             by_number = area_under_curve(column.codes, labels)
             auc = max(auc, by_number, 1 - by_number)
         if auc > _LEAK_AUC:
@@ -277,9 +299,10 @@ def leaking_columns(columns: Iterable[Column], labels: NDArray[np.bool_]) -> Ite
 def _click_rates(
     codes: NDArray[np.int64], labels: NDArray[np.bool_], is_test: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Return the click rate of each test row's value among the other rows, shrunk to that of all of them.
+    """Predict the label of each test row by the click rate that its value has in the training rows.
 
-    A value that is seen once, as a row identifier is, predicts nothing this way.
+    Rates are shrunk toward the click rate of all training rows. So a value that occurs only once, such as a row
+    identifier, predicts nothing.
     """
     train_codes, train_labels = codes[~is_test], labels[~is_test]
     counts = np.bincount(train_codes, minlength=codes.max() + 1)
@@ -289,7 +312,7 @@ def _click_rates(
 
 
 def _check_order(rows: ParsedRows, log_format: LogFormat, findings: Findings) -> None:
-    """Report neighbours of the first file that are alike more often than by chance."""
+    """Add findings if the rows of the first file seem to be sorted by the label or by a numeric field."""
     labels = rows.labels
     n, rate = len(labels), float(labels.mean()) if len(labels) else 0.0
     if n < _FEW_ROWS:
@@ -321,17 +344,19 @@ def _check_duplicates(chunks: Sequence[Chunk], findings: Findings) -> None:
 
 
 def _are_copied(lines: Sequence[bytes]) -> bool:
-    """Return True if lines are there again more often than by chance, as in tables of few distinct rows.
+    """Return True if lines occur repeatedly more often than by chance, because a part of the log was written twice.
 
-    Of a part that is there twice, the lines come again in their order. Lines that are there by chance follow Poisson's
-    law, with any rates: if f of them come once, twice and three times, f₂² is at most 1.5 · f₁ · f₃.
+    In a log with few distinct rows, lines repeat by chance. Their counts then follow a mixture of Poisson
+    distributions. If fₖ is the number of distinct lines that occur k times, f₂² is at most 1.5 · f₁ · f₃ in any such
+    mixture. Lines of a part that was written twice violate this, or they repeat in the same order.
     """
     counts = Counter(lines)
     once, twice, thrice = (Counter(counts.values())[times] for times in (1, 2, 3))
     if twice > 4 and (twice - 2 * math.sqrt(twice)) ** 2 > 1.5 * once * (thrice + 4 * math.sqrt(thrice) + 5):
         return True
-    alike = sum(count * (count - 1) for count in counts.values()) / len(lines) ** 2  # of two lines, by chance
-    length = math.ceil(math.log(0.01 / len(lines) ** 2) / math.log(alike))  # of what does not come again by chance
-    others = [line for line, _ in itertools.groupby(lines)]  # a sorted log has equal ones side by side
+    # Probability that two random lines are equal, and the length of a sequence of lines that does not repeat by chance.
+    alike = sum(count * (count - 1) for count in counts.values()) / len(lines) ** 2
+    length = math.ceil(math.log(0.01 / len(lines) ** 2) / math.log(alike))
+    others = [line for line, _ in itertools.groupby(lines)]  # In a sorted log, equal lines are adjacent and count once.
     places = range(len(others) - length + 1) if length <= _LONGEST_COPY else range(0)
     return len(places) - len({tuple(others[place : place + length]) for place in places}) > _COPIED * len(lines)

@@ -1,7 +1,7 @@
-"""`describe`: propose the description of a log that the project has never seen, as a YAML file for `--data`.
+"""Propose the description of an unknown log as a YAML file for `--data`, for the command `describe`.
 
-It reads the first rows, finds separator, header, quotes and words for missing cells, weighs which column is the label,
-and guesses each column's kind. A guess is written with its reason, so that it can be corrected.
+It reads the first rows, finds the separator, the header, quotes and words for missing cells, decides which column is
+the label, and guesses the kind of each column. Every guess is written with its reason, so that users can correct it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import INEXACT, TIME_FEATURES, ListForm, LogFormat
 
 DEFAULT_ROWS = 100_000
-_MOST_BY_CHANCE = 50  # rows with a value, of which none lacks a click, that say nothing
-_NO_TEXT = "\N{REPLACEMENT CHARACTER}"  # stands for bytes that are not UTF-8
-_LEAK_AUC = 0.99  # from which a column is left out; one that seems a leak for pre-check alone is kept, with a remark
+# If a value occurs in at least this many rows, and in clicks only, that is not chance.
+_MOST_BY_CHANCE = 50
+_NO_TEXT = "\N{REPLACEMENT CHARACTER}"  # Character that replaces bytes that are not valid UTF-8.
+# A column that predicts the label with at least this AUC is ignored. A column that only exceeds the lower limit of
+# pre-check is kept, with a remark.
+_LEAK_AUC = 0.99
 _ANOTHER_LABEL = "named like a label too: it may be known only when {} is; give it a kind if it is known before"
 _WEIGHT = "; weight if it is the row's weight in the loss"
 _WEIGHT_NAME = re.compile(r"(^|[_ .-])(weights?|wgt)$", re.IGNORECASE)
@@ -45,27 +48,27 @@ _REMARK = "{}; alone it predicts the label with AUC {:.3f}: ignored if it is kno
 
 @dataclass(frozen=True, repr=False)
 class Proposal:
-    """The proposed description of a log."""
+    """A proposed description of a log: its label, the kind of each column, and the format of its lines."""
 
     rows: FirstRows
     label: Label
     click_rate: float
-    guesses: tuple[Guess, ...]
-    settings: dict[str, Any]  # fields of LogFormat that are not its defaults, without the columns
+    guesses: tuple[Guess, ...]  # Guess of each column, in the order of the log.
+    settings: dict[str, Any]  # Fields of LogFormat, except the columns, that differ from the defaults.
 
     def as_format(self) -> LogFormat:
-        """Return the description as the preparation reads it."""
+        """Return the description as a `LogFormat`, which the preparation takes."""
         return checked_format(LogFormat(columns={each.name: each.kind for each in self.guesses}, **self.settings))
 
     @property
     def label_line(self) -> str:
-        """The label, what counts as a click, the click rate, why, and which columns are nearly as likely."""
+        """Sentence about the label: its cells, the click rate, the evidence, and columns that are nearly as likely."""
         close = "".join(f"; nearly as likely: --label {name}" for name in self.label.close)
         return f"{self.as_format().label_in_words}; click rate {self.click_rate:.2%} ({self.label.why}{close})"
 
     @cached_property
     def encoding_line(self) -> str:
-        """The sentence on what of the log is not UTF-8 and what to do, or "" if all is."""
+        """Sentence about rows or names that are not valid UTF-8 and what to do, or "" if there are none."""
         if broken := _rows_with_bad_bytes(self.rows):
             return f"{broken:,} of these rows are not valid UTF-8 and will be rejected: {to_utf8(self.rows.bad_lines)}."
         if any(_NO_TEXT in each.name for each in self.guesses):
@@ -74,16 +77,16 @@ class Proposal:
 
     @property
     def remarks(self) -> list[str]:
-        """What may be wrong with the log, and what to do about it."""
+        """Sentences about what may be wrong with the log and what to do about it."""
         counts = [each.name for each in self.guesses if _IMPRESSIONS.search(each.name) and self.label.clicked == ">= 1"]
         return [*filter(None, [self.encoding_line]), *map(_COUNTS.format, counts[:1]), *self.rows.remarks]
 
     def __repr__(self) -> str:
-        """Return what a notebook shows: the file, not the rows."""
+        """Return the text of the YAML file, which notebooks show."""
         return self.as_yaml()
 
     def as_yaml(self) -> str:
-        """Return a file for `--data`, with the reason of each guess."""
+        """Return the text of a YAML file for `--data`. Comments give the reason of each guess."""
         settings = {name: _plain(value) for name, value in self.settings.items()}
         lines = [f"# {comment}" for comment in self._comments()]
         lines += yaml.safe_dump(settings, allow_unicode=True, sort_keys=False).splitlines() if settings else []
@@ -120,17 +123,26 @@ def _plain(value: Any) -> Any:
 
 
 def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -> Proposal:
-    """Propose the description of a log: paths or URIs as for `find_log`, an Arrow table or a pandas DataFrame.
+    """Propose the description of a log from its first `num_rows` rows.
 
-    `label` names the label's column: NAME, NAME=VALUE of a click, or a rule such as NAME>=4. Raises FileNotFoundError
-    and ValueError as `find_log` and `open_log`, ValueError for a log without rows or columns, and one whose label is
-    not sure, with the candidates.
+    - `log`: paths or URIs as for `find_log`, an Arrow table, or a pandas DataFrame.
+    - `label`: the column of the label, if it is known: NAME, NAME=VALUE where VALUE means a click, or a rule such as
+      NAME>=4. By default the label is found by its name and values.
+
+    Return a `Proposal`. Raise FileNotFoundError if there is no log, and ValueError if it cannot be read, if it has no
+    rows or no columns, or if the label is not sure. The message then lists the candidates.
+
+    >>> import pyarrow as pa
+    >>> table = pa.table({"site": list("abcd") * 50, "price": [1.5, 2.5] * 100, "click": [0, 0, 1, 0, 1] * 40})
+    >>> proposal = describe(table)
+    >>> proposal.label.name, [guess.kind for guess in proposal.guesses]
+    ('click', ['string', 'float', 'label'])
     """
     if num_rows < 1:
         raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
     rows = read_first_rows(log, num_rows)
     trim, separator = rows.layout.get("trim", False), rows.layout.get("separator", LogFormat().separator)
-    separator *= not rows.layout.get("quotes", False)  # cells in quotes may have it
+    separator *= not rows.layout.get("quotes", False)  # Cells in quotes may contain the separator.
     columns = [column.cleaned(trim, ()) for column in rows.columns]
     has_names = rows.table is not None or rows.layout.get("header", False)
     of_log = chosen_label(columns, label) if label else find_label(columns, has_names)
@@ -139,7 +151,9 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
     labels = Labels.of(clicks, good)
     others = [column for column in columns if column is not target]
     missing = missing_words(others, {*of_log.cells}.difference(NO_LABEL))
-    if {*missing}.intersection(of_log.not_clicked):  # the preparation empties those cells before it reads the label
+    # The preparation empties cells with a word for missing values before it reads the label, so the empty cell means no
+    # click too.
+    if {*missing}.intersection(of_log.not_clicked):
         of_log = replace(of_log, not_clicked=tuple(dict.fromkeys(["", *of_log.not_clicked])))
     cleaned = [column if column is target else column.cleaned(trim, missing) for column in columns]
     sure_labels = labels if labels.are_enough else None
@@ -153,7 +167,7 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
 def _settings(
     layout: dict[str, Any], missing: tuple[str, ...], label_column: Column, label: Label, guesses: Sequence[Guess]
 ) -> dict[str, Any]:
-    """Return the fields of LogFormat that are not its defaults, without the columns."""
+    """Return the fields of LogFormat, except the columns, that differ from the defaults."""
     settings = dict(layout)
     if any(each.decimal == "," for each in guesses):
         settings["decimal"] = ","
@@ -183,7 +197,11 @@ def _of_label(column: Column) -> Guess:
 def _without_leaks(
     guesses: list[Guess], columns: Sequence[Column], clicks: np.ndarray, good: np.ndarray, label: str
 ) -> list[Guess]:
-    """Ignore the columns that predict the label by themselves or are labels too; say which others may know it."""
+    """Change the guesses of columns that seem to be known only after the label.
+
+    Columns that predict the label by themselves, or that are labels too, get the kind ignored. Columns that may be made
+    from the label get a remark. `label` is the name of the label's column.
+    """
     with_columns = [*zip(guesses, columns, strict=True)]
     looked_at = [
         _as_leak_column(column, good) for each, column in with_columns if each.kind not in ("label", "ignored")
@@ -206,7 +224,10 @@ def _without_leaks(
 
 
 def _value_in_clicks_alone(column: Column, clicks: np.ndarray, good: np.ndarray) -> str:
-    """Return which of a column's two values only rows with a click have, or "" if neither is or few rows have it."""
+    """Return the value of a column that occurs in clicks only, or "" if there is none.
+
+    Only columns of two values are examined, and the value must occur in enough rows.
+    """
     if len(column.values) != 2 or 2 * clicks[good].mean() > 1:
         return ""
     counts, of_clicks = (np.bincount(column.codes[rows] + 1, minlength=3)[1:] for rows in (good, good & clicks))
@@ -215,7 +236,7 @@ def _value_in_clicks_alone(column: Column, clicks: np.ndarray, good: np.ndarray)
 
 
 def _as_leak_column(column: Column, good: np.ndarray) -> LeakColumn:
-    """Return a column for `leaking_columns`: codes from 1, those of numbers in rising order."""
+    """Convert the rows of a column with a valid label to a column for `leaking_columns`."""
     if column.numbers is None:
         return LeakColumn(column.name, column.codes[good] + 1, None)
     ranks = np.unique(column.numbers, return_inverse=True)[1] + 1
@@ -224,7 +245,7 @@ def _as_leak_column(column: Column, good: np.ndarray) -> LeakColumn:
 
 
 def _check_fields(guesses: Sequence[Guess]) -> None:
-    """Raise ValueError if no column is a field."""
+    """Raise ValueError if no column has a kind that a model can use."""
     if not any(KINDS[each.kind].role for each in guesses):
         raise ValueError("besides the label no column tells rows apart, or tells anything: there is nothing to learn")
 

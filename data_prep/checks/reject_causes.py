@@ -1,4 +1,4 @@
-"""Likely causes of rejected lines: of a sample for `pre-check`, of the whole log for `prepare`."""
+"""Find likely causes of rejected lines, in a sample for `pre-check` and in the whole log for `prepare`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ _SEPARATORS = {
 }
 _BARE = bytes([BARE_SEPARATOR])
 _REASONS_OF_CELLS = (b"integer", b"categorical", b"weight", b"float", b"timestamp")
-_TEXT_SEPARATORS = "\t,;|"  # a text has many blanks of its own
+_TEXT_SEPARATORS = "\t,;|"  # Likely separators of a rejected line. Blanks are not among them, as texts contain many.
 _EXAMPLE_BYTES = 120
 _REJECTS_SHOWN = 5
-_LABELS_READ = 1_000  # rejected lines whose labels are shown
+_LABELS_READ = 1_000  # Number of rejected lines whose labels are counted for a message.
 _REJECT_BYTES_SHOWN = 300
-_LONGEST_NAME = 100  # of a column in a header
-_FEW = 0.1  # of bytes, cells or rows: no more than a few bad ones, which do not explain the others
+_LONGEST_NAME = 100  # Maximum length of the name of a label's column in a header.
+_FEW = 0.1  # Up to this fraction of bad bytes, cells or rows does not explain why all others are rejected.
 _NUMBER_TEXT = b"+-.0123456789eE"
-_NO_OBJECTS = (  # after a line of JSON that json_lines gives too many columns
+# Advice for lines that are not JSON objects. `json_lines` gives them too many cells, so that they are rejected.
+_NO_OBJECTS = (
     "\nThe first one is no JSON object: a log of JSON has one a line, and no blank lines. jq -c . OLD > NEW makes such "
     "a log of objects of several lines, or with blank lines; remove a line that was cut off"
 )
@@ -48,16 +49,19 @@ _NUL_BYTES = f"there are NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}"
 
 @dataclass
 class Findings:
-    """Messages on what is wrong (`prepare` would fail or be in vain) and on what is odd (it may be right)."""
+    """Messages about a log."""
 
-    wrong: list[str] = field(default_factory=list)
-    odd: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)  # Faults with which `prepare` would fail or be in vain.
+    odd: list[str] = field(default_factory=list)  # Oddities that may be intended.
 
 
 def check_rejects(
     rejects: Counter[str], rejects_tsv: bytes, chunks: Sequence[Chunk], log_format: LogFormat, findings: Findings
 ) -> None:
-    """Report the lines that would be rejected, and the cause if it can be seen."""
+    """Add findings about the lines of a sample that would be rejected, and about the cause if it is visible.
+
+    `rejects` counts the lines by reason, and `rejects_tsv` are the lines as in rejects.tsv.
+    """
     num_lines = sum(chunk.num_lines for chunk in chunks)
     limit = PrepareOptions().max_reject_fraction
     fraction = rejects.total() / num_lines
@@ -80,7 +84,7 @@ def check_rejects(
 
 
 def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
-    """Return why nearly all lines of a file are bad, or the first one is. None if that cannot be seen."""
+    """Return why nearly all lines of a chunk are bad, or why its first line is, or None if no cause is visible."""
     lines = [line.rstrip(b"\r") for line in chunk.lines.split(b"\n", 200)[:200] if line]
     if not lines:
         return None
@@ -145,9 +149,10 @@ def check_statistics(
     name_cell: Callable[[Chunk, int, LogFormat, str], str],
     is_fitted: bool,
 ) -> None:
-    """Raise ValueError if the log is empty, has too many bad lines, or no training row to fit anything to.
+    """Raise ValueError if the log is empty, if too many lines are bad, or if there are no training rows.
 
-    `name_cell` returns the column and the cell for which a row of a chunk is rejected.
+    The last check is only made if something `is_fitted` to the training rows. `folder` holds rejects.tsv. `name_cell`
+    describes the bad cell of a row in a chunk.
     """
     if statistics.num_lines == 0:
         raise ValueError(f"{log_name} is empty; expected lines of {statistics.log_format.description}")
@@ -175,7 +180,7 @@ def check_statistics(
 
 
 def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
-    """Return advice if most lines have other columns than the log should, or bad ones are parts of a row, else ""."""
+    """Return advice if most lines have other columns than the format, or if bad lines are parts of rows, else ""."""
     rejects, log_format = statistics.rejects_by_reason, statistics.log_format
     is_other = 2 * (rejects["columns"] + rejects["too long"]) >= statistics.num_lines
     first = _first_rejects(folder, 1)[0].split(b"\t", 2)[2]
@@ -199,12 +204,15 @@ def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
 
 
 def _are_parts_of_rows(rejects: Counter[str]) -> bool:
-    """Return True for rows divided by a line end in quotes: the first part's quote does not end."""
+    """Return True if many lines are rejected for their quotes.
+
+    Such lines are probably parts of rows with a line end in quotes: the quote does not end in the first part.
+    """
     return 3 * rejects["quotes"] >= rejects.total()
 
 
 def divided_rows(log_format: LogFormat) -> str:
-    """Return the sentence on lines that are parts of a row, because a cell of it has a line end."""
+    """Return advice for lines that are parts of rows, because a cell contains a line end."""
     or_separator = "" if log_format.quotes else f" or {log_format.separator!r}"
     return (
         f"They seem to have cells with a line end{or_separator} inside, which no cell may have: replace these by "
@@ -213,13 +221,14 @@ def divided_rows(log_format: LogFormat) -> str:
 
 
 def _other_labels(statistics: LogStatistics, folder: Path) -> str:
-    """Return the values of the label if most lines are rejected for it, and the setting, else ""."""
+    """Return the labels found and the settings to change if most lines are rejected for their label, else ""."""
     if 2 * statistics.rejects_by_reason["label"] < statistics.num_lines:
         return ""
     log_format, column = statistics.log_format, statistics.log_format.label_column
     rows = [line.split(b"\t", 2)[2] + b"\n" for line in _first_rejects(folder, _LABELS_READ)]
     names = list(log_format.columns)
-    if log_format.others == "ignored":  # the file's own order, which its header has, is not known here
+    # The columns of such a file are in the order of its header, which this function does not know.
+    if log_format.others == "ignored":
         shown = ""
     else:
         bare = [take_quotes_off(row, log_format)[0][:-1].split(_BARE) for row in rows]
@@ -235,11 +244,11 @@ def _other_labels(statistics: LogStatistics, folder: Path) -> str:
 def _first_bad_cell(
     statistics: LogStatistics, folder: Path, name_cell: Callable[[Chunk, int, LogFormat, str], str]
 ) -> str:
-    """Return the cell for which the first line is rejected, else ""."""
+    """Describe the cell for which the first rejected line is bad, or return "" if that is not known."""
     _, reason, line = _first_rejects(folder, 1)[0].split(b"\t", 2)
     if reason == b"categorical" and not is_utf8(line):
         return f"\nThe first one {_NOT_UTF8}; {to_utf8(line)}"
-    # The file's own order of columns is not known here if it may have others.
+    # If the file may have other columns, they are in the order of its header, which this function does not know.
     if reason not in _REASONS_OF_CELLS or statistics.log_format.others == "ignored":
         return ""
     chunk = Chunk(0, 1, line + b"\n", is_bare=_BARE in line)
@@ -252,6 +261,6 @@ def _first_rejects(folder: Path, count: int) -> list[bytes]:
 
 
 def printable(line: bytes) -> str:
-    """Return a line for a terminal, with escapes for what a terminal would act on."""
+    """Convert a line to text for a terminal. Characters that the terminal would interpret are escaped."""
     text = line.decode("utf-8", errors="backslashreplace")
     return "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in text)

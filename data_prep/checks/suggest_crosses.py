@@ -1,10 +1,12 @@
-"""Pairs of fields whose cross helps a logistic regression, the wide part: `python -m data_prep suggest-crosses`.
+"""Find pairs of fields whose cross helps the wide part of the model, for the command `suggest-crosses`.
 
-A regression on the fields alone is fitted to one half of the training rows. If its predictions on the other half are
-wrong for a pair of values, a cross can correct them: each pair gets the weight of one Newton step, sum(y - p) / (sum(p
-(1 - p)) + 1 / C). The gain of two fields is by how much these weights lower the log loss on valid rows. Values out of
-vocabulary count for nothing, as a pair of them is too rare for an id of its own. The pairs of a row with a list are
-averaged or summed as its cross would be.
+A logistic regression on the fields alone is fitted to one half of the training rows. Where its predictions p of the
+labels y on the other half are wrong for a pair of values, a cross can correct them. Each pair of values gets the weight
+of one Newton step: sum(y - p) / (sum(p (1 - p)) + 1 / C). The gain of two fields is the amount by which these weights
+lower the log loss on valid rows.
+
+Out-of-vocabulary values get no weight, because a pair with such a value is too rare for an id of its own. In a row with
+lists, the weights of all pairs of values are averaged or summed, as in a cross with a list.
 """
 
 from __future__ import annotations
@@ -25,46 +27,46 @@ from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import one_hot, read_spread
 from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
-INVERSE_PENALTY = 0.05  # C of the regression and of the pairs' weights
-MAX_ROWS = 400_000  # of training, and of valid
-LEVEL = 0.05  # the chance that any pair that does not help is suggested
-MOST_SUGGESTED = 5
-MOST_PAIRS = 40  # of a row with lists, so that those of all rows fit into memory
+INVERSE_PENALTY = 0.05  # The constant C of the regression and of the pairs' weights.
+MAX_ROWS = 400_000  # Maximum number of rows that are read of train, and of valid.
+LEVEL = 0.05  # Probability that at least one pair is suggested although it does not help.
+MOST_SUGGESTED = 5  # Maximum number of pairs in the suggested setting.
+MOST_PAIRS = 40  # Maximum number of pairs of values in a row with lists, so that all pairs fit into memory.
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The mean log loss on valid rows that a cross takes away, its standard error, and whether that is no chance."""
+    """The gain of a cross of two fields."""
 
     fields: tuple[str, str]
-    log_loss: float
-    error: float
-    is_certain: bool
+    log_loss: float  # Amount by which the cross lowers the mean log loss on valid rows.
+    error: float  # Standard error of `log_loss`.
+    is_certain: bool  # True if the gain is statistically significant.
 
 
 class _Columns(NamedTuple):
-    """The columns of ids of a field, and whether it is a mean of several values."""
+    """The position of a field in the ids of a row."""
 
     ids: slice
-    is_mean: bool
+    is_mean: bool  # The field is a list whose embedding rows are averaged.
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """Rows [n] with the regression's log odds. `weights` are all 1 if the rows have none."""
+    """Rows [n] with the predictions of the regression."""
 
     ids: NDArray[Any]
     labels: NDArray[Any]
-    weights: NDArray[Any]
-    logits: NDArray[Any]
-    known: NDArray[np.bool_]  # [n, P]: not out of vocabulary
+    weights: NDArray[Any]  # Weight of each row, which is 1 if the rows have no weights.
+    logits: NDArray[Any]  # Log odds that the regression predicts.
+    known: NDArray[np.bool_]  # Mask [n, P] of the ids that are not out of vocabulary.
 
 
 def find_gains(folder: Path) -> list[Gain]:
-    """Return the gain of each pair of fields that is not crossed yet, the largest first.
+    """Return the gain of each pair of fields that is not crossed yet, the largest gain first.
 
-    Raises ValueError for a folder without valid rows, with rows of one class, with fewer than two such fields, or with
-    2**31 ids or more.
+    Raise ValueError if the prepared folder has no valid rows, has training rows of one class only, has fewer than two
+    fields, has all crosses already, or has 2**31 ids or more.
     """
     schema = read_schema(folder)
     ends = np.cumsum([field.max_length for field in schema.categorical], dtype=int)
@@ -94,8 +96,11 @@ def find_gains(folder: Path) -> list[Gain]:
 
 
 def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
-    """Fit to the first half of the training rows, which are shuffled. Score the second half and the valid rows."""
-    from sklearn.linear_model import LogisticRegression  # late: the import takes a second
+    """Fit the regression to the first half of the training rows, and score the second half and the valid rows.
+
+    Training rows are shuffled, so both halves are alike.
+    """
+    from sklearn.linear_model import LogisticRegression  # Imported late, because the import takes a second.
 
     for split in ("train", "valid"):
         if split not in schema.splits or not schema.splits[split].rows:
@@ -121,7 +126,10 @@ def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
 
 
 def _lowered_loss(fitted: _Scored, valid: _Scored, one: _Columns, other: _Columns) -> NDArray[np.float64]:
-    """Return by how much the weights of a pair's values, fitted to `fitted`, lower the log loss of each valid row."""
+    """Return by how much a cross of two fields lowers the log loss of each valid row.
+
+    The weights of its pairs of values are fitted to the rows `fitted`.
+    """
     rows, pairs, shares = _pairs(fitted, one, other)
     values, places = np.unique(pairs, return_inverse=True)
     probabilities = (1 / (1 + np.exp(-fitted.logits)))[rows]
@@ -139,7 +147,11 @@ def _lowered_loss(fitted: _Scored, valid: _Scored, one: _Columns, other: _Column
 def _pairs(
     rows: _Scored, one: _Columns, other: _Columns
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return of each pair [M] of values of two fields its row, its value (-1: one is out of vocabulary), its share."""
+    """Enumerate the pairs of values of two fields in all rows.
+
+    Return for each pair [M] its row, its ids as one number (or -1 if a value is out of vocabulary), and its share in
+    the row: 1, or 1 divided by the row's number of pairs if pairs are averaged.
+    """
     fields = (one, other)
     lengths = np.array([np.count_nonzero(rows.ids[:, field.ids] != NO_ID, axis=1) for field in fields])
     num_values = shorten(lengths, MOST_PAIRS)
@@ -151,9 +163,9 @@ def _pairs(
 
 
 def describe_gains(gains: list[Gain], most: int, crosses: Sequence[tuple[str, ...]]) -> str:
-    """Return a table of the best pairs, and the setting of those that help for certain beside `crosses` of the folder.
+    """Return a text with a table of the `most` best pairs, and the setting that adds the pairs with a certain gain.
 
-    The setting is quoted as a shell needs it.
+    `crosses` are the crosses that the folder already has. The setting includes them and is quoted for a shell.
     """
     lines = [
         f"the best {min(most, len(gains))} of {len(gains)} pairs, by what a cross takes from the log loss of valid"

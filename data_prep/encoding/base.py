@@ -1,4 +1,4 @@
-"""The base vocabulary: ids and numeric columns of another prepared folder, for rows that are to have the same ones."""
+"""Read the base vocabulary: the ids and numeric columns of another prepared folder, which new rows shall share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_a
 from data_prep.prepared.expired import read_expired
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, first_added_id, read_schema
 
-# Options that decide which columns there are and what an id means: they have to be those of the base folder.
+# Options that decide the columns and the meaning of ids. They must be the same as in the base folder.
 _DECISIVE = (
     "vocabulary",
     "field_hash_size",
@@ -37,41 +37,42 @@ _DECISIVE = (
     "numeric_transform",
     "layout",
 )
-_LIMITS = ("min_count", "field_min_count", "field_max_size")  # options that decide which values have ids
+# Options that decide which values get ids. A difference from the base folder is only worth a warning.
+_LIMITS = ("min_count", "field_min_count", "field_max_size")
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class BaseVocabulary:
-    """The vocabulary of a prepared folder."""
+    """The vocabulary of a prepared folder, whose files are read on demand."""
 
     folder: Path
     schema: Schema
     encoding: EncodingOptions
-    extends: bool = False  # with the values that are new in the log
+    extends: bool = False  # Values that are new in the log get ids too.
 
     @property
     def columns(self) -> tuple[CategoricalColumn, ...]:
         return self.encoding.categorical_columns
 
     def paths(self, since: int = 0) -> list[Path]:
-        """Return the files of the vocabulary by rising ids: those whose first id is `since` or above."""
+        """Return the files of the vocabulary whose ids begin at `since` or later, in the order of their ids."""
         return [self.folder / name for name in self.schema.vocabulary_files if first_added_id(name) >= since]
 
     @functools.cached_property
     def log_format(self) -> LogFormat:
-        """The format of the log that the folder was prepared from."""
+        """Format of the log that the folder was prepared from."""
         return read_recorded(self.schema.options, str(self.folder / SCHEMA_FILE)).data
 
     @functools.cached_property
     def whole_numbers(self) -> dict[str, bool | None]:
-        """How the vocabulary of each field of text writes whole numbers, see `encoder.whole_numbers`."""
+        """Form of the whole numbers in the vocabulary of each text field: the result of `encoder.whole_numbers`."""
         shares = self.log_format.shares
         return {name: whole_numbers([self.texts_of(shares.get(name, name))]) for name in self.log_format.text_fields}
 
     def texts_of(self, name: str) -> Strings:
-        """Return the values of a field of text that have ids, "" for the missing one."""
+        """Return the values with ids of the text field `name`. The missing value is "" among them."""
         field, column = next(
             each for each in zip(self.schema.categorical, self.columns, strict=True) if each[0].name == name
         )
@@ -82,17 +83,18 @@ class BaseVocabulary:
 
     @functools.cached_property
     def expired(self) -> NDArray[np.int64]:
-        """The ids, ascending, that have lost their values."""
+        """Expired ids in ascending order."""
         return read_expired(self.folder, self.schema)
 
     def live_fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
-        """Read what `fields` does without the values that have lost their ids."""
+        """Yield the same fields as `fields`, without the values that have expired."""
         return (without(field, self.expired) for field in self.fields(since))
 
     def fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
-        """Read the vocabulary, a field at a time, or what was added in place to the first `since` ids.
+        """Read the vocabulary and yield one field at a time.
 
-        Fields that share another's are left out.
+        With `since`, only values whose ids are `since` or above are read. A column that shares the vocabulary of
+        another column has no field of its own.
         """
         with contextlib.closing(VocabularyReader(self.paths(since))) as reader:
             for field, column in zip(self.schema.categorical, self.columns, strict=True):
@@ -104,11 +106,13 @@ class BaseVocabulary:
 def read_base_vocabulary(
     folder: Path, options: PrepareOptions, extend: bool = False, schema: Schema | None = None
 ) -> BaseVocabulary:
-    """Return the vocabulary of a prepared folder, to be used as it is or to `extend`.
+    """Return the vocabulary of the prepared folder `folder`.
 
-    `schema` is one that the folder had (`schema_at`), by default the newest.
-    Raises FileNotFoundError if the folder is not a prepared one. Raises ValueError if the options ask for other columns
-    than it has, or if a hashed vocabulary is to be extended.
+    With `extend`, values that are new in the log will get ids too. `schema` is an earlier schema of the folder (see
+    `schema_at`); by default the newest one is used.
+
+    Raise FileNotFoundError if `folder` is not a prepared folder. Raise ValueError if the options ask for other columns
+    than the folder has, if a hashed vocabulary shall be extended, or if the newest schema has expired ids.
     """
     if schema is None and (num_expired := read_schema(folder).num_expired):
         raise ValueError(
@@ -130,7 +134,7 @@ def read_base_vocabulary(
 
 
 def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
-    """Raise ValueError if the options ask for other columns than the vocabulary's, or for ids of another meaning."""
+    """Raise ValueError if the options ask for other columns than the base has, or give ids another meaning."""
     folder, here, there, written_as = base.folder, options.decisive(), base.schema.options, base.log_format
     if written_as.fields != options.data.fields:
         raise ValueError(
@@ -161,20 +165,20 @@ def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
 
 
 def _list_forms(log_format: LogFormat) -> dict[str, tuple[int, str]]:
-    """Return max_length and pool of each list."""
+    """Return `max_length` and `pool` of each list column, by name."""
     forms = {name: log_format.list_form(name) for name in log_format.columns_of_kind("list")}
     return {name: (form.max_length, form.pool) for name, form in forms.items()}
 
 
 def _features(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
-    """Return the fields that each timestamp becomes."""
+    """Return the names of the features that are derived from each timestamp column, by name of the column."""
     return {
         name: (*log_format.parts_of_time(name), *["age"] * log_format.has_age(name)) for name in log_format.time_fields
     }
 
 
 def _setting(recorded: str) -> str:
-    """Return how users name an option that a prepared folder records."""
+    """Return the name of the setting that users write for an option that schema.json records."""
     return f"{RECORDED[recorded]} in prepare.fields" if recorded in RECORDED else f"prepare.{recorded}"
 
 

@@ -1,4 +1,7 @@
-"""Booleans and whole numbers of a table as texts: those that the vocabulary to be taken has for them."""
+"""Decide how booleans and whole numbers of Parquet or JSON columns are written as text.
+
+A base vocabulary that is used or extended may already have such values, so they must be written in the same way.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,16 @@ if TYPE_CHECKING:
 
 
 def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
-    """Return the format of a log with the texts of the booleans in its tables.
+    """Return `log_format` with the texts that stand for true and false in each boolean column of the files.
 
-    A new vocabulary has 1 and 0 for them, unless the format names others. Raises ValueError for a column that is
-    boolean in some files only, or whose texts are not clear from the vocabulary that is extended.
+    The texts are those of the base vocabulary. Without a base they are 1 and 0, unless the format names others. Raise
+    ValueError if a column is boolean in some of the files only, or if the base does not show which texts it uses.
     """
     names = {name for name in log_format.text_fields if name not in log_format.booleans}
     columns_by_file = {file.location: _boolean_columns(file, names) for file in files}
     booleans = dict(log_format.booleans)
-    may_come_later = base is not None and any(is_json(file.location) for file in files)  # in lines not looked at
+    # Only the first lines of JSON files are examined, so booleans may follow in later lines.
+    may_come_later = base is not None and any(is_json(file.location) for file in files)
     for name in log_format.text_fields:
         locations = [location for location, columns in columns_by_file.items() if name in columns]
         if not locations and not may_come_later:
@@ -43,7 +47,10 @@ def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVoc
 
 
 def with_point_zero(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
-    """Return the format of a log whose tables have whole numbers as the base has them, if that has any."""
+    """Return `log_format` with the text columns whose whole numbers are written like 7.0, as in the base vocabulary.
+
+    Without a base or without Parquet or JSON files the format stays unchanged.
+    """
     if base is None or not any(is_table(file.location) for file in files):
         return log_format
     of_base = {name for name, has_point in base.whole_numbers.items() if has_point}

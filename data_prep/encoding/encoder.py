@@ -1,7 +1,7 @@
-"""Encode raw lines: ids and numbers from a chunk of the log, with a vocabulary that is fitted already.
+"""Encode raw lines: turn a chunk of the log into ids and numbers, with a vocabulary that is already fitted.
 
-Without MindSpore. Workers import this module, so it does not import pyarrow, which would cost each of them memory and
-start-up time.
+This module does not need MindSpore. Workers import it, so it does not import pyarrow either, which would cost each
+worker memory and start-up time.
 """
 
 from __future__ import annotations
@@ -32,14 +32,19 @@ from data_prep.options.plain_values import from_dict
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import INDICATOR, NO_ID, NumericField, Schema, transform_numbers
 
-MOST_UNKNOWN = 0.9  # of a column's cells: above it they are probably written in another form than in the vocabulary
-EXPIRED_FILE, NUM_EXPIRED = "expired.npy", "num_expired"  # of a delta: file of ids, and how many they are
+# If a larger fraction of a column's cells is out of vocabulary, the log probably writes them in another form.
+MOST_UNKNOWN = 0.9
+# File with the expired ids of a delta bundle, and the key of their number in its description.
+EXPIRED_FILE, NUM_EXPIRED = "expired.npy", "num_expired"
 
 __all__ = ["Chunk", "Examples", "ParsedChunk", "ParsedRows", "RowEncoder"]
 
 
 class RowEncoder:
-    """Encodes the good lines of chunks."""
+    """Encoder of the good lines of chunks, with the search tables of a vocabulary.
+
+    It also holds the numeric transforms, tables of values that were added later, and expired ids.
+    """
 
     def __init__(
         self,
@@ -50,9 +55,11 @@ class RowEncoder:
         additions: Sequence[LookupTables] = (),
         expired: NDArray[np.int64] = NO_IDS,
     ) -> None:
-        """Take the tables of the vocabulary, those of values that were added to it, and ids that lost their values.
+        """Create an encoder whose ids have type `dtype`.
 
-        `expired` [g] ascend. Such a value may be in the tables, and may have been added again.
+        `lookup` holds the search tables of the vocabulary. `additions` hold the values that were added to it, the
+        oldest first. `expired` are the expired ids in ascending order. The tables may still contain their values, and
+        `additions` may contain such a value again with a new id.
         """
         self.expired = expired
         self._numeric = numeric
@@ -61,20 +68,21 @@ class RowEncoder:
         self._dtype = dtype
         self._options = options
         columns = options.categorical_columns
-        self.lengths = np.array([column.max_length for column in columns])  # [C] each column's positions
+        self.lengths = np.array([column.max_length for column in columns])  # Number of ids of each column [C].
         firsts = dict(zip((column.name for column in columns), np.cumsum(self.lengths) - self.lengths, strict=True))
         self._first_positions = firsts
         self._number_groups = number_groups(columns)
         self._number_positions = [firsts[column.name] for column in columns if not column.is_text]
         names = [column.name for column in options.vocabularies]
         of_columns = [names.index(column.shares or column.name) for column in columns]
-        self._vocabularies = np.repeat(of_columns, self.lengths)  # the vocabulary of each position
-        # Smaller ids of a prepared row are out of vocabulary, or those of numeric columns, which no row has.
+        self._vocabularies = np.repeat(of_columns, self.lengths)  # Index of the vocabulary of each id of a row [P].
+        # The first id that belongs to a value. Smaller ids are reserved for numeric columns, which never occur in
+        # rows, or mean "out of vocabulary".
         self.first_own_id = len(numeric) + sum(layout.num_oov_ids for layout in lookup.layouts)
 
     @functools.cached_property
     def log_format(self) -> LogFormat:
-        """The format of rows to encode: booleans, if it has two texts, and whole numbers as the vocabulary has them."""
+        """Format of the rows to encode. Booleans and whole numbers are written as in the vocabulary, if it has them."""
         log_format, columns = self._options.data, self._options.categorical_columns
         of_texts = {column.name: column.place for column in columns if column.is_text and not column.cross}
         texts = {name: self._texts_of_booleans(place) for name, place in of_texts.items()}
@@ -84,7 +92,7 @@ class RowEncoder:
 
     @functools.cached_property
     def _whole_numbers(self) -> dict[str, bool]:
-        """How the columns' vocabularies write whole numbers, see `whole_numbers`. Others are left out."""
+        """Form of the whole numbers in each text column: the result of `whole_numbers`, unless that is None."""
         columns = (column for column in self._options.categorical_columns if column.is_text and not column.cross)
         forms = {column.name: whole_numbers(self._texts_of(column.place)) for column in columns}
         return {name: form for name, form in forms.items() if form is not None}
@@ -98,11 +106,18 @@ class RowEncoder:
         return texts_among(texts, sum(map(len, self._texts_of(place))))
 
     def knows(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.bool_]:
-        """Return which values [n] have ids of their own, of the vocabulary `place` of those of numbers, or of text."""
+        """Return a mask [n] of the values that have an id of their own.
+
+        Integers are looked up in the vocabulary number `place` of the integer columns, `Strings` in the vocabulary
+        number `place` of the text columns.
+        """
         return self.own_ids(values, place) != NO_ID
 
     def own_ids(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.int64]:
-        """Return the id of each value [n] of the vocabulary `place`, as in `knows`, NO_ID for those that have none."""
+        """Return the id of each value [n], or NO_ID for a value without an id of its own.
+
+        `place` selects a vocabulary as in `knows`.
+        """
         own_ids = np.full(len(values), NO_ID, np.int64)
         for lookup in (self._lookup, *self.additions):
             if isinstance(values, Strings):
@@ -116,27 +131,28 @@ class RowEncoder:
         return own_ids
 
     def missing_id(self, is_text: bool, place: int) -> int:
-        """Return the id of a missing cell, of the vocabulary `place` of those of numbers, or of text."""
+        """Return the id of a missing cell. `place` is a number among text vocabularies or among integer ones."""
         return self._lookup.opened[is_text][place].missing_id
 
     def with_additions(self, additions: Sequence[LookupTables]) -> RowEncoder:
-        """Return an encoder with other tables of values that were added to the vocabulary."""
+        """Return a copy of the encoder with `additions` as the tables of values that were added later."""
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, additions, self.expired)
 
     def without(self, expired: NDArray[np.int64]) -> RowEncoder:
-        """Return an encoder for which the values of these ids [n], too, are out of vocabulary."""
-        expired = np.unique(np.concatenate([self.expired, expired]), return_counts=True)[0]  # sorts, which is fast
+        """Return a copy of the encoder for which the ids `expired` [n] are expired too."""
+        # `return_counts` makes np.unique sort, which is faster here.
+        expired = np.unique(np.concatenate([self.expired, expired]), return_counts=True)[0]
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, self.additions, expired)
 
     def without_label(self) -> RowEncoder:
-        """Return the encoder of rows that are to be scored, which need no label."""
+        """Return a copy of the encoder for rows to score, which need no label."""
         options = self._options.without_label()
         return RowEncoder(self._numeric, self._lookup, self._dtype, options, self.additions, self.expired)
 
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Examples]:
-        """Return the parsed chunk, bad lines included, and its good lines encoded.
+        """Parse and encode a chunk. Return the parsed chunk, which also records bad lines, and the encoded good lines.
 
-        A file whose header names its columns may lack those that change no score.
+        If the header of the chunk's file names its columns, the file may lack columns that do not affect scores.
         """
         log_format = self._options.data
         if chunk.file.columns:
@@ -151,20 +167,20 @@ class RowEncoder:
         return parsed, self.encode_rows(rows)
 
     def encode_rows(self, rows: ParsedRows) -> Examples:
-        """Return parsed rows encoded."""
+        """Encode rows that are already parsed."""
         kernels, labels = choose_kernels(self._options.kernels), rows.labels.astype(np.float32)
         return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 
     def are_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
-        """Return which of the ids [n, P] of encoded rows are out of vocabulary."""
+        """Return a mask [n, P] of the out-of-vocabulary ids among the ids [n, P] of encoded rows."""
         of_vocabularies = np.array([layout.numbers[-2:] for layout in self._lookup.layouts], ids.dtype)
         first, count = of_vocabularies[self._vocabularies].T
         return (ids >= first) & (ids < first + count)
 
     def count_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.int64]:
-        """Return how many encoded rows have a value out of vocabulary, and how many a missing cell, by field [2, C].
+        """Count, for each column, the encoded rows with an out-of-vocabulary value and the rows with a missing cell.
 
-        Of a list its first value counts.
+        `ids` are [n, P], and the result is [2, C]. For a list only its first value counts.
         """
         columns, firsts = self._options.categorical_columns, list(self._first_positions.values())
         missing = [self.missing_id(column.is_text, column.place) for column in columns]
@@ -173,7 +189,7 @@ class RowEncoder:
     def ids_with(
         self, added: LookupTables, rows: ParsedRows, ids: NDArray[np.signedinteger]
     ) -> NDArray[np.signedinteger]:
-        """Return the ids [n, P] of parsed rows with those of the values that `added` has."""
+        """Return `ids` [n, P] of parsed rows with the ids of all values that are in the tables `added` replaced."""
         added_ids = self._ids_by(added.opened, rows, choose_kernels(self._options.kernels))
         return np.where(self.are_unknown(added_ids), ids, added_ids)
 
@@ -187,7 +203,7 @@ class RowEncoder:
 
     @functools.cached_property
     def _is_expired(self) -> NDArray[np.bool_]:
-        """By id. The last one is False, for larger ids and for NO_ID."""
+        """Mask of the expired ids, by id. The last element is False and stands for larger ids and for NO_ID."""
         is_expired = np.zeros(self.expired[-1] + 2, np.bool_)
         is_expired[self.expired] = True
         return is_expired
@@ -224,7 +240,10 @@ class RowEncoder:
 
     @functools.cached_property
     def _numeric_groups(self) -> list[tuple[NumericField, slice, tuple[str, ...]]]:
-        """Numeric columns side by side that have the same transform: a field of it, and their places and sources."""
+        """Groups of neighbouring numeric columns that have the same transform.
+
+        Each group consists of one of its fields, the slice of its columns, and the names of the source fields.
+        """
         groups: list[tuple[NumericField, slice, tuple[str, ...]]] = []
         for _, alike in groupby(self._numeric, lambda field: dataclasses.replace(field, name="", source="")):
             first, fields = groups[-1][1].stop if groups else 0, list(alike)
@@ -235,19 +254,23 @@ class RowEncoder:
 
 @functools.lru_cache(maxsize=4)
 def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
-    """Return the format of a file with these columns, which may lack weights and ids."""
+    """Return the format of a file that has the columns `names`, where missing weight and id columns are ignored."""
     lacking = [name for name in log_format.columns_of_kind("weight", "id") if name not in names]
     return dataclasses.replace(log_format, columns=log_format.columns | dict.fromkeys(lacking, "ignored"))
 
 
 def expired_of(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64]:
-    """Return the ids that lost their values in a chain of folders and descriptions, ascending."""
+    """Return all expired ids, in ascending order, of a chain of bundles given by folder and description."""
     files = [np.load(folder / EXPIRED_FILE) for folder, description in chain if description.get(NUM_EXPIRED)]
     return np.unique(np.concatenate([NO_IDS, *files]), return_counts=True)[0]
 
 
 def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) -> RowEncoder:
-    """Return an encoder that maps the files of `write_lookup`: a vocabulary, and additions, oldest first."""
+    """Return an encoder for rows to score, with search tables that `write_lookup` and `write_additions` wrote.
+
+    `chain` holds the folders and descriptions of a vocabulary and then of its additions, oldest first. The files are
+    mapped into memory. Raise ValueError if a file is damaged.
+    """
     lookup, *additions = tables = [tables_of(*link) for link in chain]
     for each in tables:
         each.check(schema.vocabulary_size)
@@ -258,13 +281,16 @@ def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) ->
 
 
 def _fields_of(cls: type, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded options that are fields of `cls`. Earlier releases recorded options that were removed."""
+    """Return the recorded options that are fields of the dataclass `cls`.
+
+    Other options, which an earlier release recorded and a later one removed, are left out.
+    """
     names = recorded.keys() & {field.name for field in dataclasses.fields(cls)}
     return {name: recorded[name] for name in names}
 
 
 def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:
-    """Return the search tables in a folder, mapped."""
+    """Map the search tables in a folder into memory. `description` is what `write_lookup` returned."""
     layouts = tuple(
         TableLayout(
             table["is_text"], tuple((dtype, length) for dtype, length in table["arrays"]), tuple(table["numbers"])
@@ -277,7 +303,7 @@ def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:
 
 
 def why_slow() -> str:
-    """Return why rows are parsed by NumPy and not by the native kernels, "" if they are not."""
+    """Return why the native kernels cannot be used and NumPy parses rows instead, or "" if they can be used."""
     try:
         load_kernels()
     except OSError as error:
@@ -289,11 +315,11 @@ BOOLEAN_TEXTS = tuple(text for pair in BOOLEANS for text in pair)
 
 
 def texts_among(texts: Collection[str], num_values: int) -> tuple[str, ...]:
-    """Return the texts for true and false in a vocabulary of so many values, or () if they are not clear.
+    """Return the pair of texts that stands for true and false in a vocabulary, or () if that is not clear.
 
-    `texts` are those of BOOLEAN_TEXTS that the vocabulary has. One of the words true and false is enough, whatever else
-    it has. Of yes and no it takes both. Other texts must be all that it has, since 1 and 0 may be numbers among others,
-    t and f letters, and no a country.
+    `texts` are the members of BOOLEAN_TEXTS that the vocabulary has among its `num_values` values. One of the words
+    true and false is enough, whatever the other values are. The words yes and no, or on and off, must both occur. Any
+    other pair only counts if the vocabulary has no further value: 1 and 0 may be numbers, t and f may be letters.
     """
     pairs = [pair for pair in BOOLEANS if set(pair) & set(texts)]
     if len(pairs) != 1:
@@ -305,9 +331,10 @@ def texts_among(texts: Collection[str], num_values: int) -> tuple[str, ...]:
 
 
 def whole_numbers(texts: Sequence[Strings]) -> bool | None:
-    """Return how a vocabulary writes whole numbers: True for 7.0, as pandas does with floats, False for 7.
+    """Return whether a vocabulary writes whole numbers as 7.0, the way pandas writes floats, or as 7.
 
-    None stands for both, and for an empty vocabulary. Without any whole number it is False: 7.0 is no value.
+    True means 7.0, and False means 7 or no whole number at all. None means that both forms occur, or that the
+    vocabulary is empty.
     """
 
     def has(has_point: bool) -> bool:

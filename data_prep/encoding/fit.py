@@ -1,7 +1,7 @@
-"""Make the vocabulary of a preparation: fit it to the counts, take a base vocabulary, or extend one.
+"""Make the vocabulary of a preparation: fit it to the counts, copy a base vocabulary, or extend one.
 
-An extended field has several ranges of ids: those of the base vocabulary, which stay what they were, and one for the
-values added here.
+A field of an extended vocabulary has several ranges of ids: the unchanged ranges of the base, and one range for the
+values that are added.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FittedVocabulary:
-    """The vocabulary of a preparation, as the second pass and schema.json need it."""
+    """The vocabulary of a preparation: search tables for the second pass, and the fields for schema.json."""
 
     lookup: LookupTables
     categorical: tuple[CategoricalField, ...]
@@ -59,7 +59,10 @@ class FittedVocabulary:
 def fit_vocabulary(
     statistics: LogStatistics, options: PrepareOptions, num_numeric: int, folder: Path
 ) -> FittedVocabulary:
-    """Give ids to the frequent values. Writes vocabulary.parquet and the search tables, and forgets the counts."""
+    """Give ids to the frequent values, and write vocabulary.parquet and the search tables into `folder`.
+
+    `num_numeric` is the number of numeric columns, which have the first ids. The counts of `statistics` are released.
+    """
     columns = options.categorical_columns
     ordered = (
         _fitted_values(statistics, options, column, _num_missing(statistics, columns, column.name))
@@ -79,7 +82,7 @@ def fit_vocabulary(
 
 
 def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary:
-    """Take a base vocabulary as it is. Copies vocabulary.parquet and writes the search tables."""
+    """Copy the file of a base vocabulary to `folder` unchanged, and write its search tables."""
     if len(base.paths()) == 1:
         shutil.copyfile(base.paths()[0], folder / VOCABULARY_FILE)
     else:
@@ -92,9 +95,10 @@ def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary
 def extend_base_vocabulary(
     base: BaseVocabulary, statistics: LogStatistics, options: PrepareOptions, folder: Path
 ) -> FittedVocabulary:
-    """Give ids after those of a base vocabulary to the values that are new. Writes and forgets as `fit_vocabulary`.
+    """Extend a base vocabulary: give ids, after all existing ones, to the frequent values that the base lacks.
 
-    A new value has the count of this log's training rows, an old one the count it was written with.
+    Write vocabulary.parquet and the search tables into `folder`, and release the counts of `statistics`. A new value
+    is written with its count in the training rows of this log. A value of the base keeps its count.
     """
     columns = options.categorical_columns
     writer = VocabularyWriter(folder / VOCABULARY_FILE, columns)
@@ -103,7 +107,8 @@ def extend_base_vocabulary(
     def listed() -> Iterator[FieldVocabulary]:
         next_id = base.schema.vocabulary_size
         for old, column in zip(base.fields(), options.vocabularies, strict=True):
-            num_known, is_known = len(old.values) - 1, partial(_are_in, old)  # a missing value does not count
+            # The missing value does not count as a known value.
+            num_known, is_known = len(old.values) - 1, partial(_are_in, old)
             values, counts, texts = new_values(statistics, options, column, num_known, is_known)
             new = FieldVocabulary(old.name, old.oov_ids, ((next_id, next_id + len(values)),), values, counts, texts)
             writer.add(new)
@@ -121,7 +126,10 @@ def _write_tables(
     statistics: LogStatistics | None = None,
     size: int = 0,
 ) -> FittedVocabulary:
-    """Write the fields' search tables. Then close the `statistics` that the fields come from."""
+    """Write the search tables of all fields, and return the vocabulary of at least `size` ids.
+
+    Then close `statistics`, from which `fields` may be generated.
+    """
     by_name: dict[str, CategoricalField] = {}
 
     def noted() -> Iterator[FieldVocabulary]:
@@ -147,7 +155,7 @@ def _field(column: CategoricalColumn, vocabulary: CategoricalField) -> Categoric
 
 
 def _num_missing(statistics: LogStatistics, columns: Sequence[CategoricalColumn], name: str) -> int:
-    """Return the missing cells of all columns that share the vocabulary of this name."""
+    """Return the number of missing cells in all columns that share the vocabulary `name`."""
     of_columns = zip(columns, statistics.missing, strict=True)
     return sum(missing for column, missing in of_columns if name in (column.name, column.shares))
 
@@ -155,7 +163,10 @@ def _num_missing(statistics: LogStatistics, columns: Sequence[CategoricalColumn]
 def _fitted_values(
     statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn, num_missing: int
 ) -> OrderedValues:
-    """Return the values of a column that get an id of their own, and their counts."""
+    """Return the values of a column that are frequent enough for an id of their own, in order and with counts.
+
+    In a hashed column that is the missing value alone, whose count is `num_missing`.
+    """
     least, max_size = options.least_count(column.name), options.of_fields("max_size").get(column.name)
     is_hashed = options.is_hashed(column.name)
     if not column.is_text:
@@ -175,11 +186,14 @@ def new_values(
     is_known: Callable[[NDArray[np.int64] | Strings], NDArray[np.bool_]] | None,
     earlier: ValueSketch | None = None,
 ) -> OrderedValues:
-    """Return the frequent values of a vocabulary that are not known yet, in the order of their new ids.
+    """Return the frequent values that a vocabulary lacks, in the order of their new ids and with their counts.
 
-    `num_known` values have ids, and `is_known` returns which of some do: None if none of the statistics does.
-    `max_size` limits both together. The missing value is known. Counts are those of the statistics and the
-    `earlier` ones, which note all unknown values and are to add those that get no id.
+    The vocabulary has `num_known` values besides the missing one, and the setting `max_size` limits known and new
+    values together. `is_known` returns a mask of the given values that have ids. None means that `statistics` contain
+    no known value.
+
+    With the sketch `earlier`, a value's count includes that of earlier logs. Unknown values are noted in the sketch,
+    so that the caller can add the values that get no id.
     """
     if options.is_hashed(column.name):
         nothing = np.empty(0, np.int64)
@@ -208,7 +222,7 @@ def new_values(
 def _frequent(
     statistics: LogStatistics, column: CategoricalColumn, least: int
 ) -> tuple[NDArray[np.int64] | Strings, NDArray[np.int64]]:
-    """Return the values of a vocabulary that occur `least` times or more, and their counts."""
+    """Return the values of a column that occur at least `least` times, and their counts."""
     if column.is_text:
         counted = statistics.texts.frequent(column.place, least)
         return counted.texts, counted.counts
@@ -224,7 +238,10 @@ def _take(
 
 
 def _warn_of_two_forms(field: FieldVocabulary) -> None:
-    """Warn if a number has two ids, as 7 and as 7.0: some parts of a log may have come through floats."""
+    """Log a warning if a number has two ids, one for 7 and one for 7.0.
+
+    Parts of such a log were probably converted to floats before they were written.
+    """
     if field.texts is None:
         return
     with_point = field.texts.take(are_whole(field.texts, has_point=True))
@@ -240,7 +257,7 @@ def _warn_of_two_forms(field: FieldVocabulary) -> None:
 
 
 def _are_in(old: FieldVocabulary, values: NDArray[np.int64] | Strings) -> NDArray[np.bool_]:
-    """Return which values [n] a vocabulary has."""
+    """Return a mask [n] of the `values` [n] that the field `old` has."""
     if not isinstance(values, Strings):
         return np.isin(values, old.values)
     assert old.texts is not None

@@ -1,4 +1,4 @@
-"""A log to score, read in a pass over it. It may lack the label, have other columns, and have some that are copied."""
+"""Read a log to score. It may lack the label, have other columns than the model, and keep some of them for output."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class LogToScore:
-    """The files of a log, and its format as the first of them shows it."""
+    """A log to score: its files, and its format, which is derived from the first file."""
 
     files: tuple[LogFile, ...]
     log_format: LogFormat
 
     @classmethod
     def of(cls, inputs: Sequence[str], log_format: LogFormat, keep: Sequence[str] = ()) -> LogToScore:
-        """Find the log that `inputs` (files, folders, globs, URIs) name, for a model of this format.
+        """Find the log that `inputs` (files, folders, globs, URIs) name, for a model that was trained on `log_format`.
 
-        If columns are found by name, the log may have other ones than the model, in any order, and lack the label and
-        whatever else changes no score. It has the columns to `keep`. If columns are found by their place, it may lack
-        the label. Raises ValueError for a column to keep that is not there, and as `find_log` and `open_reader`.
+        If the log names its columns, they may be in any order. It may have further columns, and may lack the label and
+        all other columns that do not affect scores. If columns are found by position, only the label may be missing.
+        `keep` names columns whose cells are copied to the output. Raise ValueError if a column in `keep` is missing,
+        and the errors of `find_log` and `open_reader`.
         """
         files = find_log(list(inputs))
         return cls(files, _format_to_score(files, log_format, keep))
@@ -49,11 +50,11 @@ class LogToScore:
 
     @property
     def identity(self) -> list[list[Any]]:
-        """Place, size and time of each file, as plain values."""
+        """Location, size in bytes and modification time in ns of each file, as plain values."""
         return [[file.location, file.state.size, file.state.modified_ns] for file in self.files]
 
     def chunks(self) -> Generator[Chunk, None, None]:
-        """Yield the chunks in the log's order, read in this process. Raises as `open_reader`."""
+        """Read the log in this process and yield its chunks in order. Raise the errors of `open_reader`."""
         return _chunks_of(self.files, self.log_format)
 
     def run(
@@ -66,20 +67,20 @@ class LogToScore:
         num_workers: int,
         chunk_bytes: int,
     ) -> None:
-        """Call `function` on each chunk on the workers, and `consume` with the results in the log's order.
+        """Call `function` on every chunk in the workers, and `consume` with each result in the order of the log.
 
-        Results stay in `work_folder`. After a stop the same pass finds them there.
+        Results are stored in `work_folder` under `title`. After an interruption the same call continues with them.
         """
         pieces = Pieces(work_folder)
         pieces.clear_unfinished()
-        is_local = executor.kind == "processes"  # else a worker may have another working directory
+        is_local = executor.kind == "processes"  # Workers on other machines may have another working directory.
         files = self.files if is_local else tuple(map(absolute, self.files))
         with closing(Pools(executor)) as pools:
             LogReading(files, self.log_format, pools, num_workers, chunk_bytes, pieces).run(function, consume, title)
 
 
 def ending_of(start: bytes) -> str:
-    """Return how the name of a file ends whose first bytes these are, so that it is read as the log that it holds."""
+    """Guess the file name ending of a log from the file's first bytes: .gz, .zst, .jsonl or .txt."""
     return next((ending for magic, ending in {**ENDINGS, b"{": ".jsonl"}.items() if start.startswith(magic)), ".txt")
 
 
@@ -112,7 +113,7 @@ def _has_labels(files: Sequence[LogFile], log_format: LogFormat) -> bool:
             labelled += [has_label(line, log_format, chunk.is_bare) for line in lines]
             if len(labelled) == _SAMPLED_LINES:
                 break
-    return 2 * sum(labelled) >= len(labelled)  # some lines may be bad
+    return 2 * sum(labelled) >= len(labelled)  # The majority decides, because some lines may be bad.
 
 
 def _chunks_of(files: Sequence[LogFile], log_format: LogFormat) -> Generator[Chunk, None, None]:

@@ -1,4 +1,4 @@
-"""Tables of pandas, polars or pyarrow as chunks of the log or, on a fast path, as parsed rows."""
+"""Convert tables of pandas, polars or pyarrow to chunks of lines or, on a fast path, directly to parsed rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BARE = bytes([BARE_SEPARATOR])
-_NIBBLE_OF = np.full(256, 255, np.uint8)  # by the digit's byte
+# Value of each hex digit, by its byte. All other bytes have 255.
+_NIBBLE_OF = np.full(256, 255, np.uint8)
 _NIBBLE_OF[list(b"0123456789abcdef")] = np.arange(16)
 
 
 def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | None:
-    """Return a table of pandas (without its index), polars or pyarrow as one of pyarrow, or None for other rows.
+    """Convert a table of pandas (without its index), polars or pyarrow to a table of pyarrow.
 
-    With a format it has the fields alone. Raises ValueError for a missing field, TypeError for a single column, or for
-    a column with values of several types.
+    Return None if `rows` is not a table. With `log_format`, the result has only the columns of its fields. Raise
+    ValueError for a missing field, and TypeError for a single column or for a column with values of several types.
     """
     import pyarrow as pa
 
@@ -48,7 +49,8 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
     if is_table:
         rows = pa.table(rows)
     elif not all(isinstance(name, str) for name in rows.columns):
-        rows = rows.set_axis(list(map(str, rows.columns)), axis="columns")  # as Arrow names them
+        # Arrow would convert column names that are not strings in the same way.
+        rows = rows.set_axis(list(map(str, rows.columns)), axis="columns")
     if log_format is not None:
         check_names("the table", rows.column_names if is_table else rows.columns, log_format)
         names = [name for name, _ in log_format.fields]
@@ -60,9 +62,10 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
 
 
 def chunk_of(rows: Any, log_format: LogFormat) -> Chunk | RawTable:
-    """Return raw rows of any form as lines, or as columns if a table allows it.
+    """Convert raw rows in any form (lines, mappings or a table) for the encoder.
 
-    Raises ValueError or TypeError, naming the first row, for what is no row.
+    The result is a chunk of lines, or a `RawTable` if `table_to_rows` supports the table. Raise ValueError or TypeError
+    that names the first bad row.
     """
     table = arrow_table(rows, log_format)
     if table is None:
@@ -71,7 +74,7 @@ def chunk_of(rows: Any, log_format: LogFormat) -> Chunk | RawTable:
 
 
 def _mixed(rows: pd.DataFrame) -> str:
-    """Return the first value of a table of pandas that is of another type than those before it."""
+    """Describe the first value in a table of pandas whose type differs from its column's first value."""
     for name, column in rows.items():
         present = [each for each, is_missing in zip(enumerate(column), column.isna(), strict=True) if not is_missing]
         for row, value in present:
@@ -81,15 +84,16 @@ def _mixed(rows: pd.DataFrame) -> str:
 
 
 def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
-    """Return the rows of an Arrow table as a chunk. Other columns than fields are ignored.
+    """Convert an Arrow table to a chunk of lines. Columns that are not fields of `log_format` are ignored.
 
-    Raises ValueError for a column that is missing, whose type no cell of its kind has, or with a cell that no line has.
+    Raise ValueError if a column is missing, if its type does not fit its kind, or if a cell contains a line end or a
+    separator.
     """
     from data_prep.raw_log.parquet import TableChunk, check_columns, check_exact
 
     fields = [name for name, _ in log_format.fields]
     check_columns("the table", table.schema, FormatToScore.of(log_format, columns=dict(log_format.fields)))
-    # A column of more than 2 GiB of text comes in several batches, whatever one does.
+    # Arrow splits a column of more than 2 GiB of text into several batches, so there can be more than one.
     batches = [batch for batch in table.select(fields).to_batches() if len(batch)]
     to_score = FormatToScore.of(log_format)
     for batch in batches:
@@ -105,7 +109,10 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
 
 
 def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) -> NoReturn:
-    """Raise ValueError for the first cell with a line end or a separator in it."""
+    """Raise ValueError for the first cell that contains a line end or a separator.
+
+    `first_row` is the number of the first of `rows` in the whole table, for the message.
+    """
     for number, row in enumerate(rows.to_pylist()):
         try:
             mappings_to_chunk([row], log_format)
@@ -116,10 +123,10 @@ def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) ->
 
 @dataclasses.dataclass(frozen=True)
 class RawTable:
-    """Rows of a table whose cells are all good, to be encoded without being written as lines."""
+    """The rows of a table whose cells are all valid. They are encoded without being written as lines first."""
 
-    integers: Cells  # [N, n] of the integer fields, and of those of hex values
-    hex_values: Cells  # [H, n]
+    integers: Cells  # Cells of the N integer fields [N, n].
+    hex_values: Cells  # Cells of the H fields of kind hex32 [H, n].
     log_format: LogFormat
     is_bare: None = None
 
@@ -130,15 +137,16 @@ class RawTable:
     @functools.cached_property
     def rows(self) -> ParsedRows:
         blocks = {self.log_format.integer_fields: self.integers, self.log_format.hex_fields: self.hex_values}
-        labels, weights = np.zeros(self.num_lines, np.bool_), np.zeros(self.num_lines, np.float32)  # of none
+        # Rows of a table have no labels, so labels and weights are 0.
+        labels, weights = np.zeros(self.num_lines, np.bool_), np.zeros(self.num_lines, np.float32)
         return ParsedRows(np.arange(self.num_lines), labels, {}, weights=weights, blocks=blocks)
 
 
 def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
-    """Return an Arrow table of fields alone as rows, or None if only the parser of lines can decide.
+    """Convert an Arrow table directly to rows, or return None if its cells must go through the parser of lines.
 
-    Columns are of kind integer, in numbers, and hex32, in texts, and every cell is good. They become the rows that
-    `table_to_chunk` and the parser would make of them, in a twentieth of the time.
+    The table must consist of number columns of kind integer and text columns of kind hex32, and every cell must be
+    valid. The rows equal those of `table_to_chunk` and the parser, and take a twentieth of the time.
     """
     fields = [*log_format.integer_fields, *log_format.hex_fields]
     has_others = len(fields) < len(log_format.fields)
@@ -153,7 +161,7 @@ def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
 
 
 def _integers(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
-    """Return columns of numbers as integers [N, n], or None if one is no integer."""
+    """Convert N number columns to int64 cells [N, n], or return None if a number is not an integer."""
     shape = len(columns), num_rows
     block = Cells(np.empty(shape, np.int64), np.empty(shape, np.bool_))
     for place, column in enumerate(columns):
@@ -165,7 +173,7 @@ def _integers(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
 
 
 def _hex_values(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
-    """Return columns of texts as values [H, n], or None if one is not of hex digits."""
+    """Convert H text columns to uint32 cells [H, n], or return None unless all cells are empty or eight hex digits."""
     texts = [_texts_of(column) for column in columns]
     good = [text for text in texts if text is not None]
     if len(good) < len(texts):
@@ -181,7 +189,7 @@ def _hex_values(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
 
 
 def _whole_numbers(cells: pa.Array) -> Cells | None:
-    """Return the cells of a column of numbers as int64, or None if one is no integer."""
+    """Convert a number column to int64 cells, or return None if a number is not an integer."""
     import pyarrow as pa
 
     present: np.ndarray = np.asarray(cells.is_valid()) if cells.null_count else np.ones(len(cells), np.bool_)
@@ -198,7 +206,10 @@ def _whole_numbers(cells: pa.Array) -> Cells | None:
 
 
 def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the lengths of a column of texts of no or eight bytes, and all bytes. None for another column."""
+    """Return the length of each text in a column, and the bytes of all texts.
+
+    Return None unless the column holds texts and each is empty or eight bytes long.
+    """
     import pyarrow as pa
 
     of_type = cells.type
@@ -208,7 +219,7 @@ def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
     _, places, data = cells.buffers()
     offsets = np.frombuffer(places, np.int64 if is_large else np.int32)[cells.offset : cells.offset + len(cells) + 1]
     lengths = np.diff(offsets)
-    if cells.null_count:  # a null may have bytes of its own
+    if cells.null_count:  # Arrow allows a null cell to have bytes, which do not count.
         lengths = np.where(np.asarray(cells.is_valid()), lengths, 0)
     num_present = np.count_nonzero(lengths)
     if offsets[-1] - offsets[0] != 8 * num_present or np.count_nonzero(lengths == 8) != num_present:

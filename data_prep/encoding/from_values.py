@@ -1,6 +1,6 @@
-"""Rows in Python's hands, lines of text or mappings from columns to values, as chunks of the log, and its cells.
+"""Convert rows that a program passes, as lines of text or as mappings from columns to values, to chunks of the log.
 
-A row without a label gets the cell of a good one, so that one parser decides what a good row is.
+A row without a label gets a valid label, so that the log's parser can check and parse it like any other row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _TIMES = (*_MOMENTS, time, timedelta, np.timedelta64)
 
 
 def lines_of(rows: Any, log_format: LogFormat) -> Chunk:
-    """Return raw lines or mappings as a chunk. Raises ValueError or TypeError, naming the first row that is none."""
+    """Convert a sequence of raw lines or of mappings to a chunk.
+
+    Raise ValueError or TypeError that names the first bad row.
+    """
     if isinstance(rows, str | bytes | Mapping):
         raise TypeError(f"rows must be a sequence or a table; for one row give [row], found {type(rows).__name__}")
     if len(rows) and isinstance(rows[0], Mapping):
@@ -39,9 +42,9 @@ def lines_of(rows: Any, log_format: LogFormat) -> Chunk:
 
 
 def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk:
-    """Return raw lines as a chunk. The first one's number of columns decides whether they have labels.
+    """Convert raw lines to a chunk. The number of columns of the first line decides whether all lines have labels.
 
-    Raises ValueError for a line with a line end inside, TypeError for what is no text.
+    Raise ValueError if a line contains a line end, and TypeError if a row is not text.
     """
     wrong = next((line for line in lines if not isinstance(line, str | bytes)), None)
     if wrong is not None:
@@ -56,7 +59,10 @@ def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk
 
 
 def split_line(line: bytes, log_format: LogFormat, is_bare: bool = False) -> list[str]:
-    """Return the cells of a line, those of a badly quoted one as far as they can be told apart."""
+    """Split a line into its cells. A badly quoted line is split as well as possible.
+
+    In a line that `is_bare`, quotes are already removed and cells are separated by BARE_SEPARATOR.
+    """
     if log_format.quotes and not is_bare:
         line, is_bare = take_quotes_off(line.removesuffix(b"\n") + b"\n", log_format)[0], True
     separator = _BARE if is_bare else log_format.separator.encode()
@@ -65,16 +71,16 @@ def split_line(line: bytes, log_format: LogFormat, is_bare: bool = False) -> lis
 
 
 def has_label(line: bytes, log_format: LogFormat, is_bare: bool = False) -> bool:
-    """Return False for a line that has one column less than the format: that is the label's."""
+    """Return False if a line has exactly one column less than the format. The missing column is then the label."""
     if log_format.quotes and not is_bare:
         line, is_bare = take_quotes_off(line + b"\n", log_format)[0], True
     return line.count(_BARE if is_bare else log_format.separator.encode()) != len(log_format.columns) - 2
 
 
 def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
-    """Return lines without labels as lines with them. A badly quoted line stays badly quoted.
+    """Insert a valid label into each line of a chunk without labels. A badly quoted line stays badly quoted.
 
-    Lines of a file whose header decides its columns stay as they are: it names no label.
+    A chunk whose file names its own columns is returned unchanged, since its format has no label column.
     """
     if chunk.file.columns:
         return chunk
@@ -94,7 +100,7 @@ def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
         if has_quotes and b'"' in line:
             cells = quoted_cells(line, log_format)
             row = [line] if cells is None else [_quoted(cell) for cell in cells]
-        # A line that ends before the label's place keeps a wrong number of columns.
+        # A line that is too short to reach the label's column still has a wrong number of columns.
         labelled.append(separator.join([*row[:place], label, *row[place:]]))
     return replace(chunk, lines=b"\n".join([*labelled, b""]))
 
@@ -104,10 +110,10 @@ def _quoted(cell: bytes) -> bytes:
 
 
 def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) -> Chunk:
-    """Return rows that are mappings from columns to values as a chunk. None and NaN are missing values.
+    """Convert rows that are mappings from column names to values to a chunk. None and NaN are missing values.
 
-    Text is the cell as the log has it, of a number too. Other columns are ignored. Raises ValueError for a column that
-    is missing, TypeError for a value that no cell of its kind holds.
+    A text is taken as the cell of a line, also in a number column. Keys that are not fields are ignored. Raise
+    ValueError if a column is missing, and TypeError if a value does not fit the kind of its column.
     """
     columns = dict(log_format.fields)
     separator = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
@@ -136,7 +142,7 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
 
 
 def _line(cells: Collection[str], separator: str) -> bytes:
-    """Return cells as a line without its end. Raises ValueError for a cell that no line of the log has."""
+    """Join cells to a line without line end. Raise ValueError if a cell contains a line end or the separator."""
     text = separator.join(cells)
     if text.count(separator) >= len(cells) or "\n" in text or "\r" in text:
         raise ValueError(
@@ -146,7 +152,7 @@ def _line(cells: Collection[str], separator: str) -> bytes:
 
 
 def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format: LogFormat) -> TypeError:
-    """Return the error of the first cell that no line of the log has."""
+    """Return the error to raise for a row in which a cell contains a line end or the separator."""
     for name, cell in cells.items():
         try:
             _line([cell], separator)
@@ -156,13 +162,13 @@ def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format:
 
 
 def cells_to_chunk(cells: dict[str, str], log_format: LogFormat) -> Chunk:
-    """Return one row with these cells, and others that are good, as a chunk."""
+    """Return a chunk of one row that has the given cells. All other cells are blank or have a valid value."""
     between = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
     return Chunk(0, 1, f"{between.join((log_format.blank_row | cells).values())}\n".encode(), is_bare=log_format.quotes)
 
 
 def chunk_to_mapping(chunk: Chunk, log_format: LogFormat) -> dict[str, Any]:
-    """Return the only row of a chunk as a mapping from fields to values. A missing one is None."""
+    """Convert the only row of a chunk to a mapping from field names to values. A missing value is None."""
     cells = dict(zip(log_format.columns, split_line(chunk.lines, log_format, chunk.is_bare), strict=True))
     return {name: _value(cells[name], kind, log_format) for name, kind in log_format.fields}
 
@@ -175,7 +181,10 @@ def _value(cell: str, kind: Kind, log_format: LogFormat) -> Any:
 
 
 def check_names(where: str, names: Iterable[Any], log_format: LogFormat) -> None:
-    """Raise ValueError if a field is missing among the names of columns, or there twice. There may be other columns."""
+    """Raise ValueError unless each field of the format occurs exactly once among the column names `names`.
+
+    Further columns are allowed. `where` names the place of the columns in the message.
+    """
     counts = Counter(list(names))
     fields = [name for name, _ in log_format.fields]
     missing = [name for name in fields if not counts[name]]
@@ -194,7 +203,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _text(value: Any, name: str, log_format: LogFormat) -> str:
-    """Return a value as the cell of a line, as `raw_log.parquet` does it with a column."""
+    """Convert a value to the text of a cell, which equals the text that `raw_log.parquet` makes of a column."""
     if log_format.columns[name] == "list" and isinstance(value, (list, tuple, np.ndarray)):
         between = log_format.list_form(name).separator
         texts = [_value_text(each, name, log_format) for each in value]
@@ -228,7 +237,7 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
         if kind.is_exact and are_inexact(np.asarray(value)):
             raise TypeError(f"found {value!r}; {INEXACT}")
         if isinstance(value, np.float16):
-            value = float(str(value))  # the shortest decimal, as a column of them has it
+            value = float(str(value))  # A float16 column is written with the shortest decimals, too.
         if not (float(value).is_integer() and abs(float(value)) < 2.0**63):
             return _text_of_column(value, name, log_format) if kind.array == "strings" else str(value)
         value = int(value)
@@ -241,15 +250,19 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
 
 
 def _text_of_column(value: Any, name: str, log_format: LogFormat) -> str:
-    """Return a number that is no whole float, or a time, as a column has it: Arrow's 0.00001 is Python's 1e-05."""
+    """Convert a fractional number or a time to text with Arrow, as for a Parquet column.
+
+    Arrow and Python write some numbers differently: 0.00001 and 1e-05.
+    """
     if isinstance(value, float) and 1e-4 <= abs(value) < 1e10:
-        return str(value)  # here the texts are the same, and an array of one value would take some 100 times as long
+        # In this range both texts are the same, and an Arrow array of one value would take some 100 times as long.
+        return str(value)
     import pyarrow as pa
 
     from data_prep.raw_log.parquet import cells_as_text, times_as_text
 
     value, zone = float(value) if isinstance(value, np.longdouble) else value, getattr(value, "tz", None)
-    # A time of pandas has nanoseconds, which Arrow takes from its array alone.
+    # Arrow would drop the nanoseconds of a pandas timestamp, but it keeps those of a NumPy array.
     cells = pa.array(np.array([getattr(value, "to_numpy", lambda: value)()]))
     cells = cells.cast(pa.timestamp(cells.type.unit, zone)) if zone else cells
     if "moments" in KINDS[log_format.columns[name]].arrow:
@@ -266,7 +279,7 @@ def _hex_text(value: int) -> str:
 
 
 def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
-    """Return the reason of each rejected line of a chunk, by its place among the chunk's lines."""
+    """Return the reason of each rejected line of a chunk, by the line's index in the chunk."""
     if not parsed.rejects_tsv:
         return {}
     reasons = {}
@@ -277,9 +290,9 @@ def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
 
 
 def bad_cell(chunk: Chunk, row: int, log_format: LogFormat, reason: str) -> str:
-    """Return what is wrong with a row of lines that is rejected for a reason: the column and its cell.
+    """Describe the fault of a row that the parser rejected for `reason`: the bad cell, or the number of cells.
 
-    The lines must have labels.
+    `row` is the index of the line in `chunk`, whose lines must have labels.
     """
     cells = split_line(chunk.lines.split(b"\n")[row], log_format, chunk.is_bare)
     if len(cells) != len(log_format.columns):
@@ -297,7 +310,7 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat, reason: str) -> str:
 
 
 def _other_unit(cell: str, kind: Kind, log_format: LogFormat, name: str) -> str:
-    """Return that a bad time is a likely one in another unit, and what to do, or "" if it is not."""
+    """Return a hint if a bad time would be plausible in another unit, such as milliseconds for seconds, else ""."""
     form = log_format.time_form(name)
     if kind != "timestamp" or form not in UNITS or not re.fullmatch("[0-9]{9,19}", cell):
         return ""

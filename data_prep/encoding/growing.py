@@ -1,8 +1,8 @@
-"""A vocabulary in use that takes the new values of a log's parts. They get ids as `prepare --extend` gives them.
+"""Extend a vocabulary in use with the new values of each part of a log. Ids are given as by `prepare --extend`.
 
-What is there is not written again: each part's values are a file beside those before, as are the ids of values that
-expire, and schema.json names them all. So the schema of any earlier moment is the same one with fewer of both
-(`schema_at`). Only `GrowingVocabulary.renumbered` gives ids again: it writes all that is left into another folder.
+Existing files are never rewritten. The new values of each part are written to a file of their own, and so are the ids
+that expire. schema.json lists all these files, so the schema of an earlier moment lists only the first of them (see
+`schema_at`). Only `GrowingVocabulary.renumbered` reuses ids: it writes the remaining values into another folder.
 """
 
 from __future__ import annotations
@@ -61,67 +61,79 @@ from data_prep.statistics.sketch import ValueSketch
 from data_prep.statistics.statistics import LogStatistics
 from data_prep.statistics.value_counts import count_numbers, count_texts
 
-SMALL_FIELD = 256  # values of a field that keep their ids however old they are
-_ANY_BYTES = 1 << 62  # the counts of a part stay in memory
+SMALL_FIELD = 256  # The values of a field with at most this many values never expire.
+_ANY_BYTES = 1 << 62  # Memory limit that is never reached, so that the counts of a part are not written to disk.
 
 
 def added_file_name(first_id: int) -> str:
-    """Return the name of the file with values that were added in place, whose ids begin with `first_id`."""
+    """Return the name of a file with values that were added to a vocabulary in use. `first_id` is its first id."""
     return f"{ADDED_PREFIX}{first_id:012d}{PARQUET}"
 
 
 def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None) -> Schema:
-    """Make `folder` a prepared folder whose vocabulary can grow, and return its schema.
+    """Turn `folder` into a prepared folder whose vocabulary can grow, and return its schema.
 
-    Its other files are links to those of `prepared`. At a `moment` (see `schema_at`) it may have grown before: what was
-    added or expired after it is forgotten. None begins with the vocabulary of `prepared`.
+    All files except schema.json are links to the files of the folder `prepared`. If `moment` is None, the vocabulary
+    equals that of `prepared`. Otherwise `folder` may have grown before, and it is reset to this moment (see
+    `schema_at`): values that were added later lose their ids, and values that expired later get their ids back.
     """
     schema = read_schema(prepared)
     if folder.resolve() != prepared.resolve():
         make_folder(folder)
         for file in all_files(schema):
-            if (link := folder / file.name).is_symlink() or not link.exists():  # else it is of a vocabulary of its own
+            # A file that is not a link belongs to a vocabulary of the folder's own.
+            if (link := folder / file.name).is_symlink() or not link.exists():
                 _link(prepared / file.name, link)
         if moment is None or not (folder / SCHEMA_FILE).exists():
             write_schema(schema, folder)
     schema = read_schema(folder)
     whole = schema if moment is None else schema_at(schema, moment)
     if whole != schema:
-        write_schema(whole, folder)  # before a file that it named is written again
+        # Write the schema first, because files that the old schema lists may then be written anew.
+        write_schema(whole, folder)
     return whole
 
 
 class GrowingVocabulary:
-    """The vocabulary of a folder of `open_to_grow`: its newest `schema`, and the `encoder` of rows with labels."""
+    """The growing vocabulary of a folder that `open_to_grow` made.
+
+    `schema` is always the newest schema, and `encoder` encodes rows with labels by the newest vocabulary.
+    """
 
     def __init__(self, folder: Path, count_bytes: int = 0) -> None:
-        """Count the occurrences of values without ids over all parts in so many bytes. 0 counts in each part alone."""
+        """Open the vocabulary in `folder`.
+
+        With `count_bytes`, a sketch of that size counts the occurrences of values without ids over all parts. With 0,
+        each part is counted alone.
+        """
         self.folder = folder
         self.schema, self._options, _ = open_vocabulary(folder)
         self._earlier = ValueSketch(count_bytes, self._options.kernels) if count_bytes else None
-        self.num_pending = 0  # values of the last part that have no id yet, if they are counted over all parts
+        # Number of values in the last part that have no id yet. It stays 0 if each part is counted alone.
+        self.num_pending = 0
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
-        self.expired = read_expired(folder, self.schema)  # ids without a value
-        self._counts, self._num_counted_files = np.zeros(0, np.int64), 0  # see `counts_of_ids`
+        self.expired = read_expired(folder, self.schema)  # Expired ids in ascending order.
+        # Result of `counts_of_ids`, and the number of vocabulary files that it includes.
+        self._counts, self._num_counted_files = np.zeros(0, np.int64), 0
 
     @property
     def num_in_use(self) -> int:
-        """Number of ids that stand for a value."""
+        """Number of ids whose value has not expired."""
         of_owners = {self.schema.vocabulary_of(field.name): field.num_values for field in self.schema.categorical}
         return sum(of_owners.values()) - self.schema.num_expired
 
     def counts(self) -> dict[str, Any]:
-        """Return the arrays of the counts of values without ids, {} if each part counts alone."""
+        """Return the arrays of the sketch that counts values without ids, or {} if each part is counted alone."""
         return self._earlier.state() if self._earlier is not None else {}
 
     def added_counts(self) -> dict[str, Any]:
-        """Return the arrays of what the last part added to the counts, which are few."""
+        """Return the small arrays that the last part added to the sketch, or {} if each part is counted alone."""
         return self._earlier.added() if self._earlier is not None else {}
 
     def load_counts(self, counts: Sequence[dict[str, Any]]) -> None:
-        """Load the arrays of `counts`, then those of `added_counts` part after part, or none if there are none.
+        """Restore the sketch from the result of `counts` and the later results of `added_counts`, in order.
 
-        Raises ValueError for those of another size.
+        An empty sequence leaves the sketch unchanged. Raise ValueError if the stored sketch has another size.
         """
         if counts and self._earlier is not None:
             self._earlier.load_state(**counts[0])
@@ -130,14 +142,14 @@ class GrowingVocabulary:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns that `shares` are of: the categorical ones, then the numeric ones."""
+        """Names of the columns in the results of `shares`: first the categorical columns, then the numeric ones."""
         return [*(column.name for column in self._options.categorical_columns), *self._options.data.numeric_fields]
 
     def shares(self, parts: Sequence[ParsedRows], ids: np.ndarray) -> tuple[list[float], list[float]]:
-        """Return the share of missing cells of each column, and that of rows whose value has no id of its own.
+        """Return each column's fraction of missing cells, and each column's fraction of out-of-vocabulary rows.
 
-        `ids` [n, P] are those of all rows of `parts`, of whose positions the first of a list counts. A numeric column
-        has no ids.
+        `ids` [n, P] are the ids of all rows of `parts`. For a list only its first value counts. The second result has
+        the categorical columns only. Fractions are rounded to four digits.
         """
         categorical, numeric = self._options.categorical_columns, self._options.data.numeric_fields
         num_rows, missing = max(len(ids), 1), np.zeros(len(self.columns))
@@ -148,10 +160,11 @@ class GrowingVocabulary:
         return (missing / num_rows).round(4).tolist(), (unknown / num_rows).round(4).tolist()
 
     def add_values_of(self, parts: Sequence[ParsedRows], rows: Examples) -> tuple[int, Examples]:
-        """Give ids to the values that are new and frequent enough in all rows of `parts`, which are encoded in `rows`.
+        """Give ids to the new values that are frequent enough in the rows of `parts`.
 
-        Return how many those are, and the rows with their ids. They are on disk then. Raises ValueError if a cross has
-        too many values, or ids would need another dtype.
+        `rows` are the same rows, encoded. Return the number of new values, and the rows with the new ids. The values
+        are on disk when the method returns. Raise ValueError if a cross has too many values, or if the new ids do not
+        fit in the type of the existing ids.
         """
         ends = np.cumsum([len(piece.labels) for piece in parts])
         ids = np.split(rows.ids, ends[:-1])
@@ -167,7 +180,7 @@ class GrowingVocabulary:
         return num_new, rows
 
     def _add(self, fields: Sequence[tuple[CategoricalColumn, FieldVocabulary]], num_new: int) -> LookupTables:
-        """Write new values of each vocabulary, let the encoder know them, and return their search tables."""
+        """Add new values with their ids: write them to a file, extend schema and encoder, and return search tables."""
         schema = self.schema
         if ids_dtype(schema.vocabulary_size + num_new) != schema.ids_dtype:
             raise ValueError(
@@ -192,7 +205,7 @@ class GrowingVocabulary:
             missing = (self.encoder.missing_id(column.is_text, column.place) for column, _ in fields)
             whole = (with_missing(field, each) for (_, field), each in zip(fields, missing, strict=True))
             tables = write_lookup_tables(whole, Path(folder) / LOOKUP_FILE)
-            _ = tables.opened  # before the file is deleted
+            _ = tables.opened  # Map the file before it is deleted. The mapping stays valid.
             all_tables = [*self.encoder.additions, tables]
             if len(all_tables) > 1:
                 merged = Path(folder) / f"merged-{LOOKUP_FILE}"
@@ -204,7 +217,7 @@ class GrowingVocabulary:
     def _new_fields(
         self, parts: Sequence[ParsedRows], ids: Sequence[NDArray[np.signedinteger]]
     ) -> list[tuple[CategoricalColumn, FieldVocabulary]]:
-        """Return the new values of each vocabulary with their ids. `ids` are those of the rows of each part."""
+        """Return the new values of each field with their ids. `ids` are the present ids of the rows of each part."""
         options, next_id = self._options, self.schema.vocabulary_size
         counted = LogStatistics(options, Path(), _ANY_BYTES)
         for rows, of_rows in zip(parts, ids, strict=True):
@@ -213,7 +226,7 @@ class GrowingVocabulary:
             counted.texts.add(count_texts(rows, options, unknown))
         by_name = {field.name: field for field in self.schema.categorical}
         if self._earlier is not None:
-            self._earlier.forget()  # of a part that was held aside
+            self._earlier.forget()  # Drop the values of a part that was set aside after they had been noted.
         fields = []
         for column in options.vocabularies:
             of_field = by_name[column.name]
@@ -225,8 +238,10 @@ class GrowingVocabulary:
         return fields
 
     def can_expire(self) -> NDArray[np.bool_]:
-        """Return which ids [V] have a value that may lose its id: no missing cell, no text for true or false, and none
-        of a field with at most `SMALL_FIELD` values, such as a weekday, which is away for a week and costs nothing.
+        """Return a mask [V] of the ids that may expire.
+
+        The ids of missing cells and of the texts for true and false never expire. Neither does any value of a field
+        with at most `SMALL_FIELD` values: a weekday, for example, is absent for six days, and its id costs nothing.
         """
         can = np.arange(self.schema.vocabulary_size) >= self.encoder.first_own_id
         texts = Strings.of([text.encode() for text in BOOLEAN_TEXTS])
@@ -244,7 +259,7 @@ class GrowingVocabulary:
         return can
 
     def counts_of_ids(self) -> NDArray[np.int64]:
-        """Return how often the value of each id [V] had come when it got its id, 0 for an id without a value."""
+        """Return, for each id [V], how often its value had occurred when it got the id. An id without value has 0."""
         files = self.schema.vocabulary_files
         self._counts = np.append(self._counts, np.zeros(self.schema.vocabulary_size - len(self._counts), np.int64))
         for name in files[self._num_counted_files :]:
@@ -254,16 +269,20 @@ class GrowingVocabulary:
         return self._counts
 
     def expire(self, ids: NDArray[np.int64]) -> None:
-        """Let these ids [n], ascending, lose their values, which are new ones when they come again. It is on disk."""
+        """Expire `ids` [n], which must be in ascending order, and write that to disk.
+
+        A value that occurs again later is a new value and gets another id.
+        """
         self.schema = with_expired(self.folder, self.schema, ids)
         write_schema(self.schema, self.folder)
         self.encoder, self.expired = self.encoder.without(ids), union(self.expired, ids)
 
     def renumbered(self, folder: Path) -> NDArray[np.int64]:
-        """Write what is left of the vocabulary into a new `folder`, with the ids that a preparation would give it.
+        """Write the values that have not expired into the new folder `folder`, with consecutive ids.
 
-        They begin anew after those out of vocabulary: by field, each in its order here. The folder is as one of
-        `open_to_grow`. Return the new id of each id [V], NO_ID for those without a value.
+        The new ids begin after the out-of-vocabulary ids and run field by field. The order within a field stays the
+        same. The folder is complete like a folder that `open_to_grow` made. Return the new id of each present id [V],
+        or NO_ID for an expired one.
         """
         shutil.rmtree(folder, ignore_errors=True)
         make_folder(folder)
@@ -316,7 +335,7 @@ class GrowingVocabulary:
 
 
 def _link(target: Path, link: Path) -> None:
-    """Make a symbolic link, which appears whole or not at all."""
+    """Create or replace the symbolic link `link` atomically."""
     target = target.resolve()
     if not link.is_symlink() or link.readlink() != target:
         make_folder(link.parent)

@@ -1,4 +1,4 @@
-"""The vocabulary's search tables, in a file that all workers map into memory."""
+"""Store the search tables of a vocabulary in a file that all workers map into memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from data_prep.kernels.strings import PADDING_BYTES, Strings
 
 LOOKUP_FILE = "lookup.bin"
 NO_IDS = np.zeros(0, np.int64)
-ALIGNMENT = 8  # of each array in the file
+ALIGNMENT = 8  # Alignment in bytes of each array in the file.
 
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The search table of a column in the file, after those of the columns before it."""
+    """The layout of one search table in the file. Tables follow each other in the order of the columns."""
 
     is_text: bool
-    arrays: tuple[tuple[str, int], ...]  # dtype and length of each, in the file's order
-    numbers: tuple[int, ...]  # the other attributes of FieldLookup or StringLookup
+    arrays: tuple[tuple[str, int], ...]  # dtype and length of each array, in the order of the file.
+    numbers: tuple[int, ...]  # Remaining attributes of the FieldLookup or StringLookup.
 
     @property
     def num_oov_ids(self) -> int:
@@ -33,7 +33,7 @@ class TableLayout:
 
 @dataclass(frozen=True)
 class LookupTables:
-    """The tables of all categorical columns, in their order. They are mapped at the first use in a process."""
+    """The search tables of all vocabularies, in order. The file is mapped at the first use in a process."""
 
     path: Path
     layouts: tuple[TableLayout, ...]
@@ -44,7 +44,7 @@ class LookupTables:
 
     @functools.cached_property
     def opened(self) -> tuple[list[FieldLookup], list[StringLookup]]:
-        """The tables of the columns that are numbers, and of those that are text. The file may then be deleted."""
+        """Tables of the integer columns, and tables of the text columns. The file may be deleted afterwards."""
         file = np.memmap(self.path, np.uint8, "r")
         of_numbers, of_texts, start = [], [], 0
         for layout in self.layouts:
@@ -66,7 +66,7 @@ class LookupTables:
     def check(self, num_ids: int) -> None:
         """Raise ValueError unless every search stays within the file and finds ids from 0 to `num_ids` - 1.
 
-        The native kernels rely on that. It takes a pass over the file.
+        The native kernels rely on this and do not check it again. The check reads the whole file.
         """
         of_numbers, of_texts = self.opened
         is_within, ids = True, []
@@ -88,7 +88,7 @@ class LookupTables:
             raise ValueError(f"{self.path} is damaged: its search tables lead beyond the file or the {num_ids:,} ids")
 
     def __getstate__(self) -> dict[str, object]:
-        return {"path": self.path, "layouts": self.layouts}  # not what is mapped
+        return {"path": self.path, "layouts": self.layouts}  # A pickle does not contain the mapped arrays.
 
 
 storable(LookupTables, TableLayout)
@@ -97,7 +97,7 @@ storable(LookupTables, TableLayout)
 def without_values(
     tables: tuple[list[FieldLookup], list[StringLookup]],
 ) -> tuple[list[FieldLookup], list[StringLookup]]:
-    """Return tables that find no value, of numbers and of texts, by which each has the id of its values out of it."""
+    """Return copies of search tables that contain no values, so that each value gets an out-of-vocabulary id."""
     of_numbers, of_texts = tables
     keys, starts = np.zeros(0, np.uint64), np.zeros(3, np.uint32)
     numbers = [replace(table, words=keys, starts=starts, shift=31) for table in of_numbers]

@@ -1,4 +1,4 @@
-"""The vocabulary of a prepared folder: as an encoder, and as search tables for a bundle."""
+"""Open the vocabulary of a prepared folder as an encoder, and write it as search tables for a bundle."""
 
 from __future__ import annotations
 
@@ -31,20 +31,23 @@ from data_prep.prepared.schema import SCHEMA_FILE, CategoricalField, Schema, rea
 def open_encoder(prepared: Path, with_labels: bool = False, schema: Schema | None = None) -> RowEncoder:
     """Return an encoder with the vocabulary and the numeric transforms of a prepared folder, for use in this process.
 
-    Its rows are to be scored, and need no label, or `with_labels` they are read as the folder's were. `schema` is one
-    that the folder had (`Schema.at`), by default the newest.
-    Raises FileNotFoundError if the folder is not a prepared one, ValueError if its schema.json is not readable.
+    By default rows are read for scoring and need no label. With `with_labels` they are read as in the preparation of
+    the folder. `schema` is an earlier schema of the folder (see `schema_at`); by default the newest one is used. Raise
+    FileNotFoundError if the folder is not a prepared folder, and ValueError if its schema.json is not readable.
     """
     schema, _, base = open_vocabulary(prepared, schema)
     encoding = base.encoding if with_labels else base.encoding.without_label()
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
         lookup = write_lookup_tables(base.live_fields(), Path(folder) / LOOKUP_FILE)
-        _ = lookup.opened  # before the file is deleted
+        _ = lookup.opened  # Map the file before it is deleted. The mapping stays valid.
     return RowEncoder(schema.numeric, lookup, schema.ids_dtype, encoding)
 
 
 def open_vocabulary(prepared: Path, schema: Schema | None = None) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
-    """Return the schema, the options and the vocabulary of a prepared folder. See `open_encoder`."""
+    """Return the schema, the options and the vocabulary of a prepared folder.
+
+    `schema` and errors are as in `open_encoder`.
+    """
     schema = schema or read_schema(prepared)
     options = read_recorded(schema.options, str(prepared / SCHEMA_FILE))
     return schema, options, read_base_vocabulary(prepared, options, schema=schema)
@@ -53,10 +56,11 @@ def open_vocabulary(prepared: Path, schema: Schema | None = None) -> tuple[Schem
 def write_lookup(
     base: BaseVocabulary, folder: Path, known: Sequence[CategoricalField] = (), values: str = ""
 ) -> dict[str, Any]:
-    """Write a vocabulary's search tables into `folder`, and return what `open_lookup` needs, as plain values.
+    """Write the search tables of a vocabulary into `folder`. Return a description for `open_lookup` as plain values.
 
-    If the `known` fields and the checksum of their `values` are passed, the tables hold only the values added to
-    them. Raises ValueError if the vocabulary is not those values and additions.
+    `known` are the fields of an earlier vocabulary, and `values` is the checksum of its values. If they are given, the
+    tables contain only the values that were added since. Raise ValueError if the vocabulary does not begin with those
+    values.
     """
     columns = zip(known, base.columns, strict=True) if known else ()
     known = [field for field, column in columns if not column.shares]
@@ -80,10 +84,11 @@ def write_lookup(
 
 
 def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_ids: int, values: str) -> dict[str, Any]:
-    """Do what `write_lookup` does with what was added in place to the first `num_ids` ids, and read nothing else.
+    """Write the search tables of the values with ids from `num_ids` on, and return a description as `write_lookup`.
 
-    They are those of `known`, and `values` is their checksum, which is not compared. Raises ValueError if these ids
-    are not what the vocabulary's first files have.
+    Only the files with these values are read, so this takes less time than `write_lookup`. `known` is an encoder with
+    the first `num_ids` ids, and `values` is the checksum of their values, which is not compared with the files. Raise
+    ValueError if the files from `num_ids` on do not contain exactly the remaining ids.
     """
     of_all, num_added = int(values, 16), 0
 
@@ -105,14 +110,20 @@ def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_i
 
 
 def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) -> dict[str, Any]:
-    """Write the tables of a vocabulary and its additions as one. `chain` has folders and descriptions, oldest first."""
+    """Merge the search tables of a vocabulary and its additions into one set of tables in `folder`.
+
+    `chain` holds folders and descriptions, oldest first. Return the description of the merged tables.
+    """
     merged = merge_lookup_tables([tables_of(*link) for link in chain], folder / LOOKUP_FILE, expired_of(chain))
     header = {key: value for key, value in chain[-1][1].items() if key != NUM_EXPIRED}
     return {**header, **_description_of(merged)}
 
 
 def write_lookup_expired(folder: Path, expired: NDArray[np.int64]) -> dict[str, Any]:
-    """Write the ids of a vocabulary that lost their values, if any, and return what `open_lookup` needs to know."""
+    """Write the expired ids of a vocabulary into `folder`, if there are any.
+
+    Return the entry for the description that `open_lookup` reads.
+    """
     if not len(expired):
         return {}
     np.save(folder / EXPIRED_FILE, expired)
@@ -124,5 +135,5 @@ def _digits(checksum: int) -> str:
 
 
 def _description_of(lookup: LookupTables) -> dict[str, Any]:
-    """Return what `open_lookup` needs to know of search tables, as plain values."""
+    """Return the layouts of search tables as plain values, for the description that `open_lookup` reads."""
     return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}

@@ -1,8 +1,8 @@
-"""The vocabulary: the id of each value of each field.
+"""Give an id to each value of each field, and build search tables from values to ids.
 
-Ids: the numeric fields, then the out-of-vocabulary ids of each categorical field, then field by field the values
-seen at least `min_count` times in the training rows, by falling count, then by value. A missing cell is a
-value of its own (written ""), which always has an id: missing is never out of vocabulary.
+The first ids belong to the numeric columns, and the next ones are the out-of-vocabulary ids of each categorical field.
+Then follow, field by field, the values that occur at least `min_count` times in the training rows, by falling count
+and then by value. The missing value (written "") always has an id of its own, so it is never out of vocabulary.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ class FieldVocabulary:
     """The values of a categorical field in the order of their ids."""
 
     name: str
-    oov_ids: tuple[int, int]  # half-open
-    id_ranges: tuple[tuple[int, int], ...]  # half-open, rising; more than one if values were added later
-    values: NDArray[
-        np.int64
-    ]  # [K] as ParsedRows.number_columns has them, or MISSING; of a text field, indices of `texts`
-    counts: NDArray[np.int64]  # [K]
-    texts: Strings | None = None  # [K] of a text field
-    own_ids: NDArray[np.int64] | None = None  # [K] if some ids of `id_ranges` have lost their values
+    oov_ids: tuple[int, int]  # Half-open range of the out-of-vocabulary ids.
+    # Half-open ranges of ids in ascending order. There are several if values were added later.
+    id_ranges: tuple[tuple[int, int], ...]
+    # The values [K]: integers as in ParsedRows.number_columns, or in a text field indices into `texts`. The missing
+    # value is MISSING.
+    values: NDArray[np.int64]
+    counts: NDArray[np.int64]  # Count of each value [K].
+    texts: Strings | None = None  # Texts [K] of a text field.
+    own_ids: NDArray[np.int64] | None = None  # Id of each value [K], if some ids of `id_ranges` have expired.
 
     @property
     def value_ids(self) -> NDArray[np.int64]:
@@ -51,7 +52,7 @@ class FieldVocabulary:
 
 
 def without(field: FieldVocabulary, expired: NDArray[np.int64]) -> FieldVocabulary:
-    """Return a field without the values of these ids."""
+    """Return a field without the values whose ids are in `expired`."""
     rest = np.flatnonzero(~np.isin(field.value_ids, expired))
     if len(rest) == len(field.values):
         return field
@@ -62,7 +63,7 @@ def without(field: FieldVocabulary, expired: NDArray[np.int64]) -> FieldVocabula
 
 
 def added_values(field: FieldVocabulary, old: CategoricalField) -> FieldVocabulary:
-    """Return the values that were added to a field since it was `old`, and MISSING before them."""
+    """Return the values that were added to a field after the state `old`, with MISSING as the first value."""
     (missing,) = np.flatnonzero(field.values == MISSING)
     added = slice(old.num_values, len(field.values))
     values, texts = field.values[added], None
@@ -74,7 +75,7 @@ def added_values(field: FieldVocabulary, old: CategoricalField) -> FieldVocabula
 
 
 def with_missing(field: FieldVocabulary, missing_id: int) -> FieldVocabulary:
-    """Return a field with MISSING, which every search table has, before its other values."""
+    """Insert MISSING with id `missing_id` before the values of a field. Every search table needs this value."""
     values, texts = np.concatenate([[MISSING], field.values]), field.texts
     if texts is not None:
         texts = concatenate_strings([Strings.of([b""]), texts])
@@ -85,10 +86,10 @@ def with_missing(field: FieldVocabulary, missing_id: int) -> FieldVocabulary:
 
 
 def checksum_of_values(field: FieldVocabulary, num_ranges: int | None = None) -> int:
-    """Return the checksum of a field's ids and values, of the first `num_ranges` of its `id_ranges` or of all.
+    """Return a checksum of the ids and values of a field, or of its first `num_ranges` ranges of ids only.
 
-    It is a sum, modulo 2⁶⁴, over the ranges: that of a vocabulary is the sum over its fields, and what is added to one
-    adds to it.
+    The checksum is the sum of a hash of each range, modulo 2⁶⁴. So the checksum of a vocabulary is the sum over its
+    fields, and values that are added later only add their own hashes.
     """
     total, start = 0, 0
     for first, end in field.id_ranges[:num_ranges]:
@@ -104,14 +105,17 @@ def checksum_of_values(field: FieldVocabulary, num_ranges: int | None = None) ->
     return total % 2**64
 
 
-# Values and counts by falling count, then by value, MISSING among them; and the strings of a text field.
+# Values and counts, ordered by falling count and then by value, and the strings of a text field. MISSING is included.
 OrderedValues = tuple[NDArray[np.int64], NDArray[np.int64], Strings | None]
 
 
 def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | None = None) -> OrderedValues:
-    """Order packed (value, count) pairs by falling count, then by value. Keep the first `max_size`, and add MISSING."""
+    """Order packed pairs (value, count) by falling count and then by value, and keep the first `max_size` of them.
+
+    MISSING is added with the count `num_missing`. It comes before values of the same count.
+    """
     check_count(num_missing)
-    # Sorted as one number: the count's complement above, the value below.
+    # Count and value are sorted as one number, which has the complement of the count in its upper bits.
     order = (COUNT_MASK - (packed & COUNT_MASK)) << COUNT_BITS | packed >> COUNT_BITS
     order.sort()
     order = order[:max_size]
@@ -124,9 +128,9 @@ def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | N
 def make_vocabulary(
     num_oov_ids: Mapping[str, int], ordered: Iterable[OrderedValues], num_numeric: int
 ) -> Iterator[FieldVocabulary]:
-    """Give ids to the ordered values of every field of `num_oov_ids`.
+    """Give ids to the ordered values of every field, and yield one field at a time, since all together may be large.
 
-    Yields a field at a time, as all of them may be large.
+    `num_oov_ids` holds the number of out-of-vocabulary ids of each field, in the order of `ordered`.
     """
     first_oov_id, next_id = num_numeric, num_numeric + sum(num_oov_ids.values())
     for (name, num_oov), of_field in zip(num_oov_ids.items(), ordered, strict=True):
@@ -136,22 +140,22 @@ def make_vocabulary(
 
 
 def ids_dtype(vocabulary_size: int) -> str:
-    """Return the smallest of int32 and int64 that holds all ids."""
+    """Return "int32" if all ids of a vocabulary of this size fit in it, otherwise "int64"."""
     return "int32" if vocabulary_size < 2**31 else "int64"
 
 
 def write_lookup_tables(fields: Iterable[FieldVocabulary], path: Path) -> LookupTables:
-    """Write the tables of all columns, in their order."""
+    """Make the search table of each field, and write all tables to the file `path` in order."""
     return write_tables(
         (make_lookup(field) if field.texts is None else _make_text_lookup(field) for field in fields), path
     )
 
 
 def make_lookup(field: FieldVocabulary) -> FieldLookup:
-    """Return the table of a field whose values are numbers."""
+    """Return the search table of a field whose values are numbers."""
     base_id = field.id_ranges[0][0]
     words = field.values.astype(np.uint64) << ID_BITS | (field.value_ids - base_id).astype(np.uint64)
-    missing_index = int(np.flatnonzero(field.values == MISSING)[0])  # every field has it
+    missing_index = int(np.flatnonzero(field.values == MISSING)[0])  # Every field has the value MISSING.
     missing_id = base_id + int(words[missing_index] & ID_MASK)
     words[missing_index] = words[-1]
     num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
@@ -162,16 +166,17 @@ def _make_text_lookup(field: FieldVocabulary) -> StringLookup:
     assert field.texts is not None
     is_missing = field.values == MISSING
     places = np.flatnonzero(~is_missing)
-    missing_id = int(field.value_ids[is_missing][0])  # every field has it
+    missing_id = int(field.value_ids[is_missing][0])  # Every field has the value MISSING.
     num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
     keys, ids, texts = field.texts.keys()[places], field.value_ids[places], field.texts.take(places)
     return text_lookup(keys, ids, texts, missing_id, field.oov_ids[0], num_oov_ids)
 
 
 def merge_lookup_tables(chain: Sequence[LookupTables], path: Path, expired: NDArray[np.int64] = NO_IDS) -> LookupTables:
-    """Write one table a column for all the values that the tables in `chain` have, the oldest first.
+    """Merge several sets of search tables into one set, and write it to the file `path`.
 
-    The ids `expired` are left out. A value has one id that is not among them.
+    `chain` holds the sets, the oldest first. Values whose ids are in `expired` are left out. Each remaining value must
+    have only one id.
     """
 
     def merged() -> Iterator[FieldLookup | StringLookup]:
@@ -201,7 +206,7 @@ def merge_lookup_tables(chain: Sequence[LookupTables], path: Path, expired: NDAr
 
 
 def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> LookupTables:
-    """Write the tables of all columns, in their order."""
+    """Write search tables to the file `path` in order, and return their layouts."""
     layouts = []
     with path.open("wb") as file:
         for table in tables:
@@ -213,7 +218,8 @@ def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> Lo
                 arrays = [table.keys, table.ids, texts.starts, texts.lengths, texts.data]
                 numbers = (table.missing_id,)
             for array in arrays:
-                file.write(np.ascontiguousarray(array).data)  # not tofile, whose errors have no errno
+                # ndarray.tofile is not used, because its errors have no errno.
+                file.write(np.ascontiguousarray(array).data)
                 file.write(bytes(-array.nbytes % ALIGNMENT))
             numbers = (*numbers, table.first_oov_id, table.num_oov_ids)
             is_text = isinstance(table, StringLookup)
@@ -222,9 +228,13 @@ def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> Lo
 
 
 def number_lookup(words: NDArray[np.uint64], *numbers: int) -> FieldLookup:
-    """Sort `words`, and return their table. `numbers` are those of FieldLookup from `base_id` on."""
+    """Sort `words` in place and return their search table.
+
+    `numbers` are the fields of FieldLookup from `base_id` on.
+    """
     words.sort()
-    directory_bits = max(1, len(words).bit_length() - 1)  # one to four words a bucket, if values spread evenly
+    # A bucket has one to four words if values are distributed evenly.
+    directory_bits = max(1, len(words).bit_length() - 1)
     buckets = (words >> np.uint64(64 - directory_bits)).astype(np.int64)
     starts = np.zeros((1 << directory_bits) + 1, np.uint32)
     np.cumsum(np.bincount(buckets, minlength=1 << directory_bits), out=starts[1:])
@@ -232,6 +242,6 @@ def number_lookup(words: NDArray[np.uint64], *numbers: int) -> FieldLookup:
 
 
 def text_lookup(keys: NDArray[np.uint64], ids: NDArray[np.int64], texts: Strings, *numbers: int) -> StringLookup:
-    """Sort strings by key, and return their table. `numbers` are those of StringLookup."""
+    """Return the search table of strings, sorted by key. `numbers` are the number fields of StringLookup."""
     order, _ = group_equal(keys, texts)
     return StringLookup(keys[order], ids[order], texts.take(order).compact(), *numbers)

@@ -1,4 +1,7 @@
-"""Write and read vocabulary.parquet. Apart from vocabulary.py, which workers import: pyarrow costs memory and time."""
+"""Write and read vocabulary.parquet.
+
+This module is separate from vocabulary.py, because workers import that one, and pyarrow costs memory and time.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.schema import CategoricalField
 from data_prep.raw_log.parquet import hex_text
 
-_GROUP_ROWS = 1 << 20  # of vocabulary.parquet
+_GROUP_ROWS = 1 << 20  # Maximum number of rows in a row group of vocabulary.parquet.
 _PARQUET_SCHEMA = pa.schema(
     [
         ("field", pa.dictionary(pa.int32(), pa.string())),
@@ -32,7 +35,10 @@ _VALUE_OF_DIGIT = np.array([int(chr(byte), 16) if chr(byte) in "0123456789abcdef
 
 
 class VocabularyWriter:
-    """Writes vocabulary.parquet (field, value, count, id) by rising id, one field after the other."""
+    """Writer of vocabulary.parquet, which has the columns field, value, count and id.
+
+    Fields follow each other, and the ids of a field are in ascending order.
+    """
 
     def __init__(self, path: Path, columns: Sequence[CategoricalColumn]) -> None:
         self._names = [column.name for column in columns]
@@ -41,7 +47,7 @@ class VocabularyWriter:
         self._writer = pq.ParquetWriter(path, _PARQUET_SCHEMA)
 
     def add(self, field: FieldVocabulary) -> None:
-        """Write a field, in row groups of its own."""
+        """Write a field. Its row groups contain no other field."""
         ids = field.value_ids
         for first in range(0, len(field.values), _GROUP_ROWS):
             rows = slice(first, first + _GROUP_ROWS)
@@ -64,7 +70,7 @@ class VocabularyWriter:
             self._writer.write_table(pa.table(columns, schema=_PARQUET_SCHEMA))
 
     def copy(self, paths: Sequence[Path]) -> None:
-        """Write all of another vocabulary with the same fields. This must be called first."""
+        """Copy the files of another vocabulary with the same fields. Call this before any `add`."""
         for path in paths:
             with pq.ParquetFile(path) as file:
                 for number in range(file.num_row_groups):
@@ -79,18 +85,19 @@ class VocabularyWriter:
 
 
 class VocabularyReader:
-    """Reads a vocabulary field by field, from one file or, by rising ids, from several."""
+    """Reader of the fields of a vocabulary, which may consist of several files in the order of their ids."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._files = [pq.ParquetFile(path) for path in paths]
-        self._groups: dict[str, list[tuple[pq.ParquetFile, int]]] = {}  # each row group is of one field
+        # Files and numbers of the row groups, by field. A row group never contains several fields.
+        self._groups: dict[str, list[tuple[pq.ParquetFile, int]]] = {}
         for file in self._files:
             for number in range(file.num_row_groups):
                 name = file.metadata.row_group(number).column(0).statistics.min
                 self._groups.setdefault(name, []).append((file, number))
 
     def read(self, field: CategoricalField, column: CategoricalColumn) -> FieldVocabulary:
-        """Return the values of a field in these files, whose ids are its `id_ranges`."""
+        """Read the values of a field. Their ids are `field.id_ranges`, which the caller restricts to these files."""
         groups = self._groups.get(field.name, ())
         if not groups:
             nothing = np.empty(0, np.int64)
@@ -104,7 +111,7 @@ class VocabularyReader:
             values, texts = np.where(is_missing, MISSING, np.arange(len(column_values))), from_arrow(column_values)
         elif column.kind == "hex32":
             values = _hex_values(column_values)
-        else:  # of which there are few
+        else:  # Buckets, hours and weekdays have few values, so a Python loop is fast enough.
             smallest = _smallest(column.kind)
             values = np.array(
                 [int(text) - smallest if text else MISSING for text in column_values.to_pylist()], np.int64
@@ -119,13 +126,18 @@ class VocabularyReader:
 def order_strings(
     texts: Strings, counts: NDArray[np.int64], num_missing: int, max_size: int | None = None
 ) -> OrderedValues:
-    """Do what `vocabulary.order_values` does with strings: order by falling count, then by their bytes."""
+    """Order strings by falling count and then by their bytes, and keep the first `max_size` of them.
+
+    The missing value is added with the count `num_missing`, as in `vocabulary.order_values`.
+    """
     arrays = [to_arrow(texts), _numbers(counts, pa.int64())]
     table = pa.Table.from_arrays(arrays, ["text", "count"])
     sorted_rows = pc.sort_indices(table, [("count", "descending"), ("text", "ascending")])
-    order = np.frombuffer(sorted_rows.buffers()[1], np.uint64)[: len(table)][:max_size]  # `to_numpy` imports pandas
+    # The buffer is read directly, because `to_numpy` would import pandas.
+    order = np.frombuffer(sorted_rows.buffers()[1], np.uint64)[: len(table)][:max_size]
     counts, texts = counts[order], texts.take(order).compact()
-    missing_index = int(np.searchsorted(-counts, -num_missing))  # "" comes before all other strings
+    # The missing value "" comes before all other strings of the same count.
+    missing_index = int(np.searchsorted(-counts, -num_missing))
     numbers = np.insert(np.arange(len(counts)), missing_index, MISSING)
     with_missing = np.insert(1 + np.arange(len(counts)), missing_index, 0)
     all_texts = concatenate_strings([Strings.of([b""]), texts]).take(with_missing).compact()
@@ -133,19 +145,19 @@ def order_strings(
 
 
 def _numbers(numbers: NDArray[np.signedinteger], kind: pa.DataType) -> pa.Array:
-    """Return numbers as pyarrow has them. `pa.array` would import pandas if it is installed."""
+    """Convert integers to a pyarrow array. This avoids `pa.array`, which imports pandas if it is installed."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
 def _smallest(kind: str) -> int:
-    """Return the number that 0 stands for in a column of buckets, hours or weekdays."""
+    """Return the number that the value 0 stands for in a column of buckets, hours or weekdays."""
     return SMALLEST_BUCKET if kind == "bucket" else 0
 
 
 def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:
-    """Return values [K] from eight hex digits each, MISSING from ""."""
+    """Convert texts of eight hex digits to values [K]. The text "" becomes MISSING."""
     is_missing = pc.equal(texts, "")
-    # All of the same length, so their digits lie end to end in the array's memory.
+    # All texts now have the same length, so their digits follow each other without gaps in the array's memory.
     filled = pc.if_else(is_missing, "0" * 8, texts)
     digits = np.frombuffer(filled.buffers()[2], np.uint8, 8 * len(filled)).reshape(-1, 8)
     values = _VALUE_OF_DIGIT[digits] @ 16 ** np.arange(7, -1, -1)
@@ -153,14 +165,14 @@ def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:
 
 
 def to_arrow(texts: Strings) -> pa.LargeStringArray:
-    """Return strings, which have to be UTF-8, as a pyarrow array."""
+    """Convert strings to a pyarrow array. They must be valid UTF-8."""
     compact = texts.compact()
     offsets = np.append(compact.starts, len(compact.data) - 8)
     return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(compact.data))
 
 
 def from_arrow(strings: pa.StringArray) -> Strings:
-    """Return the strings of a pyarrow array."""
+    """Convert a pyarrow array to strings."""
     binary = strings.cast(pa.large_binary())
     offsets = np.frombuffer(binary.buffers()[1], np.int64)[binary.offset : binary.offset + len(binary) + 1]
     data = np.frombuffer(binary.buffers()[2] or b"", np.uint8)

@@ -1,7 +1,10 @@
-"""The functions of arrays that take most of the time: parsed (the arrays), strings, lists, crosses, parse
-(lines to arrays, the bad ones rejected), times (cells to milliseconds, time zones), numpy_kernels (NumPy), native
-(C++, csrc/, and the choice between the two), counting and native_counting (of training rows).
+"""Array functions that take most of a preparation's time, in NumPy and in C++.
 
-Letters: n rows (in strings: strings), C categorical columns, N numeric columns, K values of a field. M are the values
-of all rows in lists, and the categorical columns of numbers in parsed.
+- `parsed` defines chunks of lines and the rows that they become. `strings` and `lists` are arrays of byte strings.
+- `parse` turns lines into arrays and rejects bad lines, `times` parses times, and `crosses` combines columns.
+- `numpy_kernels` and `native` (C++ in csrc/) have the same functions. `native` also chooses between the two.
+- `counting` and `native_counting` count the values of training rows.
+
+Array shapes use these letters: n rows (in `strings`: strings), C categorical columns, N numeric columns, K values of
+a field. M is the number of values in the lists of all rows, and in `parsed` the number of integer columns.
 """

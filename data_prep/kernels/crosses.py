@@ -1,11 +1,11 @@
-"""The texts of categorical columns, those of crosses included: the values of several columns of a row as one text.
+"""Make the texts of categorical columns, including crosses. A cross joins the values of several columns in one text.
 
-A cross's value is its columns' values, as vocabulary.parquet has them, with * between them: 05db9164*38a947a1. A * or a
-backslash within a value has a backslash before it, so that different values have different texts. A cross is missing if
-any of its columns is.
+The value of a cross consists of the values of its columns, written as in vocabulary.parquet and separated by *, such
+as 05db9164*38a947a1. A * or a backslash within a value gets a backslash before it, so that different combinations
+have different texts. A cross is missing if any of its columns is missing.
 
-A cross with a list is a list as well: all combinations of the values of its columns in a row. If they are more than
-its `max_length`, the ends of its lists are left out, so that the first values of each are combined.
+A cross with a list column is a list too. It has all combinations of the values of its columns in the row. If there
+are more than `max_length` combinations, its lists are shortened at the end, and the remaining values are combined.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).enc
 
 
 def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
-    """Return of each categorical column [C] which rows [n] have a value."""
+    """Return for each categorical column [C] a mask [n] of the rows in which it is present."""
     by_name: dict[str, NDArray[np.bool_]] = {}
     for column in columns:
         if column.cross:
@@ -39,9 +39,9 @@ def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDA
 def text_columns(
     rows: ParsedRows, columns: Sequence[CategoricalColumn], kernels: ModuleType
 ) -> Iterator[tuple[CategoricalColumn, Strings | Lists, NDArray[np.bool_]]]:
-    """Yield each column of text with its texts [n], or with its lists, and which rows [n] have one.
+    """Yield each text column and each cross with its texts [n] or lists, and a mask [n] of the rows that have one.
 
-    A cross's texts are made when it is their turn, so that those of one cross are in memory at a time.
+    The texts of a cross are made when it is yielded, so that memory only holds the texts of one cross at a time.
     """
     present = dict(zip((column.name for column in columns), presence(rows, columns), strict=True))
     by_name = {
@@ -68,7 +68,10 @@ def text_columns(
 def _cross_lists(
     parts: Sequence[Strings | Lists], present: NDArray[np.bool_], max_length: int, kernels: ModuleType
 ) -> Lists:
-    """Return the combinations of the values of each row [n], at most `max_length`. A row that lacks one has none."""
+    """Return the combinations of the values of several columns, as lists of at most `max_length` texts per row [n].
+
+    Rows that are not `present` [n] get empty lists.
+    """
     lengths = np.where(present, [part.lengths if isinstance(part, Lists) else present for part in parts], 0)
     num_values = shorten(lengths, max_length)
     rows, places = combinations(num_values)
@@ -83,7 +86,7 @@ def _cross_lists(
 
 
 def number_texts(values: NDArray[np.uint32], kind: str) -> Strings:
-    """Return each value [n] of a column of numbers as vocabulary.parquet has it."""
+    """Return the text in vocabulary.parquet of each value [n] of an integer column."""
     if kind == "hex32":
         digits = _HEX_PAIRS[values.astype(">u4").view(np.uint8)].view(np.uint8)
         data = np.concatenate([digits, np.zeros(PADDING_BYTES, np.uint8)])

@@ -1,4 +1,4 @@
-"""Lists of values: the texts of a column of kind list, cut into their values."""
+"""Split the cells of a list column into their values."""
 
 from __future__ import annotations
 
@@ -14,37 +14,41 @@ from data_prep.kernels.strings import PADDING_BYTES, Strings, trim_blanks
 
 @dataclass(frozen=True)
 class Lists:
-    """The values of lists [n], those of a row one after the other."""
+    """The lists of n rows. The M values of all rows follow each other, row by row."""
 
-    values: Strings  # [M]
-    lengths: NDArray[np.int64]  # [n] values of each row, 0 if the cell is missing
-    cut: NDArray[np.bool_]  # [n] where there were more values than are kept
+    values: Strings  # Values of all rows [M].
+    lengths: NDArray[np.int64]  # Number of values of each row [n], 0 if the cell is missing.
+    cut: NDArray[np.bool_]  # Mask [n] of the rows that had more values than are kept.
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The row of each value [M]."""
+        """Row index of each value [M]."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """The place of each value [M] in its list, from 0."""
+        """Index of each value [M] within its list, from 0."""
         return places_in_lists(self.lengths)
 
     def copies(self, kept: NDArray[np.bool_]) -> Lists:
-        """Return a copy of the lists for each row of `kept` [copies, n], one after the other, other lists empty."""
+        """Return several copies of the lists, one after the other. In each copy, only the lists in a mask keep values.
+
+        `kept` [copies, n] has one mask per copy. All other lists become empty.
+        """
         values = self.values.take(np.nonzero(kept[:, self.rows])[1])
         return Lists(values, (self.lengths * kept).ravel(), (self.cut & kept).ravel())
 
 
 def places_in_lists(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the place of each value of lists of these lengths, from 0."""
+    """Return the index of each value within its list, from 0, for lists of the given lengths."""
     return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def shorten(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return how many values lists of these lengths [K, n] keep, so that a row has at most `most` combinations of them.
+    """Shorten the K lists of each row until there are at most `most` combinations of their values.
 
-    The longest list loses its last value, of equally long ones the last list, until they are few enough.
+    `lengths` [K, n] are the numbers of values, and so is the result. As long as a row has too many combinations, its
+    longest list loses the last value. Among equally long lists, the last one is shortened.
     """
     num_values = lengths.copy()
     while len(rows := np.flatnonzero(num_values.prod(axis=0) > most)):
@@ -54,9 +58,10 @@ def shorten(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def combinations(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the row of each combination [M] of values of lists of these lengths [K, n], and its values' places [K, M].
+    """Enumerate the combinations of the values of K lists in each row. `lengths` [K, n] are the lists' lengths.
 
-    The place in the last list changes first.
+    Return the row of each combination [M], and the indices [K, M] of its values within their lists. Within a row, the
+    index in the last list changes fastest.
     """
     of_row = lengths.prod(axis=0)
     rows, rest = np.repeat(np.arange(len(of_row)), of_row), places_in_lists(of_row)
@@ -66,20 +71,22 @@ def combinations(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
     return rows, places
 
 
-# How Python, JSON, NumPy and PostgreSQL write a list as text. A tuple has a comma: `(no genres listed)` is a text.
+# Opening and closing brackets with which Python, JSON, NumPy and PostgreSQL write a list as text. Parentheses only
+# count if there is a separator between them, because `(no genres listed)` is a plain text.
 _CLOSING = {b"[": b"]", b"{": b"}", b"(": b")"}
 
 
 def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
-    """Return the first `max_length` values of each cell [n], without the blanks around them if they are to `trim`.
+    """Split each cell [n] into its values, and keep the first `max_length` values.
 
-    Nothing between two separators is no value. A cell in brackets is split by `spans_in_brackets`.
+    With `trim`, blanks around the values are removed. Two separators in a row have no value between them. A cell in
+    brackets, such as [3, 7], is split by `spans_in_brackets`.
     """
     cells = cells.compact()
     filled = np.flatnonzero(cells.lengths)
     starts, ends = cells.starts[filled], (cells.starts + cells.lengths)[filled]
     separators = np.flatnonzero(cells.data[:-PADDING_BYTES] == ord(separator))
-    # Cells lie end to end, so the values' starts and ends in rising order belong together.
+    # Cells follow each other without gaps, so the starts and the ends of values match once both are sorted.
     value_starts, value_ends = (
         np.sort(np.concatenate(both)) for both in ((starts, separators + 1), (ends, separators))
     )
@@ -104,10 +111,10 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 
 
 def spans_in_brackets(cell: bytes, separator: str) -> list[tuple[int, int]] | None:
-    """Return the start and end of each value of a list such as `[3, 7]` or `['a', "b"]`, or None for any other cell.
+    """Return the start and end of each value in a cell such as `[3, 7]` or `['a', "b"]`, or None for any other cell.
 
-    Blanks around a value, and quotes around one, are no part of it. Separators in quotes divide nothing, and a
-    backslash there keeps the character after it from ending the value. Lists of lists are other cells.
+    Blanks and quotes around a value are not part of it. Within quotes, a separator does not end the value, and a
+    character after a backslash does not either. The result is None for a list of lists.
     """
     opening, closing = cell[:1], cell[-1:]
     if len(cell) < 2 or _CLOSING.get(opening) != closing or (opening == b"(" and separator.encode() not in cell):
@@ -115,7 +122,7 @@ def spans_in_brackets(cell: bytes, separator: str) -> list[tuple[int, int]] | No
     spans, at, end = [], 1, len(cell) - 1
     while at <= end:
         match = _value_in_brackets(separator).match(cell, at, end)
-        assert match is not None  # any text is a plain value
+        assert match is not None  # The pattern matches any text as a plain value.
         plain = match["plain"]
         if plain is None:
             spans.append(match.span("quoted"))
@@ -129,7 +136,7 @@ def spans_in_brackets(cell: bytes, separator: str) -> list[tuple[int, int]] | No
 
 @functools.lru_cache(maxsize=16)
 def _value_in_brackets(separator: str) -> re.Pattern[bytes]:
-    """Return the pattern of a value of a list in brackets, quoted or plain."""
+    """Return a regular expression for a value of a list in brackets, which may be quoted or plain."""
     end = re.escape(separator)
     quoted = rf"""(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote)|\\).)*+)(?P=quote) *(?={end}|\Z)"""
     return re.compile(rf" *+(?:{quoted}|(?P<plain>[^{end}]*))".encode(), re.DOTALL)

@@ -1,4 +1,4 @@
-"""The native kernels (csrc/): the functions of numpy_kernels.py, several times as fast."""
+"""Call the native kernels in csrc/. They return the same as the functions of numpy_kernels.py, several times faster."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ load, is_available = LIBRARY.load, LIBRARY.is_available
 
 @functools.cache
 def choose_kernels(choice: str) -> ModuleType:
-    """Return this module or `numpy_kernels`, which have the same functions. "auto" takes native ones that are built.
+    """Return the module of the kernels to use: this module or `numpy_kernels`, which have the same functions.
 
-    Raises OSError if "native" is chosen and not built.
+    `choice` is "native", "numpy" or "auto", which uses the native kernels if they are built. Raise OSError if "native"
+    is chosen and the kernels are not built.
     """
     if choice == "native":
         load()
@@ -56,24 +57,26 @@ def choose_kernels(choice: str) -> ModuleType:
 _Texts, _Format, _Rows, _Rejects, _Vocabulary = (
     LIBRARY.interface.structures[f"LogKernels{name}"] for name in ("Strings", "Format", "Rows", "Rejects", "Vocabulary")
 )
-_UNLABELLED = 2  # LOG_KERNELS_UNLABELLED
+_UNLABELLED = 2  # Equal to LOG_KERNELS_UNLABELLED in log_kernels.h.
+# Arrays of _Rows that hold numbers, with their types. Each has an array of flags beside it.
 _NUMBERS: dict[str, type[np.generic]] = {
     "integers": np.int64,
     "values": np.uint32,
     "floats": np.float64,
     "times": np.int64,
-}  # as in _Rows
-_REJECT = ("reject_lines", "reject_starts", "reject_ends", "reasons")  # as in _Rejects
+}
+# Names of the output arrays for rejects, in the order of the fields of _Rejects.
+_REJECT = ("reject_lines", "reject_starts", "reject_ends", "reasons")
 _ROW = tuple(field[0] for field in _Rows._fields_[1:])
 _OF_A_LINE: dict[str, type[np.generic]] = {"line_numbers": np.int64, "labels": np.uint8, "weights": np.float32}
 _OF_A_LINE |= dict(zip(_REJECT, (np.int64, np.int64, np.int64, np.int8), strict=True))
-_ALIGNMENT = 64  # of arrays: a line of the cache
+_ALIGNMENT = 64  # Alignment in bytes of the output arrays, which is the size of a cache line.
 _KIND_NUMBERS = LIBRARY.interface.enums["LogKernelsKind"]
-_TIME_KINDS = LIBRARY.interface.enums["LogKernelsTimes"]  # by the form, "codes" for all others
+_TIME_KINDS = LIBRARY.interface.enums["LogKernelsTimes"]  # Number of each form of times; other forms use "codes".
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
-    """Native `parse.parse_chunk`."""
+    """Parse a chunk: every line becomes a row or a reject, as in `parse.parse_chunk`."""
     raw = text = np.frombuffer(chunk.lines, np.uint8)
     if log_format.text_fields or log_format.key_fields or log_format.quotes:
         # Strings need padding, and lines with quotes are rewritten in place.
@@ -98,7 +101,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
 def _rows_of(
     outputs: _Outputs, num_rows: int, first_line: int, text: NDArray[np.uint8], log_format: LogFormat
 ) -> ParsedRows:
-    """Return the rows that the kernel has made of `text`."""
+    """Return the rows that the kernel wrote to `outputs`. Their strings are slices of `text`."""
     labels = outputs["labels"][:num_rows]
     weights = outputs["weights"][:num_rows].copy() if log_format.weight else None
     strings = {}
@@ -120,7 +123,10 @@ def _rows_of(
 
 
 class _Outputs:
-    """Arrays that the parser fills, in one piece of memory: to make each alone takes longer than to parse a row."""
+    """The output arrays of the parser, which share one allocation.
+
+    Allocating each array separately would take longer than parsing a single row.
+    """
 
     def __init__(self, form: _FormatInC, capacity: int) -> None:
         self._places, num_bytes = _layout(form, capacity)
@@ -139,7 +145,7 @@ class _Outputs:
 
 @functools.lru_cache(maxsize=64)
 def _layout(form: _FormatInC, capacity: int) -> tuple[dict[str, tuple[int, tuple[int, ...], Any]], int]:
-    """Return offset, shape and type of each output for so many lines, and the bytes that all of them take."""
+    """Return offset, shape and type of each output array for `capacity` lines, and the size of all arrays in bytes."""
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {name: ((capacity,), dtype) for name, dtype in _OF_A_LINE.items()}
     for name, dtype in _NUMBERS.items():
         of_block = len(form.blocks[name]), capacity
@@ -154,7 +160,10 @@ def _layout(form: _FormatInC, capacity: int) -> tuple[dict[str, tuple[int, tuple
 
 
 class _FormatInC:
-    """A log format as `struct`, with the arrays that it points to. C only reads them."""
+    """A log format as a C structure, `struct`, together with the arrays to which its pointers refer.
+
+    The kernels only read these arrays. `names` are the columns of the file, or () for those of the format.
+    """
 
     def __init__(self, log_format: LogFormat, names: tuple[str, ...], is_bare: bool) -> None:
         names = names or tuple(log_format.columns)
@@ -207,11 +216,15 @@ class _FormatInC:
         )
 
 
-_format_in_c = functools.lru_cache(maxsize=4)(_FormatInC)  # for a single row it would take longer to make than to parse
+# Cached because converting a format takes longer than parsing a single row.
+_format_in_c = functools.lru_cache(maxsize=4)(_FormatInC)
 
 
 def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
-    """Return the first `num_rows` of columns [M, capacity] as [M, num_rows], moved together in the same memory."""
+    """Return the first `num_rows` rows of columns [M, capacity] as a contiguous array [M, num_rows].
+
+    The columns are moved within their memory, so `columns` must not be used afterwards.
+    """
     num_columns, capacity = columns.shape
     if num_rows == capacity:
         return columns
@@ -222,7 +235,7 @@ def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
 
 
 def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
-    """Native `lists.split_lists`. The values are in the cells' memory."""
+    """Split each cell into its values, as `lists.split_lists` does. The values share the memory of the cells."""
     num_rows, most = len(cells), int(np.minimum((cells.lengths + 1) // 2, max_length).sum())
     starts, value_lengths = np.empty(most, np.int64), np.empty(most, np.int64)
     lengths, cut = np.empty(num_rows, np.int64), np.empty(num_rows, np.bool_)
@@ -240,9 +253,9 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
-    """Native `numpy_kernels.join_strings`."""
+    """Join the strings of all parts row by row, as `numpy_kernels.join_strings` does."""
     num_rows = len(present)
-    # Every byte may need a second one. What stays empty takes no memory.
+    # In the worst case every byte is escaped by a second one. Pages that are never written take no memory.
     most = sum(2 * int(part.lengths.sum()) + num_rows for part in parts)
     data = np.empty(most + PADDING_BYTES, np.uint8)
     starts, lengths = np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
@@ -259,7 +272,7 @@ def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> String
 
 
 def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Native `numpy_kernels.find_strings`."""
+    """Look up the ids of strings, as `numpy_kernels.find_strings` does."""
     ids = np.empty(len(texts), np.int64)
     load().log_kernels_find_strings(
         texts_in_c(texts),
@@ -276,7 +289,7 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
 
 
 def texts_in_c(texts: Strings) -> Any:
-    """Return strings as the kernels take them, in the same memory."""
+    """Return the C structure of strings, which points to the memory of `texts`."""
     starts, lengths = (address(array, np.int64, len(texts)) for array in (texts.starts, texts.lengths))
     return _Texts(address(texts.data, np.uint8, len(texts.data)), starts, lengths, len(texts))
 
@@ -284,7 +297,7 @@ def texts_in_c(texts: Strings) -> Any:
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
-    """Native `numpy_kernels.encode_values`."""
+    """Look up the ids of the values of several fields, as `numpy_kernels.encode_values` does."""
     num_rows = values.shape[1]
     ids = np.empty((num_rows, len(fields)), dtype)
     load().log_kernels_encode(
@@ -301,7 +314,10 @@ def encode_values(
 
 @functools.lru_cache(maxsize=4)
 def _vocabularies(fields: tuple[FieldLookup, ...]) -> ctypes.Array[Any]:
-    """Return the tables as the kernel takes them: for a single row they would take longer to make than to search."""
+    """Return search tables as an array of C structures.
+
+    The result is cached, because for a single row the conversion takes longer than the search.
+    """
     return (_Vocabulary * len(fields))(*map(_vocabulary, fields))
 
 

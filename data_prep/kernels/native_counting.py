@@ -1,4 +1,4 @@
-"""The native kernels that count: the functions of counting.py, several times as fast."""
+"""Call the native kernels that count. They return the same as the functions of counting.py, several times faster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ _ALL_BITS = 2**64 - 1
 
 
 def choose_counting(choice: str) -> ModuleType:
-    """Return this module or `counting`, which have the same functions, as `choose_kernels` does."""
+    """Return the module of the counting kernels to use: this module or `counting`, which have the same functions.
+
+    `choice` and errors are as in `native.choose_kernels`.
+    """
     return sys.modules[__name__] if choose_kernels(choice) is native else counting
 
 
 def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Native `counting.count_values`."""
+    """Count distinct values, as `counting.count_values` does."""
     words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
     num_words = load().log_kernels_count(
         address(values, np.uint32, len(values)),
@@ -39,7 +42,7 @@ def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: N
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Native `counting.count_bins`."""
+    """Return a histogram of integers, as `counting.count_bins` does."""
     counts = np.empty(NUM_BINS, np.int64)
     load().log_kernels_bins(
         address(integers, np.int64, len(integers)),
@@ -52,9 +55,12 @@ def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: ND
 
 
 def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
-    """Native `counting.count_strings`. With fewer bits in `key_mask`, more strings share a key."""
+    """Count distinct strings, as `counting.count_strings` does.
+
+    Keys are masked with `key_mask`. Tests pass fewer bits, so that different strings share keys.
+    """
     num_rows = len(texts)
-    table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # at most half of it is filled
+    table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # Hash table that is at most half full.
     keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
     num_distinct = load().log_kernels_count_strings(
         texts_in_c(texts),
@@ -71,7 +77,7 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
 
 
 def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Native `counting.sketch_counts`."""
+    """Look up the counts of keys in a sketch, as `counting.sketch_counts` does."""
     counts = np.empty(len(keys), np.int64)
     load().log_kernels_sketch_counts(
         address(halves, np.uint32, *halves.shape),
@@ -84,7 +90,7 @@ def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArr
 
 
 def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
-    """Native `counting.add_to_sketch`."""
+    """Add counts of keys to a part of a sketch in place, as `counting.add_to_sketch` does."""
     scratch = np.empty(len(keys), np.uint32)
     load().log_kernels_sketch_add(
         output_address(half),
@@ -98,5 +104,8 @@ def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: ND
 
 @functools.cache
 def _secret() -> NDArray[np.uint64]:
-    """Random numbers of this process, so that no log can be written whose strings all have the same slot of a table."""
+    """Return two random numbers, which are the same for the whole process, as a secret for hashing.
+
+    Without the secret, somebody could write a log whose strings all fall into the same slot of the hash table.
+    """
     return np.frombuffer(os.urandom(16), np.uint64)

@@ -1,4 +1,4 @@
-"""The kernels in NumPy: the definition of those in native.py, which have the same names."""
+"""Kernels in NumPy. They define the results of the faster kernels in native.py, which have the same names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.lists import split_lists as split_lists  # kernels of this module too
+# Both functions are re-exported, so that this module has all kernels of native.py.
+from data_prep.kernels.lists import split_lists as split_lists
 from data_prep.kernels.parse import parse_chunk as parse_chunk
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
-    """Join the strings [n] of all parts by *, with a \\ before each * and \\ in them. "" if not `present` [n]."""
+    """Join the strings of all parts in each row [n] with *. Each * and \\ within a string gets a \\ before it.
+
+    Rows that are not `present` [n] get "".
+    """
     pieces: list[Strings] = []
     stars = Strings.of([b"*"]).take(np.zeros(len(present), np.int64))
     for part in parts:
@@ -49,12 +53,14 @@ ID_BITS = np.uint64(32)
 ID_MASK = np.uint64(2**32 - 1)
 
 
-@dataclass(frozen=True, eq=False)  # compared by identity: native.py keeps its form of each
+# Tables are compared by identity, so that native.py can cache its form of each table.
+@dataclass(frozen=True, eq=False)
 class FieldLookup:
-    """Search table of a field whose values are numbers.
+    """Search table from values to ids, for a field whose values are integers.
 
-    `words` [K] uint64 are value << 32 | (id - base_id), ascending: the search for a value finds its id. A directory
-    shortens the search: the words whose value's upper bits are b = value >> shift are words[starts[b] : starts[b + 1]].
+    `words` [K] are the numbers value << 32 | (id - base_id) in ascending order, so a binary search for a value finds
+    its id. `starts` is a directory that shortens the search: the values with the upper bits b = value >> shift are in
+    words[starts[b] : starts[b + 1]].
     """
 
     words: NDArray[np.uint64]
@@ -69,7 +75,7 @@ class FieldLookup:
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
-    """Return ids [n, C] of `dtype` for values [C, n]."""
+    """Return the ids [n, C], of type `dtype`, of values [C, n]. A cell that is not `present` gets `missing_id`."""
     ids = np.empty((values.shape[1], len(fields)), dtype)
     for index, field in enumerate(fields):
         ids[:, index] = np.where(present[index], find_values(field, values[index]), field.missing_id)
@@ -77,7 +83,7 @@ def encode_values(
 
 
 def find_values(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Return ids [n] of values [n]."""
+    """Return the ids [n] of integer values [n]. A value that the table lacks gets an out-of-vocabulary id by a hash."""
     ids = field.first_oov_id + bucket(values, field.num_oov_ids)
     if len(field.words):
         keys = values.astype(np.uint64)
@@ -89,10 +95,10 @@ def find_values(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.in
 
 
 def bucket(values: NDArray[np.uint32], num_buckets: int) -> NDArray[np.int64]:
-    """Return a hash of each value, 0 … num_buckets - 1.
+    """Return a hash of each value, from 0 to `num_buckets` - 1.
 
-    The finalizer of MurmurHash3 (A. Appleby, public domain), scaled by a multiplication (D. Lemire, "Fast
-    random integer generation in an interval", 2019).
+    It is the finalizer of MurmurHash3 (A. Appleby, public domain), scaled by a multiplication (D. Lemire, "Fast random
+    integer generation in an interval", 2019).
     """
     mixed = (values ^ values >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     mixed = (mixed ^ mixed >> np.uint32(13)) * np.uint32(0xC2B2AE35)
@@ -102,24 +108,33 @@ def bucket(values: NDArray[np.uint32], num_buckets: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class StringLookup:
-    """Search table of a field of text: strings by rising key, those that share a key by their bytes."""
+    """Search table from texts to ids, for a text field.
 
-    keys: NDArray[np.uint64]  # [K]
-    ids: NDArray[np.int64]  # [K]
-    texts: Strings  # [K]
+    The K strings are sorted by key, and strings that share a key are sorted by their bytes.
+    """
+
+    keys: NDArray[np.uint64]  # Hash of each string [K], in ascending order.
+    ids: NDArray[np.int64]  # Id of each string [K].
+    texts: Strings  # The strings [K].
     missing_id: int
     first_oov_id: int
     num_oov_ids: int
 
     @functools.cached_property
     def later_of_a_key(self) -> dict[bytes, int]:
-        """Ids of the strings that share a key with one before them. Python's hashes of them are seeded at random."""
+        """Ids of the strings whose key equals that of the string before them, by string.
+
+        Many such strings cannot slow down the lookup, because Python seeds the hashes of a dictionary at random.
+        """
         later = np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1
         return dict(zip(self.texts.take(later).tolist(), self.ids[later].tolist(), strict=True))
 
 
 def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return ids [n] of strings [n]."""
+    """Return the ids [n] of strings [n]. A string that the table lacks gets an out-of-vocabulary id by a hash.
+
+    Rows that are not `present` [n] get `missing_id`.
+    """
     keys = texts.keys()
     ids = field.first_oov_id + bucket((keys >> np.uint64(32)).astype(np.uint32), field.num_oov_ids)
     if len(field.keys):

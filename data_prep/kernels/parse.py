@@ -1,10 +1,10 @@
-"""Parse lines of the raw log into arrays, and reject the bad ones with a reason each.
+"""Parse lines of the raw log into arrays with NumPy, and reject bad lines with a reason each.
 
-All lines of a chunk are parsed at once, column by column, with NumPy on the raw bytes. One definition of a
-good line holds for every line. A general CSV reader treats blanks, `0x1f` or a lone carriage return specially, and is
-slower.
+All lines of a chunk are parsed at once, column by column, on the raw bytes. The same definition of a good line holds
+for every line. A general CSV reader would be slower, and it would treat blanks, the byte 0x1f and lone carriage returns
+specially.
 
-Letters: n rows, N numeric fields, H fields of hex values.
+Array shapes use these letters: n rows, N numeric fields, H fields of hex values.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ from data_prep.options.time_forms import UNITS
 _BARE = bytes([BARE_SEPARATOR])
 _NEWLINE, _CARRIAGE_RETURN, _MINUS = b"\n\r-"
 _HEX_DIGITS = 8
-_INTEGER_DIGITS = 19  # of the largest int64
+_INTEGER_DIGITS = 19  # Number of digits of the largest int64.
 _WORD_BYTES = 8
 _DECIMAL = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 _VALUE_OF_WORD = {word.lower().encode(): value for yes, no in BOOLEANS for word, value in ((yes, 1), (no, 0))}
 _RELATIONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt}
-# Words are read backwards from a cell's end (three of them, for 19 digits) or forwards from its start.
+# Padding of a chunk's bytes. Words of eight bytes are read backwards from the end of a cell, up to three words for 19
+# digits, or forwards from its start.
 _PAD_BEFORE = b"0" * (3 * _WORD_BYTES)
 _PAD_AFTER = b"0" * _WORD_BYTES
 
 
 class _Text:
-    """The bytes of a chunk, and the little-endian word of eight bytes that starts at each of them."""
+    """The bytes of a chunk with padding, and a view that has the little-endian 8-byte word starting at each byte."""
 
     def __init__(self, lines: bytes) -> None:
         padded = _PAD_BEFORE + lines + _PAD_AFTER
@@ -67,7 +68,7 @@ class _Text:
 
     @functools.cached_property
     def is_utf8(self) -> bool:
-        """True if the chunk is UTF-8. Then all cells are, as separators are ASCII."""
+        """True if the whole chunk is valid UTF-8. Separators are ASCII, so all of its cells are valid then too."""
         return is_utf8(self.bytes.tobytes())
 
     def cells(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Strings:
@@ -85,10 +86,11 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
 
 
 def take_quotes_off(lines: bytes, log_format: LogFormat) -> tuple[bytes, list[int]]:
-    """Return the same lines with cells between BARE_SEPARATOR, and the numbers of those that are badly quoted.
+    """Remove the quotes from lines, and separate their cells by BARE_SEPARATOR instead.
 
-    Quotes are those of RFC 4180: a cell in double quotes may hold separators, and quotes twice. It cannot hold a line
-    end, as chunks are cut there: each line of such a row is rejected. Only lines with a quote take time.
+    Return the new lines and the numbers of the badly quoted lines. Quotes are those of RFC 4180: a cell in double
+    quotes may contain separators, and doubled quotes. It cannot contain a line end, because chunks are cut at line
+    ends, so each line of such a row is rejected. Only lines with a quote take noticeable time.
     """
     divided = log_format.separator.encode()
     if b'"' not in lines and _BARE not in lines:
@@ -96,12 +98,13 @@ def take_quotes_off(lines: bytes, log_format: LogFormat) -> tuple[bytes, list[in
     bare, badly_quoted = [], []
     for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n")):
         if len(line) > MAX_LINE_BYTES:
-            bare.append(line)  # keeps its length, for which the parser rejects it
-        elif _BARE in line:  # which no cell may contain; it spoils its own line alone
+            bare.append(line)  # The parser will reject the line for its length.
+        elif _BARE in line:  # No cell may contain BARE_SEPARATOR, so this line alone is rejected.
             badly_quoted.append(number)
             bare.append(b"")
         elif b'"' not in line:
-            bare.append(line.replace(divided, _BARE))  # as above: a line must not depend on its neighbours
+            # The result equals that of the fast path above, since a line must not depend on its neighbours.
+            bare.append(line.replace(divided, _BARE))
         else:
             cells = quoted_cells(line, log_format)
             if cells is None:
@@ -111,9 +114,9 @@ def take_quotes_off(lines: bytes, log_format: LogFormat) -> tuple[bytes, list[in
 
 
 def quoted_cells(line: bytes, log_format: LogFormat) -> list[bytes] | None:
-    """Return the cells of a line with quotes, or None if the quotes do not match.
+    """Split a line with quotes into its cells without quotes, or return None if the quotes do not match.
 
-    If blanks are trimmed, they may stand before and after a cell's quotes.
+    If the format trims blanks, they are allowed before and after the quotes of a cell.
     """
     line = line.removesuffix(b"\r")
     if b"\r" in line:
@@ -130,7 +133,7 @@ def quoted_cells(line: bytes, log_format: LogFormat) -> list[bytes] | None:
 
 @functools.lru_cache(maxsize=16)
 def _quoted_cell(separator: str, trim: bool) -> re.Pattern[bytes]:
-    """Return the pattern of a cell and what ends it: in quotes (group 1), or not (group 2)."""
+    """Return a regular expression for a cell up to its separator. Group 1 is a cell in quotes, group 2 any other."""
     blanks, end = "[ ]*" * trim, re.escape(separator)
     return re.compile(
         rf'{blanks}(?:"((?:[^"]|"")*+)"{blanks}|(?!{blanks}")([^{end}]*))(?={end}|\Z)'.encode(), re.DOTALL
@@ -140,11 +143,14 @@ def _quoted_cell(separator: str, trim: bool) -> re.Pattern[bytes]:
 def _parse_lines(
     chunk: Chunk, lines: bytes, separator: int, badly_quoted: Sequence[int], log_format: LogFormat
 ) -> ParsedChunk:
-    """Parse `lines`, which are the chunk's without quotes."""
+    """Parse `lines`, the lines of the chunk without quotes, whose cells are separated by the byte `separator`.
+
+    `badly_quoted` are the numbers of the lines to reject for their quotes.
+    """
     text = _Text(lines)
-    in_lines = text.bytes[text.first : text.end]  # without the padding, as "0" may be the separator
+    in_lines = text.bytes[text.first : text.end]  # The padding is left out, because "0" may be the separator.
     separators = text.first + np.flatnonzero((in_lines == separator) | (in_lines == _NEWLINE))
-    line_lasts = np.flatnonzero(text.bytes[separators] == _NEWLINE)  # indices of `separators`
+    line_lasts = np.flatnonzero(text.bytes[separators] == _NEWLINE)  # Indices into `separators` of the line ends.
     line_ends = separators[line_lasts]
     chunk.check_num_lines(len(line_ends))
     line_starts = np.concatenate([[text.first], line_ends[:-1] + 1])
@@ -164,7 +170,7 @@ def _parse_lines(
 
 
 def _raw_lines(chunk: Chunk, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and end offsets [k] of some of the chunk's lines as they are in the log."""
+    """Return the start and end offsets [k], within the chunk, of the lines with the given numbers [k]."""
     if not len(numbers):
         return numbers, numbers
     ends = np.flatnonzero(np.frombuffer(chunk.lines, np.uint8) == _NEWLINE)
@@ -178,7 +184,10 @@ def _cells(
     line_starts: NDArray[np.int64],
     num_columns: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and end offsets [columns, n] of the cells of lines with the right number of columns."""
+    """Return the start and end offsets [columns, n] of the cells of n lines, which have the right number of columns.
+
+    `line_lasts` [n] are the indices into `separators` of the lines' ends, and `line_starts` [n] their start offsets.
+    """
     if len(line_lasts) * num_columns == len(separators):
         by_line = separators.reshape(-1, num_columns)
     else:
@@ -187,7 +196,7 @@ def _cells(
     starts = np.empty_like(ends)
     starts[0] = line_starts
     starts[1:] = ends[:-1] + 1
-    ends[-1] -= text.bytes[ends[-1] - 1] == _CARRIAGE_RETURN  # a line may end in \r\n
+    ends[-1] -= text.bytes[ends[-1] - 1] == _CARRIAGE_RETURN  # Remove the \r of lines that end in \r\n.
     return starts, ends
 
 
@@ -199,14 +208,17 @@ def _parse_cells(
     row_numbers: NDArray[np.int64],
     log_format: LogFormat,
 ) -> tuple[ParsedRows, NDArray[np.int8]]:
-    """Return all lines as rows, and for each line the code of the reason to reject it, or 0."""
+    """Parse cells, given by their start and end offsets [columns, n].
+
+    Return all n lines as rows, and for each line the code of the reason to reject it, or 0 if it is good.
+    """
     if log_format.trim:
         starts, ends = trim_blanks(text.bytes, starts, ends)
     if log_format.missing:
         missing = [text.cells(*cells).one_of(log_format.missing) for cells in zip(starts, ends, strict=True)]
         ends = np.where(missing, starts, ends)
     columns = {name: (starts[index], ends[index]) for index, name in enumerate(names)}
-    columns.setdefault(log_format.label_column, (starts[0], starts[0]))  # a log to score may lack it
+    columns.setdefault(log_format.label_column, (starts[0], starts[0]))  # A log to score may lack the label.
     labels, unlabelled, good_labels = parse_labels(text.cells(*columns[log_format.label_column]), log_format)
     bad, parsed, weights = {LABEL: ~good_labels}, {}, None
     for name, kind in log_format.fields:
@@ -224,7 +236,8 @@ def _parse_cells(
         keys={name: text.cells(*columns[name]).keys().view(np.int64) for name in log_format.key_fields},
     )
     reasons = np.zeros(len(row_numbers), np.int8)
-    for reason in sorted(bad, reverse=True):  # from the last one to the first, which wins
+    # If a line has several reasons, the one with the smallest code is assigned last and wins.
+    for reason in sorted(bad, reverse=True):
         reasons[bad[reason]] = reason
     return rows, reasons
 
@@ -232,7 +245,10 @@ def _parse_cells(
 def _parse_column(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], name: str, log_format: LogFormat
 ) -> tuple[Any, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse the cells [n] of a field as `Parsed`. Of text the values are `Strings`."""
+    """Parse the cells [n] of the field `name`.
+
+    Return their values, a mask of the present cells, and a mask of the good cells. The values of text are `Strings`.
+    """
     kind = log_format.columns[name]
     if kind == "integer":
         return _parse_integers(text, starts, _without_point_zero(text, starts, ends, log_format))
@@ -250,7 +266,10 @@ def _parse_column(
 
 
 def parse_labels(cells: Strings, log_format: LogFormat) -> Parsed:
-    """Parse cells [n] as labels. Returns them, which of them are missing but optional, and which are good."""
+    """Parse cells [n] as labels.
+
+    Return three arrays [n]: the labels, a mask of the cells that lack an optional label, and a mask of the good cells.
+    """
     if log_format.click_rule is None:
         clicked, not_clicked, rest = log_format.label_cells
         labels, others = cells.one_of(clicked), cells.one_of(not_clicked)
@@ -267,7 +286,7 @@ def parse_labels(cells: Strings, log_format: LogFormat) -> Parsed:
 
 
 def _are_utf8(text: _Text, cells: Strings) -> NDArray[np.bool_]:
-    """Return which cells [n] are UTF-8, as the vocabulary is text."""
+    """Return a mask [n] of the cells that are valid UTF-8. Other cells are bad, because the vocabulary stores text."""
     good = np.ones(len(cells), np.bool_)
     if not text.is_utf8:
         for index in np.flatnonzero(~cells.are_ascii()):
@@ -276,7 +295,7 @@ def _are_utf8(text: _Text, cells: Strings) -> NDArray[np.bool_]:
 
 
 def is_utf8(text: bytes) -> bool:
-    """Return True if the bytes are UTF-8."""
+    """Return True if the bytes are valid UTF-8."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -285,29 +304,30 @@ def is_utf8(text: bytes) -> bool:
 
 
 def _parse_hex(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Parsed:
-    """Parse cells [n]. Good ones hold eight lower-case hex digits or nothing.
+    """Parse cells [n] as hex values. A good cell is empty or has eight lower-case hex digits.
 
     The eight characters of a cell are processed together in one 64-bit word.
     """
     present = ends > starts
     words = text.words[starts]
-    is_letter = words >> 6 & _bytes(0x01)  # bit 6 is set in 'a'-'f' (0x61-0x66), not in '0'-'9' (0x30-0x39)
-    low = words ^ (_bytes(0x30) + is_letter * 0x30)  # 0-9 for a good digit, 1-6 for a good letter
+    is_letter = words >> 6 & _bytes(0x01)  # Bit 6 is set in 'a'-'f' (0x61-0x66), but not in '0'-'9' (0x30-0x39).
+    low = words ^ (_bytes(0x30) + is_letter * 0x30)  # Each byte is 0-9 for a valid digit and 1-6 for a valid letter.
     digits = low + is_letter * 9
-    is_zero_letter = is_letter & ~(low | low >> 1 | low >> 2)  # '`', the character before 'a'
+    is_zero_letter = is_letter & ~(low | low >> 1 | low >> 2)  # The invalid character '`', which comes before 'a'.
     bad = _above_9(low) | digits & _bytes(0xF0) | is_zero_letter
     good = (bad == 0) & (ends - starts == _HEX_DIGITS)
 
-    # Neighbours join: 8 digits of 4 bits to 4 of 8, to 2 of 16, to 1 of 32. The first character is the lowest byte.
+    # Neighbours are joined step by step: 8 digits of 4 bits become 4 numbers of 8 bits, then 2 of 16 bits, then 1 of
+    # 32 bits. The first character is in the lowest byte.
     pairs = (digits << 4 | digits >> 8) & 0x00FF00FF00FF00FF
     quads = (pairs << 8 | pairs >> 16) & 0x0000FFFF0000FFFF
-    values = (quads << 16 | quads >> 32).astype(np.uint32)  # keeps the low 32 bits
+    values = (quads << 16 | quads >> 32).astype(np.uint32)  # The conversion keeps the low 32 bits.
     values[~present] = 0
     return values, present, good | ~present
 
 
 def _parse_integers(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Parsed:
-    """Parse cells [n]. Good ones hold -?[0-9]{1,19} within int64 or nothing."""
+    """Parse cells [n] as integers. A good cell is empty or matches -?[0-9]{1,19} within the range of int64."""
     present = ends > starts
     negative = present & (text.bytes[starts] == _MINUS)
     num_digits = ends - starts - negative
@@ -315,9 +335,10 @@ def _parse_integers(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int
     longest = int(num_digits.max(initial=0, where=good))
 
     magnitudes = np.zeros(len(starts), np.uint64)
-    for skipped in range(0, longest, _WORD_BYTES):  # from the last eight digits to the first ones
+    # Each round takes eight digits, beginning with the last eight digits of the cells.
+    for skipped in range(0, longest, _WORD_BYTES):
         words = text.words[ends - skipped - _WORD_BYTES]
-        # The last characters are the highest bytes. Bytes before the cell become digit 0.
+        # The last characters are in the highest bytes. Bytes from before the cell are replaced by the digit 0.
         num_foreign = (_WORD_BYTES - np.clip(num_digits - skipped, 0, _WORD_BYTES)).astype(np.uint64)
         digits = (words ^ _bytes(0x30)) & _FOREIGN_MASKS[num_foreign]
         good &= _above_9(digits) == 0
@@ -332,7 +353,7 @@ def _parse_integers(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int
 def _without_point_zero(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], log_format: LogFormat
 ) -> NDArray[np.int64]:
-    """Return the ends of cells [n] without a decimal point and the zeros after it, as in 12.0."""
+    """Return the end offsets of cells [n] without a trailing decimal point and its zeros, so that 12.0 becomes 12."""
     points = [ord("."), ord(log_format.decimal)]
     places = np.flatnonzero((ends - starts > 2) & (text.bytes[ends - 1] == ord("0")))
     firsts, at = starts[places], ends[places]
@@ -345,16 +366,19 @@ def _without_point_zero(
 
 
 def _parse_booleans(cells: Strings) -> Parsed:
-    """Parse cells [n]. Good ones hold a word for true (1) or false (0) in any case or nothing."""
+    """Parse cells [n] as booleans. A good cell is empty or has a word for true (1) or false (0).
+
+    `log_format.BOOLEANS` lists the words, which may be in upper or lower case.
+    """
     values = [_VALUE_OF_WORD.get(cell.lower()) for cell in cells.tolist()]
     present, known = cells.lengths > 0, np.array([value is not None for value in values], np.bool_)
     return np.array([value or 0 for value in values], np.uint32), present, known | ~present
 
 
 def _parse_floats(cells: Strings, log_format: LogFormat) -> Parsed:
-    """Parse cells [n]. Good ones hold a decimal number in float32's range or nothing.
+    """Parse cells [n] as floats. A good cell is empty or has a decimal number in the range of float32.
 
-    Numbers are rounded correctly, as by Python's float. Those too small for a normal float64 are 0.
+    Numbers are rounded correctly, like those of Python's float. Numbers too small for a normal float64 become 0.
     """
     texts, present = cells.tolist(), cells.lengths > 0
     if log_format.decimal == ",":
@@ -367,10 +391,13 @@ def _parse_floats(cells: Strings, log_format: LogFormat) -> Parsed:
 
 
 def _parse_times(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], form: str, zone: str) -> Parsed:
-    """Parse cells [n] as milliseconds since 1970 (UTC). See `times.parse_times`; nothing is good, too."""
+    """Parse cells [n] as times in milliseconds since 1970 (UTC). Empty cells are good and missing.
+
+    `form` and `zone` are as in `times.parse_times`.
+    """
     present, good = ends > starts, np.ones(len(starts), np.bool_)
     times, rest = np.zeros(len(starts), np.int64), present
-    if form in UNITS:  # whole numbers, all at once
+    if form in UNITS:  # Whole numbers are parsed all at once, and only other cells one at a time.
         numbers, _, are_whole = _parse_integers(text, starts, ends)
         whole = np.flatnonzero(present & are_whole)
         rest = present & ~are_whole
@@ -383,27 +410,28 @@ def _parse_times(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]
 
 
 def _bytes(byte: int) -> np.uint64:
-    """Return a word of eight times the same byte."""
+    """Return a 64-bit word in which all eight bytes are `byte`."""
     return np.uint64(byte * 0x0101010101010101)
 
 
-# By the number of low bytes to clear, 0-8.
+# Masks that clear the n lowest bytes of a word, by n from 0 to 8.
 _FOREIGN_MASKS = np.array([2**64 - 2 ** (8 * n) for n in range(_WORD_BYTES + 1)], np.uint64)
 
 
 def _above_9(words: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Return words that are 0 only if no byte is above 9: adding 0x76 sets a byte's bit 7 from 10 on.
+    """Return, for each word, a word that is 0 if and only if no byte is above 9.
 
-    A byte that carries into the next one has bit 7 set itself, so no bad word is missed.
+    Adding 0x76 to a byte sets its bit 7 if the byte is 10 or more. A byte that carries into the next byte has bit 7 set
+    itself, so no bad word is missed.
     """
     return (words + _bytes(0x76) | words) & _bytes(0x80)
 
 
 def _join_decimal(digits: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Return numbers from words of eight decimal digits, the first digit in the lowest byte.
+    """Convert words of eight decimal digits to numbers. The first digit is in the lowest byte.
 
-    Neighbours join into pairs, fours, eight: one multiplication adds 10, 100 or 10,000 times a digit group to
-    the one above it. (D. Lemire, "Quickly parsing eight digits", 2018.)
+    Digits are joined to pairs, then to groups of four, then to eight digits. One multiplication adds 10, 100 or 10,000
+    times each group to the group above it (D. Lemire, "Quickly parsing eight digits", 2018).
     """
     pairs = digits * (1 + (10 << 8)) >> 8 & 0x00FF00FF00FF00FF
     quads = pairs * (1 + (100 << 16)) >> 16 & 0x0000FFFF0000FFFF

@@ -1,4 +1,4 @@
-"""Chunks of the raw log's lines, and the rows and rejects that they become."""
+"""Define chunks of the raw log's lines, and the rows and rejects that the parser makes of them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from data_prep.options.columns import NumberGroup
 from data_prep.options.log_format import REASONS, LogFormat
 from data_prep.prepared.schema import DAY
 
-# A good line has less than 1 KiB. A line longer than this is rejected and only its start is kept, so that a file
-# without line ends cannot fill the memory.
+# Longer lines are rejected, and only their start is kept, so that a file without line ends cannot fill the memory.
+# Good lines usually have less than 1 KiB.
 MAX_LINE_BYTES = 1 << 16
 
 
-_ROWS_AT_ONCE = 4096  # whose categories are made together: the arithmetic of many columns stays in the cache
-BARE_SEPARATOR = 0x1F  # ASCII's unit separator: stands between the cells of a chunk that has no quotes any more
+_ROWS_AT_ONCE = 4096  # Number of rows that are processed at once, so that the arrays of many columns fit in the cache.
+BARE_SEPARATOR = 0x1F  # ASCII's unit separator. It separates the cells of a chunk whose quotes were removed.
 
 
 @dataclass(frozen=True)
 class FileOfLog:
     """The file of the log that a chunk is from."""
 
-    place: int = 0  # among the files, from 0
-    name: str = ""  # "" if the log is one file
-    first_line: int = 0  # the number of its first line in the log
-    num_header_lines: int = 0  # which come before the first line and have no number
-    columns: tuple[str, ...] = ()  # in this file; () if they are those of the format
+    place: int = 0  # Index of the file in the log.
+    name: str = ""  # Name of the file, or "" if the log is a single file.
+    first_line: int = 0  # Number of the file's first line among all lines of the log.
+    num_header_lines: int = 0  # Number of lines before the first line, which are not counted as lines of the log.
+    columns: tuple[str, ...] = ()  # Names of the columns in this file, or () for the columns of the format.
 
 
 ONLY_FILE = FileOfLog()
@@ -44,26 +44,27 @@ ONLY_FILE = FileOfLog()
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole lines of a file of the log, each with its line end. `first_line` is the first one's number in the log."""
+    """A part of the log that is a task for a worker: whole lines of one file, each with its line end."""
 
-    first_line: int
+    first_line: int  # Number of the chunk's first line in the log.
     num_lines: int
     lines: bytes
     file: FileOfLog = ONLY_FILE
-    is_bare: bool = False  # cells are separated by BARE_SEPARATOR and have no quotes, whatever the format
-    kept: tuple[list[str], ...] = ()  # of a table: columns that are copied, which need not be fit for lines
+    is_bare: bool = False  # Cells are separated by BARE_SEPARATOR and have no quotes, whatever the format says.
+    # Columns of a Parquet or JSON file that are copied beside the scores. Their cells may contain separators.
+    kept: tuple[list[str], ...] = ()
 
     def load(self) -> Chunk:
-        """Return the chunk itself. Other tasks, such as `raw_log.chunks.StoredChunk`, read it."""
+        """Return the chunk itself. The `load` of other tasks, such as `raw_log.chunks.StoredChunk`, reads the lines."""
         return self
 
     @property
     def first_line_number(self) -> int:
-        """Number of the first line in its file, from 1."""
+        """Number of the chunk's first line within its file, counted from 1."""
         return self.first_line - self.file.first_line + self.file.num_header_lines + 1
 
     def check_num_lines(self, num_lines: int) -> None:
-        """Raise ValueError if the chunk has another number of lines now than when it was cut from the log."""
+        """Raise ValueError unless `num_lines` equals the number of lines that were counted when the chunk was cut."""
         if num_lines != self.num_lines:
             raise ValueError(
                 f"the log changed while it was read: {self.num_lines:,} lines were counted from line "
@@ -73,16 +74,20 @@ class Chunk:
 
 
 class Cells(NamedTuple):
-    """Cells of a column [n], side by side in memory. A missing one is 0 or "", and not `present`."""
+    """The cells [n] of a column, contiguous in memory. The value of a missing cell is 0 or ""."""
 
-    values: Any  # int64 of integers and times (ms since 1970), float64, uint32 of hex values, Strings of text
-    present: NDArray[np.bool_]
+    # Values by kind: int64 for integers and times (ms since 1970), float64, uint32 for hex values, Strings for text.
+    values: Any
+    present: NDArray[np.bool_]  # Mask of the cells that are not missing.
 
     def take(self, indices: NDArray[np.int64]) -> Cells:
         return Cells(self.values.take(indices), self.present.take(indices))
 
     def copies(self, kept: NDArray[np.bool_]) -> Cells:
-        """Return a copy of the cells for each row of `kept` [copies, n], one after the other, other cells missing."""
+        """Return several copies of the cells, one after the other. In each copy, only the cells in a mask are present.
+
+        `kept` [copies, n] has one mask per copy. All other cells become missing.
+        """
         cells, mask = self.take(np.tile(np.arange(len(self.present)), len(kept))), kept.ravel()
         values = cells.values
         if isinstance(values, Strings):
@@ -94,26 +99,27 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True)
 class ParsedRows:
-    """Rows of the log as columns."""
+    """Parsed rows of the log, stored as columns."""
 
-    row_numbers: NDArray[np.int64]  # [n] number of the line in the log, from 0; rejected lines count too
-    labels: NDArray[np.bool_]  # [n]
-    separate: dict[str, Cells]  # fields, by name
-    lists: dict[str, Lists] = field(default_factory=dict)  # by column of kind list, see `with_lists`
-    weights: NDArray[np.float32] | None = None  # [n]
-    keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # by column of kind id, [n] each
-    blocks: dict[tuple[str, ...], Cells] = field(default_factory=dict)  # fields side by side, as arrays [len(names), n]
+    row_numbers: NDArray[np.int64]  # Number of each row's line in the log [n], from 0. Rejected lines count too.
+    labels: NDArray[np.bool_]  # Label of each row [n].
+    separate: dict[str, Cells]  # Fields that are stored separately, by name.
+    lists: dict[str, Lists] = field(default_factory=dict)  # Values of list columns, by name; see `with_lists`.
+    weights: NDArray[np.float32] | None = None  # Weight of each row [n], or None if all weights are 1.
+    keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # Hashes [n] of the columns of kind id, by name.
+    # Fields that are stored together, as arrays [len(names), n], by their names.
+    blocks: dict[tuple[str, ...], Cells] = field(default_factory=dict)
 
     @functools.cached_property
     def columns(self) -> dict[str, Cells]:
-        """All fields, by name."""
+        """Cells of all fields, by name."""
         columns = dict(self.separate)
         for names, block in self.blocks.items():
             columns |= zip(names, map(Cells, *block), strict=True)
         return columns
 
     def block(self, names: tuple[str, ...]) -> Cells:
-        """Return fields of numbers as arrays [len(names), n]."""
+        """Return the cells of several number fields as arrays [len(names), n]."""
         if names in self.blocks:
             return self.blocks[names]
         values, present = zip(*(self.columns[name] for name in names), strict=True)
@@ -132,7 +138,7 @@ class ParsedRows:
         )
 
     def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> ParsedRows:
-        """Return the rows with the columns of kind list split into their values. A list without any is missing."""
+        """Return the rows with list columns split into their values. A list without values counts as missing."""
         lists, separate = {}, dict(self.separate)
         for name in log_format.list_fields:
             form, texts = log_format.list_form(name), separate[name].values
@@ -141,9 +147,9 @@ class ParsedRows:
         return replace(self, lists=lists, separate=separate) if lists else self
 
     def with_whole_numbers(self, forms: Mapping[str, bool | None]) -> ParsedRows:
-        """Return the rows with whole numbers in columns of text, or in values of lists, written in one form.
+        """Return the rows with the whole numbers in text and list columns rewritten in one form per column.
 
-        `forms` has True for a column that has them as 7.0, False for 7, None if they stay as they are.
+        `forms` maps column names to True for the form 7.0, False for 7, or None to leave numbers as they are.
         """
         lists, separate = dict(self.lists), dict(self.separate)
         for name, has_point in forms.items():
@@ -154,9 +160,9 @@ class ParsedRows:
         return replace(self, lists=lists, separate=separate)
 
     def blanked(self, *names: str) -> ParsedRows:
-        """Return the rows once for each of `names`, one copy after the other, each with all cells of its field missing.
+        """Return one copy of the rows for each name, one after the other. In each copy, the named field is missing.
 
-        A name that is no field blanks nothing. The copies have neither weights nor keys.
+        A name that is not a field leaves its copy unchanged. The copies have neither weights nor keys.
         """
         of_copies, num_rows = np.array(names)[:, None], len(self.labels)
         is_kept = {name: np.broadcast_to(of_copies != name, (len(names), num_rows)) for name in self.columns}
@@ -168,7 +174,10 @@ class ParsedRows:
         )
 
     def number_columns(self, groups: Sequence[NumberGroup]) -> Cells:
-        """Return the categories of `columns.number_groups`, and which cells are there, both [M, n]."""
+        """Return the values and the mask of present cells, both [M, n], of M integer columns.
+
+        `groups` describe the columns and are the result of `columns.number_groups`.
+        """
         if len(groups) == 1 and groups[0].kind == "hex32":
             return self.block(groups[0].sources)
         values = np.empty((sum(len(group.sources) for group in groups), len(self.labels)), np.uint32)
@@ -185,16 +194,16 @@ class ParsedRows:
 
 
 def without_labels(weights: NDArray[np.float32] | None, unlabelled: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return the weights of rows [n], 0 of those that are `unlabelled`. None stands for weights of 1."""
+    """Return the weights of rows [n] with weight 0 for the `unlabelled` [n] rows. None stands for weights of 1."""
     return (~unlabelled).astype(np.float32) if weights is None else np.where(unlabelled, np.float32(0), weights)
 
 
-HOUR = 3_600_000  # milliseconds
-_WEEKDAY_OF_1970 = 3  # 1970 began on a Thursday; Monday is 0
+HOUR = 3_600_000  # An hour in milliseconds.
+_WEEKDAY_OF_1970 = 3  # Weekday of 1970-01-01, a Thursday. Monday is 0.
 
 
 def _category(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values of a categorical column of numbers, made of hex values, times or integers [n]."""
+    """Convert hex values, times or integers of the log to the values of a categorical column of the given kind."""
     values = zone_table(timezone).to_local(values) if timezone else values
     if kind == "hour":
         return values // HOUR % 24
@@ -207,18 +216,19 @@ def _category(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class ParsedChunk:
-    """The good lines of a chunk as rows, its bad ones as lines of rejects.tsv."""
+    """The result of parsing a chunk: good lines as rows, and bad lines as text for rejects.tsv."""
 
     rows: ParsedRows
     rejects_by_reason: Counter[str]
-    rejects_tsv: bytes  # line number in its file (from 1), reason, raw line
+    rejects_tsv: bytes  # Lines with the line number in the file (from 1), the reason and the raw line.
 
     @classmethod
     def of(cls, chunk: Chunk, rows: ParsedRows, *rejects: NDArray[np.integer]) -> ParsedChunk:
-        """Return `rows` with the rejected lines of `chunk`, as four arrays [rejects].
+        """Create the result from `rows` and from the rejected lines of `chunk`.
 
-        These are the line's number in the chunk, its start and end in `chunk.lines` in ascending order, and the code
-        of the reason. A log may consist of rejects, so they are written all at once, without an object for each.
+        `rejects` are four arrays with an element per rejected line: its number in the chunk, its start and its end in
+        `chunk.lines` (in ascending order), and the code of the reason. A log may consist of rejects only, so they are
+        written all at once, without a Python object for each.
         """
         counts = np.bincount(rejects[-1]).tolist()
         by_reason = Counter({REASONS[code]: count for code, count in enumerate(counts) if count})
@@ -232,12 +242,12 @@ def _rejects_tsv(
     ends: NDArray[np.integer],
     codes: NDArray[np.integer],
 ) -> bytes:
-    """Return rejects as lines of text. See `ParsedChunk.of`."""
+    """Return rejected lines as text for rejects.tsv. The arrays are the `rejects` of `ParsedChunk.of`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     text = pa.large_binary()
-    # The offsets of an array in which rejected lines alternate with what lies between them.
+    # These are the offsets of an Arrow array in which rejected lines alternate with the bytes between them.
     offsets = np.stack([starts, np.minimum(ends, starts + MAX_LINE_BYTES)], axis=1).astype(np.int64)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(chunk.lines)]
     raw = pa.Array.from_buffers(text, 2 * len(lines) - 1, buffers).take(pa.array(np.arange(0, 2 * len(lines), 2)))
@@ -251,23 +261,28 @@ def _rejects_tsv(
     return memoryview(data)[: np.frombuffer(places, np.int64)[len(rows)]].tobytes()
 
 
-# A bucket is stored as its distance from this one, which keeps the integers' order. Smaller integers share it.
+# A bucket is stored as its distance from this bucket, which keeps the order of the integers. All smaller integers are
+# in this bucket too.
 SMALLEST_BUCKET = -(2**31)
 
 
 def bucket_of(integers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the bucket of each integer x: floor(ln(x)²) for x > 2, else x itself.
 
-    The transform of the BARS benchmarks (J. Zhu et al., "BARS: Towards open benchmarking for recommender systems",
-    SIGIR 2022), from the winners of Criteo's contest.
+    The winners of Criteo's contest used this transform, and so do the BARS benchmarks (J. Zhu et al., "BARS: Towards
+    open benchmarking for recommender systems", SIGIR 2022).
     """
     squares = np.square(np.log(np.maximum(integers, 1).astype(np.float64)))
     return np.where(integers > 2, np.floor(squares).astype(np.int64), np.maximum(integers, SMALLEST_BUCKET))
 
 
 def are_inexact(numbers: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Return which floats may stand for several whole numbers, as from 2**53 on in float64. Infinities do not."""
+    """Return a mask of the finite floats that are so large that several whole numbers round to them.
+
+    In float64 these are all floats of magnitude 2**53 or more.
+    """
     return (np.abs(numbers) >= 2.0 ** (np.finfo(numbers.dtype).nmant + 1)) & np.isfinite(numbers)
 
 
-MISSING = -1  # among values that are numbers; sorts before all of them, as "" sorts before all strings
+# Marks the missing value among integer values. It sorts before all of them, as "" sorts before all strings.
+MISSING = -1

@@ -1,7 +1,8 @@
-"""Arrays of byte strings, processed many at a time.
+"""Store and process arrays of byte strings, many strings at a time.
 
-A string's key is a 64-bit hash of it, to find it quickly. Equality is decided by comparing bytes, so different
-strings with the same key stay different. Such strings are easy to write on purpose, so they must not take longer.
+The key of a string is a 64-bit hash, by which it is found quickly. Equality is decided by comparing bytes, so different
+strings with the same key stay different. Somebody can easily construct strings that share a key, so such strings must
+not take longer to process.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from numpy.typing import NDArray
 from common.hashing import GOLDEN, mix64
 
 _WORD_BYTES = 8
-PADDING_BYTES = _WORD_BYTES  # after the last string
+PADDING_BYTES = _WORD_BYTES  # Number of bytes after the last string.
 _PADDING = np.zeros(PADDING_BYTES, np.uint8)
 _WHOLE, _WHOLE_WITH_POINT = re.compile(rb"-?[0-9]{1,15}"), re.compile(rb"-?[0-9]{1,15}\.0")
-# Masks that clear the bytes after a string's end in its last word, by the number of its own bytes there, 0-8.
+# Masks that keep the n lowest bytes of a word, by n from 0 to 8. They clear the bytes after the end of a string.
 _OWN_MASKS = np.array([2 ** (8 * n) - 1 for n in range(_WORD_BYTES + 1)], np.uint64)
 
 
 @dataclass(frozen=True)
 class Strings:
-    """Strings by their positions in `data`, which has at least seven more bytes after the last of them."""
+    """An array of n byte strings, which are slices of the shared buffer `data`.
+
+    `data` has at least seven more bytes after the end of every string, so that words of eight bytes can be read.
+    """
 
     data: NDArray[np.uint8]
-    starts: NDArray[np.int64]  # [n]
-    lengths: NDArray[np.int64]  # [n]
+    starts: NDArray[np.int64]  # Offset of each string [n] in `data`.
+    lengths: NDArray[np.int64]  # Length of each string [n] in bytes.
 
     @classmethod
     def of(cls, strings: Sequence[bytes]) -> Strings:
@@ -49,17 +53,20 @@ class Strings:
         return self.data.nbytes + self.starts.nbytes + self.lengths.nbytes
 
     def take(self, selection: NDArray[np.generic] | slice) -> Strings:
-        """Return the strings that a mask, an index or a slice chooses, in the same memory."""
+        """Return the strings that a mask, an index array or a slice selects. They share the buffer."""
         return Strings(self.data, self.starts[selection], self.lengths[selection])
 
     def compact(self) -> Strings:
-        """Return the same strings end to end in memory of their own."""
+        """Return a copy of the strings in a new buffer, where they follow each other without gaps."""
         starts = np.cumsum(self.lengths) - self.lengths
         positions = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - starts, self.lengths)
         return Strings(np.concatenate([self.data[positions], _PADDING]), starts, self.lengths.copy())
 
     def keys(self) -> NDArray[np.uint64]:
-        """Return a hash of each string [n]. Strings of the same length of up to eight bytes have different hashes."""
+        """Return a 64-bit hash of each string [n].
+
+        Different strings of the same length, up to eight bytes, always have different hashes.
+        """
         keys = self.lengths.astype(np.uint64) * GOLDEN
         for number in range(-(-int(self.lengths.max(initial=0)) // _WORD_BYTES)):
             longer = np.flatnonzero(self.lengths > number * _WORD_BYTES)
@@ -68,7 +75,7 @@ class Strings:
         return mix64(keys)
 
     def equal(self, others: Strings) -> NDArray[np.bool_]:
-        """Return where each string equals the one at the same index of `others` [n]."""
+        """Return a mask [n] that tells where a string equals the string at the same index in `others` [n]."""
         same = self.lengths == others.lengths
         for number in range(-(-int(self.lengths.max(initial=0, where=same)) // _WORD_BYTES)):
             longer = np.flatnonzero(same & (self.lengths > number * _WORD_BYTES))
@@ -76,7 +83,7 @@ class Strings:
         return same
 
     def are_ascii(self) -> NDArray[np.bool_]:
-        """Return which strings [n] have no byte above 127."""
+        """Return a mask [n] of the strings that have no byte above 127."""
         ascii_only = np.ones(len(self), np.bool_)
         for number in range(-(-int(self.lengths.max(initial=0)) // _WORD_BYTES)):
             longer = np.flatnonzero(self.lengths > number * _WORD_BYTES)
@@ -84,7 +91,7 @@ class Strings:
         return ascii_only
 
     def one_of(self, strings: Iterable[str]) -> NDArray[np.bool_]:
-        """Return which strings [n] are among a few others."""
+        """Return a mask [n] of the strings that equal one of the given strings, which should be few."""
         is_among = np.zeros(len(self), np.bool_)
         for string in strings:
             one = Strings.of([string.encode()])
@@ -92,22 +99,25 @@ class Strings:
         return is_among
 
     def _words(self, number: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return bytes 8 * number to 8 * number + 7 of each chosen string, 0 after its end, as one word."""
+        """Return eight bytes of each string in `places`, from byte 8 * number on, as one little-endian word.
+
+        Bytes after the end of a string are 0.
+        """
         words: NDArray[np.uint64] = np.ndarray((len(self.data) - _WORD_BYTES + 1,), "<u8", self.data, strides=(1,))
         num_bytes = np.clip(self.lengths[places] - number * _WORD_BYTES, 0, _WORD_BYTES)
         return words[self.starts[places] + number * _WORD_BYTES] & _OWN_MASKS[num_bytes]
 
 
 def end_in_point_zero(texts: Strings) -> NDArray[np.bool_]:
-    """Return which strings [n] are .0 after something else."""
+    """Return a mask [n] of the strings that end in .0 and have at least one byte before it."""
     ends = texts.starts + texts.lengths
     return (texts.lengths > 2) & (texts.data[ends - 2] == ord(".")) & (texts.data[ends - 1] == ord("0"))
 
 
 def are_whole(texts: Strings, has_point: bool) -> NDArray[np.bool_]:
-    """Return which strings [n] are whole numbers of up to 15 digits, written as 7.0 (`has_point`) or as 7.
+    """Return a mask [n] of the strings that are whole numbers in the form 7.0 (with `has_point`) or 7 (without).
 
-    A longer one may have lost digits on its way through a float.
+    Only numbers of up to 15 digits count, because a float may not represent longer numbers exactly.
     """
     lasts = texts.data[texts.starts + texts.lengths - 1] - np.uint8(ord("0"))
     are_whole = (texts.lengths > 0) & (lasts <= 9) & (end_in_point_zero(texts) == has_point)
@@ -117,7 +127,7 @@ def are_whole(texts: Strings, has_point: bool) -> NDArray[np.bool_]:
 
 
 def with_whole_numbers(texts: Strings, has_point: bool) -> Strings:
-    """Return strings [n] with whole numbers written as 7.0 (`has_point`) or as 7."""
+    """Return strings [n] in which whole numbers are rewritten in the form 7.0 (with `has_point`) or 7 (without)."""
     changed = are_whole(texts, not has_point)
     if not has_point:
         return Strings(texts.data, texts.starts, texts.lengths - 2 * changed)
@@ -129,7 +139,7 @@ def with_whole_numbers(texts: Strings, has_point: bool) -> Strings:
 def trim_blanks(
     data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return starts and ends of texts without the blanks before and after them."""
+    """Return the start and end offsets of texts without the blanks at their beginning and end."""
     starts, ends = starts.copy(), ends.copy()
     for edges, step in ((starts, 1), (ends, -1)):
         at = 0 if step > 0 else -1

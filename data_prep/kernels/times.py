@@ -1,4 +1,4 @@
-"""Times of cells as milliseconds since 1970 (UTC), and the time zones that columns may be in."""
+"""Parse the times in cells to milliseconds since 1970 (UTC), and convert times between time zones."""
 
 from __future__ import annotations
 
@@ -15,48 +15,51 @@ from numpy.typing import NDArray
 
 from data_prep.options.time_forms import ISO, LIKELY_SECONDS, MONTHS, SECONDS, UNITS, time_pattern
 
-# Of cells [n]: their values, which of them are present, and which are good.
+# Result of parsing cells [n]: their values, a mask of the cells that are present, and a mask of the good cells.
 Parsed: TypeAlias = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]
 
-FIRST_TIME, LAST_TIME = -62_135_596_800_000, 253_402_300_799_999  # milliseconds of the years 1 to 9999
+# First and last millisecond of the years 1 to 9999, counted from 1970.
+FIRST_TIME, LAST_TIME = -62_135_596_800_000, 253_402_300_799_999
 _NUMBER = re.compile(rb"(-?)([0-9]{1,19})(?:\.([0-9]{0,18}))?(?:[eE]([-+]?[0-9]{1,2}))?")
-_NUMBER_DIGITS = 19  # the most that a number may have; they always fit in 64 bits
-_LIKELY = range(LIKELY_SECONDS.start * 1000, LIKELY_SECONDS.stop * 1000)  # milliseconds
-# The changes of a zone's clock are looked up from 1850 to 2100, at steps in which no zone changes it twice.
+_NUMBER_DIGITS = 19  # Maximum number of digits of a number. A number of 19 digits always fits in 64 bits.
+_LIKELY = range(LIKELY_SECONDS.start * 1000, LIKELY_SECONDS.stop * 1000)  # Likely times in milliseconds since 1970.
+# Changes of a zone's clock are searched from 1850 to 2100 in steps of three days (in seconds). No zone changes its
+# clock twice within a step.
 _FIRST_CHANGE, _LAST_CHANGE, _STEP = -3_786_912_000, 4_102_444_800, 3 * 86_400
 
 
 @dataclass(frozen=True)
 class ZoneTable:
-    """The clock of a time zone [k changes]: each offset holds until the next one starts."""
+    """The offsets of a time zone's clock from UTC. Each offset is valid until the next one starts."""
 
-    starts: NDArray[np.int64]  # milliseconds since 1970, UTC; the first is the smallest int64
-    offsets: NDArray[np.int64]  # milliseconds by which the clock is ahead of UTC
+    starts: NDArray[np.int64]  # Start of each offset in milliseconds since 1970, UTC. The first is the smallest int64.
+    offsets: NDArray[np.int64]  # Milliseconds by which the clock is ahead of UTC.
 
     @functools.cached_property
     def local_starts(self) -> NDArray[np.int64]:
-        """The same by the zone's own clock.
+        """Start of each offset by the zone's own clock, in milliseconds.
 
-        When it is set back, the doubled hour is the first of the two. When it is set forward, times in the hour that
-        is left out are read by the offset before it. Both are what `zoneinfo` does (fold=0 of PEP 495).
+        When the clock is set back, an hour occurs twice, and its times are taken as the first of the two hours. When
+        the clock is set forward, an hour is skipped, and its times are read with the offset before the change. Both
+        rules are those of `zoneinfo` (fold=0 of PEP 495).
         """
         changes = self.starts[1:] + np.maximum(self.offsets[1:], self.offsets[:-1])
         return np.concatenate([self.starts[:1], changes])
 
     def to_utc(self, local: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return times by the zone's clock as times in UTC."""
+        """Convert times by the zone's clock to UTC, both in milliseconds since 1970."""
         return local - self.offsets[np.searchsorted(self.local_starts, local, side="right") - 1]
 
     def to_local(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return times in UTC as times by the zone's clock."""
+        """Convert times in UTC to the zone's clock, both in milliseconds since 1970."""
         return times + self.offsets[np.searchsorted(self.starts, times, side="right") - 1]
 
 
 @functools.lru_cache(maxsize=16)
 def zone_table(name: str) -> ZoneTable:
-    """Return the clock of an IANA time zone such as Europe/Berlin, of UTC for "".
+    """Return the offsets of an IANA time zone such as Europe/Berlin, or of UTC for "".
 
-    Before 1850 and after 2100 the first and the last offset hold. Raises KeyError or ValueError for an unknown zone.
+    Before 1850 and after 2100 the first and the last offset are used. Raise KeyError or ValueError for an unknown zone.
     """
     starts, offsets = [np.iinfo(np.int64).min], [0]
     if name:
@@ -81,11 +84,12 @@ def zone_table(name: str) -> ZoneTable:
 
 
 def parse_times(cells: Sequence[bytes], form: str, zone: str) -> Parsed:
-    """Parse cells [n] that are not empty, one at a time. Good ones hold a time of the years 1 to 9999 or no time.
+    """Parse non-empty cells [n] as times, one at a time.
 
-    `form` is one of LogFormat.timestamps, and `zone` the time zone of cells that name none.
+    A cell is good if it has a time of the years 1 to 9999, or 0 or -1, which mean that there is no time. `form` is a
+    value of LogFormat.timestamps. `zone` is the time zone of cells that do not name one.
     """
-    time_of = {cell: _time_of(cell, form) for cell in set(cells)}  # the same few come again and again
+    time_of = {cell: _time_of(cell, form) for cell in set(cells)}  # Each distinct cell is parsed once.
     times = np.array([time_of[cell].milliseconds for cell in cells], np.int64)
     are_local = np.array([time_of[cell].is_local for cell in cells], np.bool_)
     times[are_local] = zone_table(zone).to_utc(times[are_local])
@@ -94,7 +98,7 @@ def parse_times(cells: Sequence[bytes], form: str, zone: str) -> Parsed:
 
 
 def parse_whole_numbers(numbers: NDArray[np.int64], form: str) -> Parsed:
-    """Return the times of whole numbers [n] in a unit since 1970, as `parse_times` does."""
+    """Convert whole numbers [n] since 1970, in the unit `form`, to times. The result has the form of `parse_times`."""
     unit, power = 10 ** abs(UNITS[form]), UNITS[form]
     within = np.clip(numbers, FIRST_TIME // unit - 1, LAST_TIME // unit + 1)
     times = within * unit if power > 0 else numbers // unit
@@ -104,7 +108,7 @@ def parse_whole_numbers(numbers: NDArray[np.int64], form: str) -> Parsed:
 
 class _Time(NamedTuple):
     milliseconds: int
-    is_local: bool = False  # by the clock of the column's zone
+    is_local: bool = False  # The time is by the clock of the column's time zone, not UTC.
 
 
 _NO_TIME, _BAD = _Time(0), _Time(LAST_TIME + 1)
@@ -131,7 +135,8 @@ def _time_of(cell: bytes, form: str) -> _Time:
         if not 1 <= numbers["I"] <= 12:
             return _BAD
         numbers["H"] = numbers["I"] % 12 + 12 * (half == b"pm")
-    year = numbers["Y"] if "Y" in numbers else numbers["y"] + (1900 if numbers["y"] >= 69 else 2000)  # as in POSIX
+    # POSIX defines that years of two digits from 69 on are in the 20th century.
+    year = numbers["Y"] if "Y" in numbers else numbers["y"] + (1900 if numbers["y"] >= 69 else 2000)
     hour, minute, second = (numbers.get(code, 0) for code in "HMS")
     try:
         moment = datetime(year, numbers["m"], numbers["d"], hour, minute, second, tzinfo=UTC)
@@ -144,15 +149,16 @@ def _time_of(cell: bytes, form: str) -> _Time:
 
 
 def _time_of_number(number: re.Match[bytes], form: str) -> _Time:
-    """Return the time of a decimal number since 1970, rounded down to milliseconds.
+    """Convert a decimal number since 1970 to a time, rounded down to milliseconds.
 
-    Of the form iso, the unit is the first one, from seconds to nanoseconds, in which the number is before 2100.
+    With the form iso, the unit is guessed: it is the first unit, from seconds to nanoseconds, in which the number is a
+    time before 2100.
     """
     sign, whole, fraction, exponent = number.groups(default=b"")
     if len(whole + fraction) > _NUMBER_DIGITS:
         return _BAD
     digits, power = int(sign + whole + fraction), int(exponent or 0) - len(fraction)
-    if digits == 0 or (power <= 0 and digits == -(10**-power)):  # 0 and -1, by which logs say that there is no time
+    if digits == 0 or (power <= 0 and digits == -(10**-power)):  # In logs, 0 and -1 mean that there is no time.
         return _NO_TIME
 
     def time_in(unit: int) -> int:
@@ -164,14 +170,18 @@ def _time_of_number(number: re.Match[bytes], form: str) -> _Time:
     else:
         unit = next((unit for unit in UNITS.values() if time_in(unit) < _LIKELY.stop), 0)
         time = time_in(unit)
-        # Seconds before 1989 may be times of another unit, as may numbers below 0.
+        # A number of seconds before 1989 or below 0 may be a time in another unit, so it is bad.
         if digits < 0 or time >= _LIKELY.stop or (unit == UNITS[SECONDS] and time < _LIKELY.start):
             return _BAD
     return _Time(time) if FIRST_TIME <= time <= LAST_TIME else _BAD
 
 
 def are_in_range(times: NDArray[np.int64], form: str) -> NDArray[np.bool_]:
-    """Return which times [n] are of the years 1 to 9999, and not likely ones in a coarser unit than their column's."""
+    """Return a mask [n] of the times that are valid in a column of the given form.
+
+    A time must be in the years 1 to 9999. Its number must not be a likely time in a coarser unit, such as seconds in a
+    column of milliseconds.
+    """
     good = (times >= FIRST_TIME) & (times <= LAST_TIME)
     for coarser in range(1, 2 - UNITS.get(form, 3) // 3):
         good &= (times < _LIKELY.start // 1000**coarser) | (times >= _LIKELY.stop // 1000**coarser)

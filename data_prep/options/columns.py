@@ -1,4 +1,7 @@
-"""Categorical fields of a prepared folder, made from hex values, text, lists, buckets of integers, or crosses."""
+"""Derive the categorical columns of a prepared folder from the columns of the log.
+
+They hold hex values, text, lists, hours and weekdays of timestamps, buckets of integers, or crosses of columns.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +15,36 @@ from typing import Literal, NamedTuple
 from data_prep.options.kinds import TEXT_KINDS, Kind
 from data_prep.options.log_format import TIME_FEATURES, LogFormat
 
-USUAL_COMBINATIONS = 100  # of several lists that are crossed, unless one of them is longer, or the length is set
+# Upper bound of the default `max_length` of a cross of several lists, unless one of the lists is longer.
+USUAL_COMBINATIONS = 100
 
 
 @dataclass(frozen=True)
 class CategoricalColumn:
-    """A categorical field: a column of `ids`, or several for a list."""
+    """A categorical column: one id per row, or `max_length` ids per row for a list."""
 
     name: str
     kind: Kind | Literal["hour", "weekday", "bucket", "present", "cross"]
-    # Index of its vocabulary among those of text (texts, then crosses), or of numbers (hex values, features of each
-    # timestamp, then buckets).
+    # Index of the column's vocabulary among the text vocabularies (texts, then crosses), or among the integer
+    # vocabularies (hex values, then features of each timestamp, then buckets).
     place: int
-    source: str = ""  # the column of the log that it is made of; "" for a cross
-    cross: tuple[str, ...] = ()  # the crossed columns
-    shares: str = ""  # the column whose vocabulary this one has
-    is_list: bool = False  # several values in a row: a column of kind list, or a cross with one
-    max_length: int = 1  # columns of `ids`
-    pool: Literal["mean", "sum"] = "mean"
-    timezone: str = ""  # of an hour or a weekday; "" for UTC
+    source: str = ""  # Name of the log's column that this column is derived from, or "" for a cross.
+    cross: tuple[str, ...] = ()  # Names of the crossed columns.
+    shares: str = ""  # Name of the column whose vocabulary this column uses, or "" for one of its own.
+    is_list: bool = False  # A row has several values: the column is of kind list, or a cross with such a column.
+    max_length: int = 1  # Number of ids per row.
+    pool: Literal["mean", "sum"] = "mean"  # How the model combines the embedding rows of a list.
+    timezone: str = ""  # Time zone of an hour or a weekday, or "" for UTC.
 
     @functools.cached_property
     def is_text(self) -> bool:
-        """True if values are strings, not numbers."""
+        """True if the values are strings, False if they are integers."""
         return self.kind == "cross" or self.kind in TEXT_KINDS
 
 
 @dataclass(frozen=True)
 class EncodingOptions:
-    """The options of a preparation by which rows are encoded, there and when they are scored."""
+    """The options that decide how a row is encoded. Scoring needs the same options as the preparation."""
 
     data: LogFormat = field(default_factory=LogFormat)
     integer_buckets: bool = False
@@ -48,12 +52,13 @@ class EncodingOptions:
     field_max_length: dict[str, int] = field(default_factory=dict)
     kernels: Literal["auto", "native", "numpy"] = "auto"
 
-    @functools.cached_property  # a row in a service would spend most of its time here
+    # Cached because the serving of a single row would spend most of its time here.
+    @functools.cached_property
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
-        """The log's columns in order, then the features of each timestamp, buckets if asked for, and crosses.
+        """All categorical columns: columns of the log in order, features of timestamps, buckets, then crosses.
 
-        Without any of them there is one that says whether the first number of a row is missing.
-        Raises ValueError for two of one name, crosses aside.
+        If there is none of these, the only column tells whether the first numeric field of a row is present. Raise
+        ValueError if two columns other than crosses have the same name.
         """
         data = self.data
         own_texts = [name for name in data.text_fields if name not in data.shares]
@@ -76,7 +81,8 @@ class EncodingOptions:
         if self.integer_buckets:
             integers = data.integer_fields
             columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(places), name) for name in integers]
-        if not columns:  # a model needs one: whether the first number is there
+        # A model needs at least one categorical column.
+        if not columns:
             name = data.numeric_fields[0]
             columns.append(CategoricalColumn(f"{name}_present", "present", next(places), name))
         check_names([column.name for column in columns])
@@ -88,38 +94,42 @@ class EncodingOptions:
 
     @functools.cached_property
     def vocabularies(self) -> tuple[CategoricalColumn, ...]:
-        """The categorical columns with a vocabulary of their own, which others may share."""
+        """Categorical columns that have a vocabulary of their own. Other columns may share it."""
         return tuple(column for column in self.categorical_columns if not column.shares)
 
     def without_label(self) -> EncodingOptions:
-        """Return the options for rows to score, which need no label."""
+        """Return a copy of the options for rows to score, which need no label."""
         return replace(self, data=replace(self.data, label="optional"))
 
 
 class NumberGroup(NamedTuple):
-    """Categorical columns of numbers that are made in the same way."""
+    """A group of categorical columns with integer values that are derived from the log in the same way."""
 
     kind: str
     timezone: str
-    sources: tuple[str, ...]  # the columns of the log that they are made of
+    sources: tuple[str, ...]  # Names of the log's columns that the group is derived from.
 
 
 def number_groups(columns: Sequence[CategoricalColumn]) -> list[NumberGroup]:
-    """Return the columns of numbers, in order, as groups."""
+    """Group the columns with integer values. Only neighbours are grouped, so the order of the columns stays."""
     numbers = (column for column in columns if not column.is_text)
     alike = itertools.groupby(numbers, lambda column: (column.kind, column.timezone))
     return [NumberGroup(*key, tuple(column.source for column in of_kind)) for key, of_kind in alike]
 
 
 def cross_name(parts: Sequence[str]) -> str:
-    """Return the name of a cross of these columns. `kernels.crosses` writes its values in the same way."""
+    """Return the name of the cross of these columns. `kernels.crosses` joins the values of a cross in the same way."""
     return "*".join(parts)
 
 
 def _cross(
     crossed: Sequence[CategoricalColumn], parts: tuple[str, ...], place: int, max_lengths: Mapping[str, int]
 ) -> CategoricalColumn:
-    """Return the cross of these columns: with a list among them, a list of the combinations of their values."""
+    """Return the column that crosses the columns `crossed`, whose names are `parts`.
+
+    If one of them is a list, the cross is a list of the combinations of their values. `max_lengths` holds the lengths
+    that the settings give, by name of the cross.
+    """
     column = CategoricalColumn(cross_name(parts), "cross", place, cross=parts)
     lists = [part for part in crossed if part.is_list]
     if not lists:
@@ -134,7 +144,7 @@ def _cross(
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise ValueError for two fields of one name: weights and ids of a model follow the names."""
+    """Raise ValueError if two fields have the same name, since a model finds its ids and weights by name."""
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         raise ValueError(
             f"columns: {twice[0]!r} is a column, and the name of a field that another column gives; rename the column"

@@ -1,4 +1,4 @@
-"""The workers of a pass over a log, as the command line names them."""
+"""Name the kinds of workers that can run a pass over a log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ EXECUTORS: tuple[ExecutorKind, ...] = get_args(ExecutorKind)
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """The kind of executor. `scheduler` is the address of a Dask cluster. None starts one on this machine."""
+    """The kind of workers, as the options `--executor` and `--scheduler` give it.
+
+    `scheduler` is the address of a Dask cluster. With None, kind "dask" starts a cluster on this machine. Raise
+    ValueError if another kind has a scheduler.
+    """
 
     kind: ExecutorKind = "processes"
     scheduler: str | None = None

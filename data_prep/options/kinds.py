@@ -1,4 +1,4 @@
-"""The kinds of a log's columns, and what every stage has to know of each."""
+"""Define the kinds of a log's columns, and for each kind the properties that all stages need."""
 
 from __future__ import annotations
 
@@ -17,23 +17,31 @@ _NUMBERS = ("BOOL", *_INTEGERS, "FP32", "FP64")
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """All that is known of a kind of column. The defaults are those of text."""
+    """The properties of a kind of column. The defaults are those of a kind whose cells are text.
 
-    role: Literal["", "numeric", "categorical"] = ""  # of the field that it is; "" for a column that is none
-    # The array that the native parser writes its cells into, of those of LogKernelsRows: "" if it has one of its own.
+    A "table" is a Parquet file, JSON file or data frame, whose columns have types.
+    """
+
+    # Role of the column as an input of the model, or "" if the model does not see it.
+    role: Literal["", "numeric", "categorical"] = ""
+    # Array of LogKernelsRows that the native parser writes the cells to, or "" if the kind has its own array.
     array: Literal["", "integers", "values", "floats", "times", "strings"] = ""
-    native: str = ""  # its name in LogKernelsKind; "" for its own name
-    reason: str = "categorical"  # to reject a line for a cell that is no good one
-    booleans: tuple[str, ...] = ("1", "0")  # the cells of true and false; () if a table must not hold them
-    has_hex_digits: bool = False  # whole numbers of a table are written as eight hex digits
-    is_exact: bool = False  # another number in its digits is another value, as of an id
-    keeps_zeros: bool = False  # decimals of a table keep the zeros at their end, as 1.50 does
-    arrow: tuple[str, ...] = ()  # of a table besides texts and numbers: times (all), moments (with a date), lists
-    value: Callable[[str], Any] = str  # a cell that is not missing, as Python has it
-    datatype: str = "BYTES"  # of its tensor in a V2 request
-    datatypes: tuple[str, ...] = ("BYTES", *_NUMBERS)  # of tensors that are taken
-    made_up: Callable[[int], str] = "outside-{}".format  # a cell from any number; if values are numbers, that value's
-    json_schema: Mapping[str, Any] = field(default_factory=_ANY_VALUE.copy)  # of a value in a JSON request
+    native: str = ""  # Name of the kind in LogKernelsKind, or "" if it is the same name.
+    reason: str = "categorical"  # Reason that is recorded if a bad cell of this kind rejects a line.
+    # Cells that stand for true and false in a table, or () if a table must not have booleans in such a column.
+    booleans: tuple[str, ...] = ("1", "0")
+    has_hex_digits: bool = False  # Whole numbers of a table are written as eight hex digits.
+    is_exact: bool = False  # Numbers that differ in any digit are different values, as in ids. No digit may be lost.
+    keeps_zeros: bool = False  # Decimals of a table keep trailing zeros, as in 1.50.
+    # Types that a table may have besides text and numbers: times (all types), moments (types with a date), lists.
+    arrow: tuple[str, ...] = ()
+    value: Callable[[str], Any] = str  # Converts a cell that is not missing to a Python value.
+    datatype: str = "BYTES"  # Type that a V2 inference service declares for the column's tensor.
+    datatypes: tuple[str, ...] = ("BYTES", *_NUMBERS)  # Types of tensors that a V2 request may have.
+    # Makes a cell from any number. If the values of the kind are integers, the cell stands for this number.
+    made_up: Callable[[int], str] = "outside-{}".format
+    # JSON schema of the column's value in a request.
+    json_schema: Mapping[str, Any] = field(default_factory=_ANY_VALUE.copy)
 
 
 KINDS: dict[Kind, ColumnKind] = {
@@ -63,7 +71,7 @@ KINDS: dict[Kind, ColumnKind] = {
         booleans=(),
         has_hex_digits=True,
         is_exact=True,
-        datatypes=("BYTES", "INT32", "UINT32", "INT64"),  # others have no form of eight hex digits
+        datatypes=("BYTES", "INT32", "UINT32", "INT64"),  # Other types cannot be written as eight hex digits.
         made_up="{:08x}".format,
         json_schema={"type": ["string", "null"], "pattern": "^[0-9a-f]{8}$"},
     ),
@@ -85,4 +93,4 @@ NUMERIC_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if 
 _CATEGORICAL = {name: kind for name, kind in KINDS.items() if kind.role == "categorical"}
 TEXT_KINDS: tuple[Kind, ...] = tuple(name for name, kind in _CATEGORICAL.items() if kind.array == "strings")
 VALUE_KINDS: tuple[Kind, ...] = tuple(name for name, kind in _CATEGORICAL.items() if kind.array == "values")
-FIELD_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if kind.role)  # that a model sees
+FIELD_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if kind.role)  # Kinds that a model sees.

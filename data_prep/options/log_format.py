@@ -1,6 +1,7 @@
-"""Format of a raw log: its columns in the file's order, and the meaning of its cells. The default is Criteo's.
+"""Describe the format of a raw log: its columns, in the order of the file, and the meaning of its cells.
 
-`configs/data/*.yaml` describe data sets by these keys. In a run's settings they are `prepare.data`.
+The default is Criteo's format. The files `configs/data/*.yaml` describe data sets by the fields of `LogFormat`. In the
+settings of a run, these fields are in the section `prepare.data`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from data_prep.options.kinds import FIELD_KINDS, KINDS, NUMERIC_KINDS, TEXT_KIND
 from data_prep.options.time_forms import SECONDS
 
 TimeFeature = Literal["hour", "weekday", "age"]
-TIME_FEATURES: dict[TimeFeature, str] = {"hour": "_hour", "weekday": "_weekday", "age": "_age_days"}  # ends of names
+# Suffix of the name of each feature that is derived from a timestamp column.
+TIME_FEATURES: dict[TimeFeature, str] = {"hour": "_hour", "weekday": "_weekday", "age": "_age_days"}
 AGE = TIME_FEATURES["age"]
 RELATIONS = (">=", "<=", "==", ">", "<")
 RULE = re.compile(rf"\s*({'|'.join(RELATIONS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}})?)\s*")
-# True and false, as logs have them.
+# Pairs of texts that stand for true and false in logs.
 BOOLEANS: tuple[tuple[str, str], ...] = (
     ("true", "false"),
     ("True", "False"),
@@ -34,8 +36,8 @@ INEXACT = (
     "whole numbers so large are not exact as floats, so that several ids become one (a missing cell makes floats of "
     "integers): give integers, of pandas type Int64, or texts"
 )
-REST = "rest"  # of the label's cells: all that are not the other ones
-MAX_LIST_LENGTH = 1_000  # each row has room for as many ids
+REST = "rest"  # Value of `clicked` or `not_clicked` that stands for all cells that the other setting does not list.
+MAX_LIST_LENGTH = 1_000  # Upper bound of a list's `max_length`. Every row takes memory for as many ids.
 
 
 def _criteo_columns() -> dict[str, Kind]:
@@ -46,113 +48,117 @@ def _criteo_columns() -> dict[str, Kind]:
 
 @dataclass(frozen=True)
 class ListForm:
-    """A column of kind list: several values in a cell."""
+    """The form of a column of kind list, whose cells have several values."""
 
     separator: str = "|"  # The character between the values.
-    max_length: int = 20  # The most values of a row. Those after them are left out.
-    pool: Literal["mean", "sum"] = "mean"  # How the model joins the embedding rows of the values.
+    max_length: int = 20  # The maximum number of values of a row. Further values are left out.
+    pool: Literal["mean", "sum"] = "mean"  # How the model combines the embedding rows of the values.
 
 
 def _of_kind(*kinds: Kind) -> functools.cached_property[tuple[str, ...]]:
-    """Return a property of `LogFormat` that is computed once: the columns of these kinds."""
+    """Return a cached property of `LogFormat` that lists the columns of the given kinds."""
     return functools.cached_property(lambda log_format: log_format.columns_of_kind(*kinds))
 
 
 @dataclass(frozen=True)
 class LogFormat:
-    """Format of text lines, or of Parquet files with the same columns by name."""
+    """The format of a log of text lines, or of a log of Parquet or JSON files, whose columns are found by name."""
 
-    # The columns with their kinds, in the file's order. data_format.md describes the kinds.
+    # The columns with their kinds, in the order of the file. data_format.md describes the kinds.
     columns: dict[str, Kind] = field(default_factory=_criteo_columns)
     separator: str = "\t"  # The character between the cells of a line.
     header: bool = False  # The first line of every file has the names of the columns.
     # refused: the header must have exactly the described columns in this order. ignored: it may have more columns, in
     # any order.
     others: Literal["refused", "ignored"] = "refused"
-    quotes: bool = False  # Cells may be in double quotes, as in RFC 4180. They cannot contain a line's end.
-    trim: bool = False  # Blanks around a cell, its quotes and a list's value are left out.
+    quotes: bool = False  # Cells may be in double quotes, as in RFC 4180. They cannot contain a line end.
+    trim: bool = False  # Blanks around a cell, around its quotes and around the values of a list are removed.
     # The decimal point of floats, weights and numbers that a rule compares. With ",", 0,5 and 0.5 are the same number.
     decimal: Literal[".", ","] = "."
-    missing: tuple[str, ...] = ()  # Cells that are missing, besides the empty one.
-    # Cells of the label that are a click: a list of them, a rule for numbers such as ">= 4" (or >, <, <=, ==), or rest.
-    # rest: any cell that is neither missing nor one of not_clicked.
+    missing: tuple[str, ...] = ()  # Cells that mean a missing value. The empty cell always does.
+    # Cells of the label that mean a click: a list of cells, a rule for numbers such as ">= 4" (or >, <, <=, ==), or
+    # rest. rest: every cell that is neither missing nor in not_clicked.
     clicked: tuple[str, ...] | str = ("1",)
-    # Cells of the label of a row without a click: a list of them, or rest. With a rule, all other numbers are.
+    # Cells of the label that mean no click: a list of cells, or rest. If clicked is a rule, all other numbers mean no
+    # click.
     not_clicked: tuple[str, ...] | str = ("0",)
     label: Literal["required", "optional"] = "required"  # optional: a row may lack the label, and then has weight 0.
-    lists: dict[str, ListForm] = field(default_factory=dict)  # The separator and the length of each list column.
-    # For a string or list column: the column whose vocabulary it has.
+    lists: dict[str, ListForm] = field(default_factory=dict)  # The form of each list column.
+    # For a string or list column: the column whose vocabulary it shares.
     shares: dict[str, str] = field(default_factory=dict)
     # For each timestamp column: seconds, milliseconds, microseconds or nanoseconds since 1970, iso for ISO 8601, or a
-    # form such as "%Y-%m-%d %H:%M". Without it a column is in seconds.
+    # form such as "%Y-%m-%d %H:%M". The default is seconds.
     timestamps: dict[str, str] = field(default_factory=dict)
     # For a timestamp column: the time zone, such as Europe/Berlin, of its hours and weekdays, and of cells that name
-    # no zone. Without it both are UTC.
+    # no zone. The default is UTC for both.
     timezone: dict[str, str] = field(default_factory=dict)
-    # For each timestamp column: the fields that it becomes, [hour, weekday] if it is not listed. hour and weekday: the
-    # categorical fields NAME_hour and NAME_weekday. age: the numeric field NAME_age_days, days before the newest
-    # training row, 0 for later rows. []: the column only orders rows.
+    # For each timestamp column: the fields that are derived from it, by default [hour, weekday]. hour and weekday: the
+    # categorical fields NAME_hour and NAME_weekday. age: the numeric field NAME_age_days, in days before the newest
+    # training row (0 for later rows). []: the column only orders rows.
     features: dict[str, tuple[TimeFeature, ...]] = field(default_factory=dict)
-    # For a string or list column that a table has as booleans: the texts of true and false, such as [TRUE, FALSE].
-    # Without it they are those of the vocabulary, and 1 and 0 in a new one.
+    # For a string or list column that is boolean in Parquet or JSON: the texts for true and false, such as
+    # [TRUE, FALSE]. The default is the texts in the vocabulary that is used, or 1 and 0 in a new vocabulary.
     booleans: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # String and list columns that have the whole number 7 of a table as 7.0. Without it the vocabulary's values decide.
+    # String and list columns in which the whole number 7 of a Parquet or JSON file is written as 7.0. Columns whose
+    # vocabulary already has such values are added.
     point_zero: tuple[str, ...] = ()
 
-    origin = "prepare.data.columns (--data FILE, which describe proposes)"  # of the columns, in errors
+    origin = "prepare.data.columns (--data FILE, which describe proposes)"  # Source of the columns, for errors.
     key_fields = _of_kind("id")
     numeric_fields = _of_kind(*NUMERIC_KINDS)
-    sized_fields = _of_kind("integer", "float")  # whose numbers are counted by size: all but times
+    sized_fields = _of_kind("integer", "float")  # Numeric fields whose numbers are counted in bins: all except times.
     integer_fields = _of_kind("integer")
     float_fields = _of_kind("float")
     time_fields = _of_kind("timestamp")
     hex_fields = _of_kind("hex32")
-    value_fields = _of_kind(*VALUE_KINDS)  # categorical, kept as numbers
+    value_fields = _of_kind(*VALUE_KINDS)  # Categorical fields whose values are integers.
     text_fields = _of_kind(*TEXT_KINDS)
     list_fields = _of_kind("list")
     categorical_fields = _of_kind(*VALUE_KINDS, *TEXT_KINDS)
 
-    def __hash__(self) -> int:  # the columns are a dictionary, which has none
+    # The generated hash would fail, because `columns` is a dictionary.
+    def __hash__(self) -> int:
         return hash((*self.columns, self.separator))
 
     def __post_init__(self) -> None:
         for name in ("clicked", "not_clicked"):
             cells = getattr(self, name)
             is_rule = name == "clicked" and cells[:1] in tuple("<>=")
-            if isinstance(cells, str) and cells != REST and not is_rule:  # one cell
+            if isinstance(cells, str) and cells != REST and not is_rule:  # A single text is a list of one cell.
                 object.__setattr__(self, name, (cells,))
 
     def texts_of_booleans(self, name: str) -> tuple[str, ...]:
-        """Return the cells of a column for true and false, or () if they are not known."""
+        """Return the texts for true and false in the column `name`, or () if they are not known."""
         if self.columns[name] == "label" and not self.click_rule:
             return self._labels_of_booleans()
         return self.booleans.get(name, KINDS[self.columns[name]].booleans)
 
     def _labels_of_booleans(self) -> tuple[str, ...]:
         clicked, not_clicked, rest = self.label_cells
-        pairs, num_known = (*BOOLEANS, ("1", "-1")), 1 if rest or "" in not_clicked else 2  # of a pair's texts
+        # One text of a pair is enough if the other text is part of the rest, or if no click is an empty cell.
+        pairs, num_known = (*BOOLEANS, ("1", "-1")), 1 if rest or "" in not_clicked else 2
         return next((pair for pair in pairs if len({*pair} & {*clicked, *not_clicked}) >= num_known), ())
 
     def parts_of_time(self, name: str) -> list[Literal["hour", "weekday"]]:
-        """Return the categorical features of a timestamp."""
+        """Return the categorical features that are derived from the timestamp column `name`."""
         features = self.features.get(name, ("hour", "weekday"))
         return [part for part in ("hour", "weekday") if part in features]
 
     def has_age(self, name: str) -> bool:
-        """Return True for a timestamp whose age is a numeric field."""
+        """Return True if the age of the timestamp column `name` is a numeric field."""
         return "age" in self.features.get(name, ())
 
     def list_form(self, name: str) -> ListForm:
-        """Return the form of a column of kind list."""
+        """Return the form of the list column `name`: its entry in `lists`, or the defaults."""
         return self.lists.get(name, ListForm())
 
     def columns_of_kind(self, *kinds: Kind) -> tuple[str, ...]:
-        """Return the columns of these kinds, in the file's order."""
+        """Return the names of the columns of these kinds, in the order of the file."""
         return tuple(name for name, kind in self.columns.items() if kind in kinds)
 
     @functools.cached_property
     def weight(self) -> str:
-        """Name of the column of weights, or ""."""
+        """Name of the column of kind weight, or "" if there is none."""
         return "".join(self.columns_of_kind("weight"))
 
     @property
@@ -161,21 +167,21 @@ class LogFormat:
 
     @functools.cached_property
     def click_rule(self) -> tuple[str, float] | None:
-        """The relation and the number of a rule for the label, or None if clicks are known by their cells."""
+        """Relation and number of the rule in `clicked`, such as (">=", 4.0), or None if `clicked` is not a rule."""
         is_rule = isinstance(self.clicked, str) and self.clicked != REST
         match = RULE.fullmatch(self.clicked) if is_rule else None  # type: ignore[arg-type]
         return (match[1], float(match[2])) if match else None
 
     @property
     def any_label(self) -> str:
-        """A cell that is a good label, for rows whose label is not looked at."""
+        """A valid cell of the label column, for rows whose label does not matter."""
         if self.click_rule:
             return f"{self.click_rule[1]:g}"
         return self.clicked[0] if self.not_clicked == REST else self.not_clicked[0]
 
     @property
     def label_in_words(self) -> str:
-        """The label's column, and which of its cells count as a click."""
+        """Description of the label in words: the name of its column, and the cells that mean a click."""
         if self.click_rule:
             words = f"a number {self.clicked}"
         elif self.clicked == REST:
@@ -186,7 +192,10 @@ class LogFormat:
 
     @property
     def label_cells(self) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-        """The cells of a click and of no click, and which of both the rest is, if one is."""
+        """Cells that mean a click, cells that mean no click, and the meaning of all other cells.
+
+        The last item is "clicked", "not_clicked", or "" if other cells are not allowed. With a rule all are empty.
+        """
         if self.click_rule:
             return (), (), ""
         by_name = {"clicked": self.clicked, "not_clicked": self.not_clicked}
@@ -196,26 +205,29 @@ class LogFormat:
 
     @functools.cached_property
     def blank_row(self) -> dict[str, str]:
-        """The cells of a good row without a value in any field."""
+        """Cells of a valid row in which all fields are missing, by column."""
         return {name: {"label": self.any_label, "weight": "1"}.get(kind, "") for name, kind in self.columns.items()}
 
     @functools.cached_property
     def weight_source(self) -> str:
-        """The column that decides the rows' weights: of kind weight, or an optional label. "" if there is none."""
+        """Name of the column that decides the weights of rows, or "" if rows have no weights.
+
+        It is the column of kind weight or else an optional label, as a row without a label has weight 0.
+        """
         return self.weight or self.label_column * (self.label == "optional")
 
     def time_form(self, name: str) -> str:
-        """Return how a column of kind timestamp is written."""
+        """Return the unit or form in which the times of the timestamp column `name` are written."""
         return self.timestamps.get(name, SECONDS)
 
     @functools.cached_property
     def fields(self) -> list[tuple[str, Kind]]:
-        """Names and kinds of all fields. A vocabulary is for these, whatever the format of a log."""
+        """Names and kinds of all fields. Logs in different formats can share a vocabulary if their fields are equal."""
         return [(name, kind) for name, kind in self.columns.items() if kind in FIELD_KINDS]
 
     @property
     def description(self) -> str:
-        """Description of a line: its columns and the separator."""
+        """Description of a line in words: its number of columns, their names and the separator."""
         between = {"\t": "tabs", ",": "commas", ";": "semicolons", " ": "blanks"}.get(
             self.separator, repr(self.separator)
         )
@@ -226,23 +238,23 @@ class LogFormat:
 
 @dataclass(frozen=True)
 class FormatToScore(LogFormat):
-    """The format of a log to score: it may lack the label, and other columns that change no score."""
+    """The format of a log to score, which may lack the label and other columns that do not affect scores."""
 
-    keep: tuple[str, ...] = ()  # columns that are written beside the scores, described or not
+    keep: tuple[str, ...] = ()  # Columns that are copied to the output beside the scores, even if not described.
 
     origin = "the model"
 
     @classmethod
     def of(cls, log_format: LogFormat, **changes: Any) -> FormatToScore:
-        """Return a format with some fields changed, unchecked."""
+        """Copy `log_format` with some fields changed. The new format is not checked."""
         return cls(**{field.name: getattr(log_format, field.name) for field in fields(log_format)} | changes)
 
 
 def listed(cells: tuple[str, ...] | str) -> str:
-    """Return cells as a list in words."""
+    """Format cells for a message: quoted and separated by commas. A rule or "rest" stays as it is."""
     return cells if isinstance(cells, str) else ", ".join(map(repr, cells))
 
 
-# Reasons to reject a line, by code. 0 is a kept line.
+# Reasons to reject a line, by the parser's code. Code 0 means that the line is kept.
 REASONS = ("", "too long", "columns", "label", "integer", "categorical", "quotes", "weight", "float", "timestamp")
 TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES, WEIGHT, FLOAT, TIMESTAMP = range(1, 10)

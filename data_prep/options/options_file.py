@@ -1,4 +1,4 @@
-"""Options of `prepare` from files and the command line."""
+"""Read the options of a preparation from YAML files and the command line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from common import settings, yaml_settings
 from common.settings import Removed
 from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_as_set
 
-# `app` checks the other sections of the file.
+# Section of a run's YAML file that this module reads. The package `app` checks the other sections.
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
-REMOVED = {  # The settings of the section `prepare` that earlier releases had.
+# Settings of the section `prepare` in earlier releases that were removed.
+REMOVED = {
     "prepare.block_rows": Removed("a MindRecord sample has 1,000 rows"),
     "prepare.missing_indicator": Removed("numeric fields have indicators, but not in prepare.layout=zoo"),
     "prepare.data.archive_member": Removed("the log in a .tar.gz is its file named train; else unpack it"),
@@ -22,9 +23,9 @@ REMOVED = {  # The settings of the section `prepare` that earlier releases had.
 
 
 def read_data(path: Path) -> dict[str, Any]:
-    """Read the log format from a data set's YAML file, without its section `download`.
+    """Read the format of a log from the YAML file of a data set, without the section `download`.
 
-    Raises ValueError if there is none, as it would silently be Criteo's.
+    Raise ValueError if the file has no other content, because the format would then silently be Criteo's.
     """
     data = {key: value for key, value in yaml_settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
     if not data:
@@ -45,9 +46,11 @@ class _Run:
 def read_options(
     yaml_path: Path | None = None, overrides: Iterable[str] = (), data_path: Path | None = None
 ) -> PrepareOptions:
-    """Read the section `prepare` of a run's YAML file, the log format of `data_path`, then `prepare.key=value`.
+    """Combine the options of a preparation from files and the command line. A later source overrides earlier ones.
 
-    Raises ValueError and FileNotFoundError as `yaml_settings.resolve`.
+    The sources are the section `prepare` of a run's YAML file `yaml_path`, the log format in `data_path`, and
+    `overrides` such as `prepare.min_count=2`. Raise FileNotFoundError if a file does not exist, and ValueError if a
+    setting is unknown or has a wrong value.
     """
     run = _Run()
     if yaml_path is not None:
@@ -59,7 +62,10 @@ def read_options(
 
 
 def read_recorded(recorded: Mapping[str, Any], where: str) -> PrepareOptions:
-    """Return the options that a prepared folder records. `where` names their file in errors (ValueError)."""
+    """Return the options that schema.json records. Settings that were removed in a later release are left out.
+
+    Raise ValueError for an unknown option or a wrong value. `where` names the file in the message.
+    """
     plain = {name: value for name, value in recorded.items() if name not in RECORDED}
     sections = {PREPARE_SECTION: plain | {"fields": fields_as_set(recorded)}}
     return settings.merge(_Run(), settings.without_removed(sections, REMOVED), where=where).prepare

@@ -1,4 +1,4 @@
-"""Dataclasses that a program wrote as JSON, read again."""
+"""Restore dataclasses from the JSON that a program wrote."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Plain = TypeVar("Plain")
 
 
 def from_dict(plain: Mapping[str, Any], cls: type[Plain]) -> Plain:
-    """Return the dataclass that a program wrote as JSON. All items of a tuple have the type of its first one.
+    """Restore an object of the dataclass `cls` from its fields as plain values.
 
-    Raises KeyError and TypeError for another class's content. Values are not checked, as `common.settings.convert` does
-    for users.
+    All items of a tuple must have the type that the annotation names first. Values are not checked; for what a user
+    wrote, there is `common.settings.convert`. Raise KeyError or TypeError if the content is that of another class.
     """
     hints = _type_hints(cls)  # type: ignore[arg-type]
     return cls(**{name: _from_plain(value, hints[name]) for name, value in dict(plain).items()})
@@ -27,7 +27,8 @@ _type_hints = functools.cache(typing.get_type_hints)
 
 def _from_plain(value: Any, hint: Any) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType and isinstance(value, list):  # a list is the union's tuple
+    # JSON has no tuples, so a list stands for the tuple among the types of the union.
+    if origin is types.UnionType and isinstance(value, list):
         origin, arguments = tuple, next(typing.get_args(each) for each in arguments if typing.get_origin(each) is tuple)
     if origin is tuple:
         return tuple(_from_plain(item, arguments[0]) for item in value)

@@ -1,4 +1,4 @@
-"""Options of `prepare`: the section `prepare:` of a run's YAML file."""
+"""Define the options of a preparation: the section `prepare` of a run's YAML file."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from data_prep.options.columns import CategoricalColumn, EncodingOptions, cross_
 from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import MAX_LIST_LENGTH, LogFormat
 
-INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no byte of the result
-# The names by which a prepared folder has the options of single fields: a mapping of fields to numbers for each.
+INDECISIVE = ("workers", "memory_limit", "kernels")  # Options that change no byte of the result.
+# Options of single fields: the name in schema.json, where the value maps fields to numbers, and the name that users
+# write in `prepare.fields`.
 RECORDED = {
     "field_min_count": "min_count",
     "field_max_size": "max_size",
     "field_hash_size": "hash_size",
     "field_max_length": "max_length",
 }
-# The rows of a MindRecord sample, which the zoo's layout prescribes. A reader goes by block_rows in schema.json.
+# Number of rows of a MindRecord sample, which the zoo's layout prescribes. Readers use block_rows of schema.json.
 BLOCK_ROWS = ZOO_BLOCK_ROWS = 1_000
-MAX_CROSSED = 4  # fields of a cross
-MOST_OF_A_CROSS = 1 << 24  # values with ids, unless its max_size is set
+MAX_CROSSED = 4  # Maximum number of fields of a cross.
+MOST_OF_A_CROSS = 1 << 24  # Maximum number of values of a cross that get ids, unless its max_size is set.
 SplitFraction = Annotated[float, Bounds(least=0, expected=">= 0 and sum to 1")]
 
 
 @dataclass(frozen=True)
 class FieldOptions(Checked):
-    """What one categorical field has in place of the options for all fields. None: it has theirs."""
+    """Options of a single categorical field, which override the options for all fields. None overrides nothing."""
 
     min_count: Annotated[int | None, Bounds(least=1)] = None
     max_size: Annotated[int | None, Bounds(least=1)] = None
@@ -41,44 +42,50 @@ class FieldOptions(Checked):
 
 @dataclass(frozen=True)
 class PrepareOptions(Checked):
-    """Options that decide the bytes of the prepared folder. The last ones do not (`INDECISIVE`)."""
+    """All options of a preparation. Except for those in `INDECISIVE`, each can change the prepared folder."""
 
-    data: LogFormat = field(default_factory=LogFormat)  # The log's format, as in configs/data/*.yaml.
+    data: LogFormat = field(default_factory=LogFormat)  # The format of the log, as in configs/data/*.yaml.
     # counted: each frequent value has an id. hash: values share oov_buckets ids per field.
     vocabulary: Literal["counted", "hash"] = "counted"
-    min_count: Count = 10  # A value has an id of its own if at least so many training rows have it.
-    # Options of single fields by name, such as {C3: {min_count: 20}}. min_count: as prepare.min_count. max_size: only
-    # so many values have ids, the most frequent ones. hash_size: values are not counted and share so many ids by a
-    # hash. max_length: the most combinations of values that a cross with a list has in a row.
+    # A value gets an id of its own if it occurs in at least this number of training rows.
+    min_count: Count = 10
+    # Options of single fields by name, such as {C3: {min_count: 20}}. min_count: as prepare.min_count. max_size: at
+    # most this number of values get ids, the most frequent ones. hash_size: values are not counted, and a hash maps
+    # them to this number of ids. max_length: the maximum number of combinations that a cross with a list has in a row.
     fields: dict[str, FieldOptions] = field(default_factory=dict)
-    oov_buckets: Count = 1  # The number of ids per field that values without their own share by a hash.
-    # hash: by a hash of the line's number. chronological: the last rows are test and those before them valid, by a
-    # timestamp or, if the log has none, by line. stratified: as hash, but clicks and other rows apart. files: by
-    # valid_files and test_files.
+    oov_buckets: Count = 1  # The number of out-of-vocabulary ids per field. Values without an id share them by a hash.
+    # How rows are assigned to train, valid and test. hash: by a hash of the line number. chronological: the last rows
+    # are test and the rows before them valid, by a timestamp or, if the log has none, by line. stratified: as hash,
+    # but clicks and other rows are split separately. files: by valid_files and test_files.
     split: Literal["hash", "chronological", "stratified", "files"] = "hash"
-    split_by: str = ""  # With split: chronological, the timestamp column that decides if there are several.
-    train_fraction: SplitFraction = 0.8  # The share of the rows in the split train.
-    valid_fraction: SplitFraction = 0.1  # The share of the rows in the split valid.
-    test_fraction: SplitFraction = 0.1  # The share of the rows in the split test.
-    valid_files: tuple[str, ...] = ()  # With split: files, names or globs of the files of valid. The rest is train.
-    test_files: tuple[str, ...] = ()  # With split: files, names or globs of the files of test.
-    seed: Seed = 1  # Decides the split by hash and the order of the training rows.
-    # log1p: sign(x) · ln(1 + |x|). max: x over the training rows' largest. standardize: (x - mean) / standard
-    # deviation. quantile: the rank of x among the training rows, 0 to 1.
+    # With split: chronological, the timestamp column to split by. It is only needed if there are several.
+    split_by: str = ""
+    train_fraction: SplitFraction = 0.8  # The fraction of the rows in the split train.
+    valid_fraction: SplitFraction = 0.1  # The fraction of the rows in the split valid.
+    test_fraction: SplitFraction = 0.1  # The fraction of the rows in the split test.
+    # With split: files, the names or globs of the files in valid. Files that match neither setting are train.
+    valid_files: tuple[str, ...] = ()
+    test_files: tuple[str, ...] = ()  # With split: files, the names or globs of the files in test.
+    seed: Seed = 1  # Seed of the split by hash and of the order of the training rows.
+    # The transform of a number x. log1p: sign(x) · ln(1 + |x|). max: x divided by the largest number in the training
+    # rows. standardize: (x - mean) / standard deviation. quantile: the rank of x among the training rows, 0 to 1.
     numeric_transform: Literal["log1p", "max", "standardize", "quantile"] = "log1p"
     # Each integer field also becomes a categorical field of buckets: floor(ln(x)²) for x > 2, else x itself.
     integer_buckets: bool = False
-    # Each entry adds a categorical field: [C1, C2] becomes C1*C2, whose values are pairs of theirs.
+    # Each entry adds a categorical field: [C1, C2] becomes the field C1*C2, whose values are pairs of a value of C1
+    # and a value of C2.
     crosses: tuple[tuple[str, ...], ...] = ()
-    shuffle_window_rows: Count = 1_000_000  # So many training rows are shuffled together, in memory.
-    # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it, without columns that tell missing numbers.
+    shuffle_window_rows: Count = 1_000_000  # The number of training rows that are shuffled together in memory.
+    # blocks: the files of this project. zoo: files that the Wide&Deep of MindSpore's model zoo can read, which have no
+    # columns that tell missing numbers.
     layout: Literal["blocks", "zoo"] = "blocks"
-    # The preparation fails if more than this share of the lines is rejected.
+    # The preparation fails if more than this fraction of the lines is rejected.
     max_reject_fraction: Annotated[float, Bounds(least=0, most=1, expected="between 0 and 1")] = 0.01
-    # The number of processes. None: one a core, if memory_limit allows.
+    # The number of processes. None: one per core, or fewer if memory_limit requires it.
     workers: Annotated[int | None, Bounds(least=1)] = None
-    memory_limit: str = "4 GiB"  # The memory of all processes together (the sum of their Pss).
-    kernels: Literal["auto", "native", "numpy"] = "auto"  # auto: the native kernels if they are built.
+    memory_limit: str = "4 GiB"  # The maximum memory of all processes together (the sum of their Pss).
+    # native: the kernels in C++. numpy: the slower ones in NumPy. auto: native if they are built.
+    kernels: Literal["auto", "native", "numpy"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,7 +154,7 @@ class PrepareOptions(Checked):
             seen.add(frozenset(parts))
 
     def _instead_of(self, part: str, known: list[str]) -> str:
-        """Return what to write in a cross in place of something that is no categorical field."""
+        """Return advice for a cross in which `part` is not a categorical field. `known` are the categorical fields."""
         if part in self.data.numeric_fields:
             return f"cross the buckets of its numbers: {part}_bucket, with prepare.integer_buckets=true"
         return did_you_mean(part, known)
@@ -170,24 +177,24 @@ class PrepareOptions(Checked):
                 )
 
     def of_fields(self, key: str) -> dict[str, int]:
-        """Return the numbers of one option of single fields, such as `max_size`, by the fields that have one."""
+        """Return the values of one option of `fields`, such as "max_size", for the fields that set it."""
         numbers = {name: getattr(of_field, key) for name, of_field in self.fields.items()}
         return {name: number for name, number in numbers.items() if number is not None}
 
     def is_hashed(self, name: str) -> bool:
-        """Return True if no value of this field has an id of its own, so that none is counted."""
+        """Return True if the values of the field `name` get ids by a hash, so that they need not be counted."""
         return self.vocabulary == "hash" or name in self.of_fields("hash_size")
 
     def num_oov_ids(self, name: str) -> int:
-        """Return the ids of this field for values without one of their own."""
+        """Return the number of out-of-vocabulary ids of the field `name`."""
         return self.of_fields("hash_size").get(name, self.oov_buckets)
 
     def least_count(self, name: str) -> int:
-        """Return the training rows in which a value of this field has to be for an id of its own."""
+        """Return the minimum number of training rows in which a value of the field `name` must occur to get an id."""
         return self.of_fields("min_count").get(name, self.min_count)
 
     def check_cross_size(self, name: str, num_values: int) -> None:
-        """Raise ValueError if so many values of a cross are too many to have ids."""
+        """Raise ValueError if the cross `name` has `num_values` frequent values and these are too many."""
         if name not in self.of_fields("max_size") and num_values > MOST_OF_A_CROSS:
             raise ValueError(
                 f"the cross {name} has at least {num_values:,} values in at least {self.least_count(name)} training "
@@ -198,7 +205,7 @@ class PrepareOptions(Checked):
 
     @property
     def block_rows(self) -> int:
-        """The number of rows of a MindRecord sample."""
+        """Number of rows of a MindRecord sample."""
         return ZOO_BLOCK_ROWS if self.layout == "zoo" else BLOCK_ROWS
 
     @property
@@ -208,7 +215,7 @@ class PrepareOptions(Checked):
 
     @property
     def needs_counting(self) -> bool:
-        """True if anything is fitted to the training rows, which takes a first pass over the log."""
+        """True if a vocabulary or a transform is fitted to the training rows, which takes a first pass over the log."""
         return (
             self.vocabulary == "counted"
             or self.numeric_transform != "log1p"
@@ -217,12 +224,12 @@ class PrepareOptions(Checked):
 
     @property
     def split_time(self) -> str:
-        """The timestamp by which a chronological split goes. "" if it goes by line, or for another split."""
+        """Name of the timestamp column that a chronological split uses, or "" for a split by line or another split."""
         return self.split_by or "".join(self.data.time_fields[:1]) * (self.split == "chronological")
 
     @functools.cached_property
     def encoding(self) -> EncodingOptions:
-        """The options that scoring needs as well."""
+        """The part of the options that decides how a row is encoded."""
         return EncodingOptions(
             self.data, self.integer_buckets, self.crosses, self.of_fields("max_length"), self.kernels
         )
@@ -233,23 +240,24 @@ class PrepareOptions(Checked):
 
     @property
     def vocabularies(self) -> tuple[CategoricalColumn, ...]:
-        """The categorical columns with a vocabulary of their own, which others may share."""
+        """Categorical columns that have a vocabulary of their own. Other columns may share it."""
         return self.encoding.vocabularies
 
     @property
     def num_positions(self) -> int:
-        """P, the columns of `ids`."""
+        """Number of ids of a row, P: one for each categorical column and `max_length` for each list."""
         return sum(column.max_length for column in self.categorical_columns)
 
     def decisive(self) -> dict[str, Any]:
-        """Return the options that decide the result, as plain values, as a prepared folder has them.
+        """Return the options that can change the result, as plain values for schema.json.
 
-        Options of single fields stand under the names of RECORDED. `field_max_length`, which was added later, is left
-        out if it is empty, so that a folder without it keeps the bytes that it had.
+        Options of single fields have the names in RECORDED. `field_max_length` was added in a later release. It is
+        left out if it is empty, so that schema.json keeps the bytes that earlier releases wrote.
         """
         recorded = {name: self.of_fields(key) for name, key in RECORDED.items()}
         plain: dict[str, Any] = {}
-        for name, value in settings.as_dict(self).items():  # in this order since the first release
+        # The order of the options in schema.json has been the same since the first release.
+        for name, value in settings.as_dict(self).items():
             if name == "fields":
                 plain |= {name: numbers for name, numbers in recorded.items() if name != "field_max_length"}
             elif name not in INDECISIVE:
@@ -264,7 +272,7 @@ class PrepareOptions(Checked):
 
 
 def fields_as_set(recorded: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return the setting `fields` of a prepared folder from its recorded options (`PrepareOptions.decisive`)."""
+    """Convert recorded options (see `PrepareOptions.decisive`) back to the value of the setting `prepare.fields`."""
     of_fields: dict[str, dict[str, int]] = {}
     for name, key in RECORDED.items():
         for field_name, number in recorded.get(name, {}).items():
@@ -273,7 +281,7 @@ def fields_as_set(recorded: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes of "4 GiB", "512MiB" or plain "1000000". Raises ValueError."""
+    """Convert a size such as "4 GiB", "512MiB" or "1000000" to bytes. Raise ValueError for any other text."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)?\s*", text)
     if match is None:
         raise ValueError(f"memory_limit must be a size such as '4 GiB' or '512 MiB'; found {text!r}")

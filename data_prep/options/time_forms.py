@@ -1,4 +1,4 @@
-"""The ways in which a log writes times: numbers since 1970, ISO 8601, or a form with codes such as %Y."""
+"""Describe how a log writes times: as a number since 1970, as ISO 8601, or in a form with codes such as %Y."""
 
 from __future__ import annotations
 
@@ -7,43 +7,48 @@ import re
 from datetime import datetime, timedelta
 
 SECONDS, ISO = "seconds", "iso"
-# Units of numbers since 1970, with the power of ten by which one is longer than a millisecond.
+# Units of a number since 1970. A unit is 10 to the given power milliseconds.
 UNITS = {SECONDS: 3, "milliseconds": 0, "microseconds": -3, "nanoseconds": -6}
-# Times that logs are likely to have, in seconds: 1989 to 2099. A number that is such a time in a coarser unit than its
-# column's is rejected: it would be a time of early 1970, while seconds in place of milliseconds are a common slip.
+# Times that are likely in logs, in seconds since 1970: the years 1989 to 2099. If a number is such a time in a coarser
+# unit than that of its column, its line is rejected. In the column's unit the number would be a time of early 1970,
+# while seconds in place of milliseconds are a common slip.
 LIKELY_SECONDS = range(600_000_000, 4_100_000_000)
 MONTHS: tuple[str, ...] = ("january", "february", "march", "april", "may", "june", "july")
 MONTHS += ("august", "september", "october", "november", "december")
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-# The patterns of a form's codes. Parts of two digits may have one digit, or a blank in place of their zero, where no
-# digit can stand beside them: see `time_pattern`.
+# Regular expressions of the names of months and weekdays, which may be cut to three letters.
 _NAMES = {
     code: "(?i:" + "|".join(f"{name[:3]}(?:{name[3:]})?+" for name in names) + ")"
     for code, names in (("b", MONTHS), ("a", WEEKDAYS))
 }
 _ZONE = "(?:Z|UTC|GMT|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?+)"
+# Regular expression of each code of a form. `time_pattern` also allows some codes to have a digit less.
 TIME_CODES = {"Y": "[0-9]{4}", "y": "[0-9]{2}", "f": "[0-9]{1,9}+", **dict.fromkeys("mdHIMS", "[0-9]{2}")}
 TIME_CODES |= {**_NAMES, "p": "[aApP][mM]", "z": _ZONE}
 _WITHOUT_ZERO = "(?:[0-9]{1,2}+| [0-9])"
-_DIGITS = "[0-9]|%[^abpz]"  # a part of a form that may be digits
+_DIGITS = "[0-9]|%[^abpz]"  # Matches an element of a form that stands for digits: a digit or a code of numbers.
 
 
 def time_range(form: str) -> tuple[int, int]:
-    """Return the first and the last millisecond since 1970 of the years that a form can give."""
+    """Return the first and the last time that a form can express, in milliseconds since 1970.
+
+    These are the years 1 to 9999, or 1969 to 2068 for a form with a year of two digits.
+    """
     return (-31_536_000_000, 3_124_223_999_999) if "%y" in form else (-62_135_596_800_000, 253_402_300_799_999)
 
 
 def has_zone(form: str) -> bool:
-    """Return True if cells of this form say where on Earth their clock is, or may say it."""
+    """Return True if a cell of this form determines a time independently of a time zone, or may contain a zone."""
     return form == ISO or form in UNITS or "%z" in form
 
 
 @functools.lru_cache(maxsize=64)
 def time_pattern(form: str) -> re.Pattern[bytes]:
-    """Return the pattern of a form of times that is not a unit: its codes become groups with their letters as names.
+    """Return a regular expression for cells of a form that is not a unit. Each code becomes a group of its name.
 
-    A part of two digits may be one digit long if no digit can stand beside it, as in 1/2/2014, but not in 20140102.
-    The fraction in %S.%f, %S,%f or %S%f may be missing, with its mark.
+    A code of two digits also matches one digit, or a blank and a digit, unless its neighbour stands for digits. So
+    1/2/2014 matches a form with slashes, but 20140102 needs all digits. The fraction in %S.%f, %S,%f or %S%f may be
+    missing, together with its point or comma.
     """
     if form != ISO:
         return re.compile(_pattern(form).encode())
@@ -66,7 +71,10 @@ def _pattern(form: str) -> str:
 
 
 def time_text(milliseconds: int, form: str) -> str:
-    """Return a time since 1970 (UTC) as a cell. A time that the form cannot write becomes a bad cell."""
+    """Write a time in milliseconds since 1970 (UTC) as a cell of the given form.
+
+    A time that the form cannot express becomes a cell that the parser rejects.
+    """
     if form in UNITS:
         power = UNITS[form]
         return str(milliseconds * 10**-power if power < 0 else milliseconds // 10**power)
@@ -75,7 +83,8 @@ def time_text(milliseconds: int, form: str) -> str:
         return f"{milliseconds} ms"
     moment = datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)
     form = "%Y-%m-%d %H:%M:%S.%fZ" if form == ISO else form
-    # strftime writes names of months and days in the language of the machine, and years before 1000 without zeros.
+    # These codes are not left to strftime, because it writes names of months and days in the language of the machine,
+    # and years before 1000 without leading zeros.
     for code, text in (
         ("%Y", f"{moment.year:04}"),
         ("%f", f"{milliseconds % 1000:03}"),

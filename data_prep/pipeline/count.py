@@ -1,6 +1,6 @@
-"""Statistics of the training rows: workers count a chunk each, `count_log` adds the counts up.
+"""Count the training rows of a log. Each worker counts one chunk at a time, and `count_log` adds up the results.
 
-Workers import this file, so it imports neither pyarrow nor tqdm: they cost each worker memory and start-up time.
+Workers import this file. It imports neither pyarrow nor tqdm, because they cost each worker memory and start-up time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def new_statistics(options: PrepareOptions, work_dir: WorkDir, num_workers: int) -> LogStatistics:
-    """Return empty statistics. Their counts may take the memory that `memory_limit` leaves them."""
+    """Return empty statistics whose counts stay within their share of the memory limit."""
     return LogStatistics(
         options, work_dir.work_folder, memory_limit.counts_bytes(options, num_workers, work_dir.chunk_bytes)
     )
@@ -49,7 +49,10 @@ def count_log(
     folder: Path,
     base: BaseVocabulary | None = None,
 ) -> None:
-    """First pass over the log: fill `statistics` and write rejects.tsv. Values are counted in the form of `base`."""
+    """Run the first pass over the log: add its counts to `statistics` and write `folder`/rejects.tsv.
+
+    Whole numbers in text columns are counted in the form that the vocabulary of `base` has.
+    """
     counter = ChunkCounter(split, options, {} if base is None else base.whole_numbers)
     with (folder / REJECTS_FILE).open("wb") as rejects:
 
@@ -62,13 +65,15 @@ def count_log(
 
 @dataclass(frozen=True)
 class ChunkCounter:
-    """The workers' task of the first pass."""
+    """The first pass's task for workers: parse a chunk and count its training rows."""
 
     split: SplitRule
     options: PrepareOptions
-    whole_numbers: Mapping[str, bool | None] = field(default_factory=dict)  # see `ParsedRows.with_whole_numbers`
+    # Form of whole numbers in text columns: the argument of `ParsedRows.with_whole_numbers`.
+    whole_numbers: Mapping[str, bool | None] = field(default_factory=dict)
 
     def count(self, chunk: Chunk) -> ChunkCounts:
+        """Return all counts of a chunk, including its numeric statistics and the frequency of each value."""
         kernels = choose_kernels(self.options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self.options.data)
         rows = parsed.rows.with_lists(self.options.data, kernels).with_whole_numbers(self.whole_numbers)
@@ -84,7 +89,10 @@ class ChunkCounter:
         )
 
     def count_lines(self, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_]) -> ChunkCounts:
-        """Return the counts that need no pass of their own: lines, rejects, training rows, cells missing and cut."""
+        """Return the counts of a chunk that do not decide the vocabulary: lines, rejects, and missing and cut cells.
+
+        `training` [n] marks the training rows of `parsed`. The fields `numeric`, `values` and `texts` stay empty.
+        """
         rows, log_format, columns = parsed.rows, self.options.data, self.options.categorical_columns
         count_bins = choose_counting(self.options.kernels).count_bins
         present = presence(rows, columns)
@@ -108,7 +116,10 @@ class ChunkCounter:
         )
 
     def labelled(self, rows: ParsedRows | Examples) -> NDArray[np.bool_]:
-        """Return which rows [n] have a label. One that lacks it is no click and has weight 0."""
+        """Return a mask [n] of the rows that have a label.
+
+        The parser gives a row without a label the label 0 and weight 0, so this mask is derived from those two.
+        """
         if self.options.data.label != "optional" or rows.weights is None:
             return np.ones(len(rows.labels), np.bool_)
         return (rows.weights != 0) | (rows.labels != 0)
@@ -130,7 +141,11 @@ class ChunkCounter:
 def _cut_rows(
     rows: ParsedRows, columns: Sequence[CategoricalColumn], presence: Sequence[NDArray[np.bool_]]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return by name which rows [n] have more values than are kept. `presence` is that of the columns [C, n]."""
+    """Return for each list column a mask [n] of the rows whose list was cut to `max_length`.
+
+    `presence` [C, n] tells which cells of the categorical columns are present. A cross of lists is cut if the product
+    of its lists' lengths exceeds its `max_length`.
+    """
     cut = {name: lists.cut for name, lists in rows.lists.items()}
     for column, present in zip(columns, presence, strict=True):
         if column.cross and column.is_list:

@@ -1,4 +1,4 @@
-"""Disk space: estimates of what a preparation takes, and clear errors if there is too little."""
+"""Estimate the disk space that a preparation needs, and raise clear errors if there is too little."""
 
 from __future__ import annotations
 
@@ -14,21 +14,27 @@ from data_prep.raw_log.log_files import PACKED_ENDINGS, PARQUET_ENDINGS, LogFile
 
 _MIB = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_WORDS = re.compile("No space left|No free disk|free space")  # in messages without errno; MindSpore stops at 10 MiB
-_FULL_BYTES = _MIB  # a disk with less is full, whatever a library calls the error
-# Criteo's log, 45,840,617 rows in 11.1 GB (packed 4.8 GB), is the measure for logs that were not read yet.
+# Words of a full disk in error messages without errno. MindSpore stops writing when 10 MiB are free.
+_WORDS = re.compile("No space left|No free disk|free space")
+# A disk with fewer free bytes counts as full, whatever error a library raises.
+_FULL_BYTES = _MIB
+# Bytes of a row of a log that was not read yet, as measured on Criteo's log: 45,840,617 rows are 11.1 GB as text and
+# 4.8 GB compressed.
 _TEXT_BYTES_A_ROW, _PACKED_BYTES_A_ROW = 243, 104
-_COUNTS_BYTES_A_ROW = 60  # of the first pass's pieces, removed after it
-_LEAST_FRACTION = 0.6  # of a row's bytes: its number is not written; in the zoo's layout small ids take fewer
-# Rows in pieces and in no finished file yet: those of valid and test, of one file, of those that workers write, and
-# those of workers ahead.
+# Bytes per row of the first pass's temporary files, which are removed after that pass.
+_COUNTS_BYTES_A_ROW = 60
+# A finished folder takes at least this fraction of the rows' bytes: line numbers are not written, and the zoo's
+# layout stores small ids in fewer bytes.
+_LEAST_FRACTION = 0.6
+# Estimate of the rows that are in temporary files at the same time: this fraction of the log (valid and test), and this
+# number of rows (of the files being written and of the chunks encoded ahead).
 _PIECES_FRACTION, _PIECES_ROWS = 0.25, 4_000_000
 
 log = logging.getLogger(__name__)
 
 
 def guess_rows(files: Sequence[LogFile]) -> int:
-    """Estimate a log's rows from its size."""
+    """Estimate the number of rows of a log from the sizes of its files."""
     packed = (*PACKED_ENDINGS, *PARQUET_ENDINGS, ".tgz")
     return sum(
         file.state.size // (_PACKED_BYTES_A_ROW if file.name.endswith(packed) else _TEXT_BYTES_A_ROW) for file in files
@@ -36,9 +42,10 @@ def guess_rows(files: Sequence[LogFile]) -> int:
 
 
 def whole_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
-    """Estimate the most bytes that a preparation takes at any moment.
+    """Estimate the peak disk usage of a preparation in bytes.
 
-    `zoo_row_bytes` is a row's size in the zoo's layout, which is written from finished files in ours.
+    `zoo_row_bytes` is the size of a row in the zoo's layout, or 0. Files in that layout are written from finished
+    files in the usual layout, so both exist at the same time.
     """
     pieces_rows = min(num_rows, int(num_rows * _PIECES_FRACTION) + _PIECES_ROWS)
     beside = max(pieces_rows * row_bytes, num_rows * _COUNTS_BYTES_A_ROW, num_rows * zoo_row_bytes)
@@ -46,27 +53,31 @@ def whole_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
 
 
 def least_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
-    """Return a lower bound for the bytes of the finished folder."""
+    """Return a lower bound of the finished folder's size in bytes."""
     return int(num_rows * (row_bytes + zoo_row_bytes) * _LEAST_FRACTION)
 
 
 def warn_of_little_room(folder: Path, needed: int) -> None:
-    """Log a warning if the disk of `folder` has less than the estimate `needed` in all."""
+    """Log a warning if `folder` may outgrow its disk.
+
+    `needed` is the estimated peak size of the folder in bytes, including the files that it already holds.
+    """
     if _missing(folder, needed) > 0:
         log.warning("%s may not fit: about %s are needed, %s are free", folder, _text(needed), _text(_free(folder)))
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Raise OSError if `needed` bytes in all cannot fit, before time is spent."""
+    """Raise OSError if the disk has no room for `folder` to grow to `needed` bytes in all."""
     if _missing(folder, needed) > 0:
         raise _no_space(folder, needed)
 
 
 @contextmanager
 def explain_full_disk(folder: Path, needed: int) -> Iterator[None]:
-    """Turn any error of a full disk into one with the bytes still missing of `needed` and what to do.
+    """Replace errors about a full disk in the block by an OSError that says how many bytes are missing.
 
-    The same for a file that may not grow further.
+    `needed` is the size in bytes that `folder` is expected to reach. An error about a file that exceeds the largest
+    allowed file size is replaced in the same way.
     """
     try:
         yield

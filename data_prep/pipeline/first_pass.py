@@ -1,4 +1,7 @@
-"""First pass over the log: fit vocabulary and numeric parameters to the training rows, or take them from a folder."""
+"""Run the first pass over the log: fit the vocabulary and the numeric transforms to the training rows.
+
+With a base vocabulary they are copied from another prepared folder instead.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ storable(FittedVocabulary, CategoricalField, NumericField)
 
 @dataclass(frozen=True)
 class Fitted:
-    """Results of the first pass. `statistics` are empty if there was none."""
+    """The results of the first pass. Without a first pass `statistics` are empty."""
 
     statistics: LogStatistics
     numeric: tuple[NumericField, ...]
@@ -52,9 +55,10 @@ class Fitted:
 def fit(
     reading: LogReading, split: SplitRule, options: PrepareOptions, base: BaseVocabulary | None, work_dir: WorkDir
 ) -> Fitted:
-    """Count the log, if anything is fitted to it, and write vocabulary.parquet, or restore what an earlier run fitted.
+    """Return the vocabulary and the numeric columns of a log, and write vocabulary.parquet.
 
-    Raises ValueError if the log is bad.
+    The log is only read if something is fitted to it. The result is stored, and a resumed run restores it. Raise
+    ValueError if the log has too many bad lines.
     """
     restored = _restore(reading, options, base, work_dir)
     if restored is not None:
@@ -81,13 +85,14 @@ def fit(
 
 
 def needs_counting(options: PrepareOptions, base: BaseVocabulary | None) -> bool:
-    """Return True if the log is counted: something is fitted to the training rows, or added from them."""
+    """Return True if the log needs a first pass, because something is fitted to it or new values get ids."""
     return options.needs_counting if base is None else base.extends
 
 
 def _restore(
     reading: LogReading, options: PrepareOptions, base: BaseVocabulary | None, work_dir: WorkDir
 ) -> Fitted | None:
+    """Return what an interrupted run fitted, or None if there is nothing or its files have changed since."""
     piece = work_dir.pieces.read(_PIECE)
     if piece is None or piece[-1] != _checksums(work_dir, options, base):
         return None
@@ -100,7 +105,10 @@ def _restore(
 
 
 def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary | None) -> dict[str, str | None]:
-    """Return the checksums of the files that belong to the piece. rejects.tsv is one if the first pass writes it."""
+    """Return the checksums of the files that `fit` has written, by name. A missing file has None.
+
+    rejects.tsv belongs to them only if there is a first pass.
+    """
     files = [work_dir.work_folder / LOOKUP_FILE, work_dir.folder / VOCABULARY_FILE]
     if needs_counting(options, base):
         files.append(work_dir.folder / REJECTS_FILE)
@@ -108,13 +116,13 @@ def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary 
 
 
 def usual_row_bytes(options: PrepareOptions) -> int:
-    """Return the bytes of an encoded row before the vocabulary is known: with int32 ids, enough below 2**31 of them."""
+    """Estimate the bytes of an encoded row before the vocabulary is known. Ids count as int32."""
     num_numeric = len(numeric_fields(options, [NumericStatistics()] * len(options.data.numeric_fields)))
     return encoded_row_bytes(options, num_numeric, "int32")
 
 
 def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str) -> int:
-    """Return the bytes of a row while a log is prepared: those of `Examples`, and the line's number beside them."""
+    """Return the bytes of an encoded row during a preparation: its part of `Examples` and its 8-byte line number."""
     beside = 4 * bool(options.data.weight_source) + 8 * len(options.data.key_fields)
     return options.num_positions * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + beside + 8
 
@@ -122,9 +130,10 @@ def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str)
 def numeric_fields(
     options: PrepareOptions, statistics: Sequence[NumericStatistics], sample: RowSample | None = None
 ) -> tuple[NumericField, ...]:
-    """Return the numeric columns: each numeric field transformed, then each field's missing indicator if asked for.
+    """Return the numeric columns: one per numeric field, followed by the missing indicators if they are asked for.
 
-    Raises ValueError for two of one name.
+    `statistics` are those of the options' numeric fields, in the same order. `sample` is needed for quantiles only.
+    A timestamp becomes the column of its age, or none. Raise ValueError if two columns have the same name.
     """
     transform, names = options.numeric_transform, options.data.numeric_fields
     values = []
@@ -146,7 +155,7 @@ def numeric_fields(
 
 
 def _ages(times: NumericStatistics) -> NumericStatistics:
-    """Return the statistics of ages, in milliseconds before the newest time, from those of times."""
+    """Convert statistics of times into statistics of ages. An age is in milliseconds before the newest time."""
     if times.maximum is None or times.minimum is None:
         return times
     newest = int(times.maximum)
@@ -156,7 +165,10 @@ def _ages(times: NumericStatistics) -> NumericStatistics:
 
 
 def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """Return boundaries among numbers [k], NaN left out, with their ranks from 0 to 1. Ties have their mean rank."""
+    """Return the quantiles of numbers [k] as pairs of value and rank, where ranks run from 0 to 1.
+
+    NaN is ignored. A value that is several quantiles at once has their mean rank.
+    """
     ordered = np.sort(numbers[~np.isnan(numbers)])
     if not len(ordered):
         return ((0.0, 0.5),)
@@ -168,7 +180,11 @@ def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
 
 
 def _fit(transform: str, statistics: NumericStatistics, unit: int = 1) -> dict[str, float]:
-    """Fit a transform's parameters to the training rows, so that it never divides by 0 or flips signs."""
+    """Return the parameters of a transform, by name, for numbers with these statistics.
+
+    Numbers are divided by `unit` before the transform. The parameters never lead to a division by 0 or by a negative
+    number.
+    """
     if transform == "max":
         return {"max": float(max((statistics.maximum or 1) / unit, 1))}
     if transform == "standardize":

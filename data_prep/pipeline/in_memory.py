@@ -1,4 +1,4 @@
-"""A table in memory as a log: it is prepared as the Parquet file that it would be."""
+"""Prepare a table that is in memory: write it to a temporary Parquet file and prepare that file."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ NAME = "table.parquet"
 
 
 def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how: Any) -> Schema:
-    """Prepare the rows of a table. `how` and the errors are those of `prepare`.
+    """Prepare the rows of a table into the new folder `output` and return the folder's schema.
 
-    Meanwhile the rows are in a file beside `output`. Its folder is named after its content and its time is always the
-    same, so that the same call resumes an interrupted run.
+    `how` are the keyword arguments of `prepare`, which also lists the errors. The table is written to a Parquet file
+    beside `output`, which is removed afterwards. The folder of that file is named after the file's checksum, and the
+    file's modification time is fixed. So the same call resumes an interrupted preparation of the same table.
     """
     check_columns("the table", table.schema, options.data)
     output = real_output(output)
@@ -43,11 +44,13 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
         file.replace(folder / NAME)
     try:
         schema = prepare(folder / NAME, output, options, **how)
-    except FolderInUse:  # by the same call in another process, perhaps, which reads the file
+    except FolderInUse:
+        # Another process may be preparing the same table and still read the file, so do not remove it.
         raise
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    for path in output.parent.glob(f"{glob.escape(output.name)}.table-{'[0-9a-f]' * 16}"):  # those of killed runs, too
+    # Remove the table's file and also the files of earlier runs that were killed.
+    for path in output.parent.glob(f"{glob.escape(output.name)}.table-{'[0-9a-f]' * 16}"):
         shutil.rmtree(path, ignore_errors=True)
     return schema

@@ -1,4 +1,7 @@
-"""schema.json's content, and the fingerprint by which a run recognizes an interrupted run of the same command."""
+"""Describe a preparation: the content of schema.json, and the fingerprint of a run.
+
+A run that finds unfinished work compares fingerprints to decide whether an interrupted run of the same command left it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def describe(
     options: PrepareOptions,
     folder: Path,
 ) -> schema.Schema:
-    """Return schema.json's content."""
+    """Return the content of schema.json for a folder in which all other files are finished."""
     in_splits = {file.name for split in splits.values() for file in split.files}
     return schema.Schema(
         format_version=schema.FORMAT_VERSION,
@@ -60,7 +63,7 @@ def describe(
 
 def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str, Any]:
     file, is_one = reading.files[0], len(reading.files) == 1
-    # A synthetic log's true probabilities. A log of several files has none.
+    # Path of the file with a synthetic log's true probabilities. A log of several files has no such file.
     truth = truth_path(Path(file.location)) if is_one and not is_uri(file.location) else None
     return {
         "name": file.name if is_one else reading.name,
@@ -78,7 +81,10 @@ _LIBRARIES = ("numpy", "pyarrow", "mindspore")
 def run_fingerprint(
     files: Sequence[LogFile], options: PrepareOptions, base: BaseVocabulary | None, file_rows: int
 ) -> dict[str, Any]:
-    """Return everything that decides a byte of the result as plain values, by names to show."""
+    """Return all inputs that can change a byte of the prepared folder, as plain values.
+
+    The keys are shown to users when an interrupted run had other inputs.
+    """
     return {
         **{f"{PREPARE_SECTION}.{name}": value for name, value in options.decisive().items()},
         "input": [file.location if is_uri(file.location) else str(Path(file.location).resolve()) for file in files],
@@ -96,5 +102,5 @@ def run_fingerprint(
 
 @functools.cache
 def _program() -> str:
-    """Return the checksum of this program: pieces of work fit the version that made them."""
+    """Return the checksum of this program's sources. Unfinished work can only be resumed by the same version."""
     return checksum_of_sources(PROJECT, ("common", "data_prep"))

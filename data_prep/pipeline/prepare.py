@@ -1,10 +1,12 @@
-"""`prepare`: from the raw log to a prepared folder, in two passes over the log (one, if nothing is fitted to it).
+"""Prepare a raw log: encode its rows into a prepared folder, in two passes over the log.
+
+If nothing is fitted to the log, the second pass is the only one.
 
     first pass    chunks ─► counts, ranges, rejects ─► vocabulary, numeric parameters
     second pass   chunks ─► ids and numbers ─► splits (training rows shuffled) ─► MindRecord files
 
-Chunks are independent tasks for any worker. Their results are combined in the chunks' order. So the folder has the same
-bytes for any chunk size and number of workers.
+Chunks of the log are independent tasks for the workers. Results are combined in the order of the chunks, so the folder
+has the same bytes for any chunk size and any number of workers.
 """
 
 from __future__ import annotations
@@ -72,20 +74,35 @@ def prepare(
     chunk_bytes: int | None = None,
     file_rows: int = FILE_ROWS,
 ) -> schema.Schema:
-    """Prepare the log at `inputs` (files, folders or globs, as paths or URIs) into the new folder `output`.
+    """Prepare the log at `inputs` into the new folder `output`, and return the folder's schema.
 
-    `vocabulary_of` is a prepared folder whose vocabulary and numeric columns are used: nothing is fitted to this log.
-    With `extend`, values that are new in the log get ids after all others. `report` adds report.html and timing.json,
-    which may differ from run to run. The folder gets its name when it is complete. An interrupted run is resumed,
-    unless `restart` starts over. Raises FileNotFoundError, FileExistsError (`output` exists, unless it is a prepared
-    folder to `overwrite`), ValueError (bad input, or an interrupted run with other options or another log).
+    The folder gets its name when it is complete. The same call resumes an interrupted preparation.
+
+    - `inputs`: files, folders or globs, as paths or URIs.
+    - `options`: the settings of section `prepare`; by default Criteo's format.
+    - `overwrite`: replace `output` if it is a prepared folder. `restart`: start an interrupted preparation anew.
+    - `vocabulary_of`: a prepared folder whose vocabulary and numeric columns are used, so that nothing is fitted to
+      this log. With `extend`, values that are new in this log get ids after all existing ones.
+    - `executor`: where the workers run; by default as processes of this machine.
+    - `report`: also write report.html and timing.json, whose content may differ from run to run.
+    - `chunk_bytes`, `file_rows`: bytes of a task's part of the log, and rows of a MindRecord file.
+
+    Raise FileNotFoundError if there is no log, FileExistsError if `output` exists and may not be replaced, OSError if
+    the disk is full, and ValueError for bad input, or if an interrupted preparation had other options or another log.
+
+    >>> from pathlib import Path
+    >>> from data_prep.options.prepare_options import PrepareOptions
+    >>> from data_prep.pipeline.prepare import prepare
+    >>> schema = prepare("log.txt", Path("prepared-log"), PrepareOptions(min_count=2))  # a log in Criteo's format
+    >>> list(schema.splits), len(schema.categorical)
+    (['train', 'valid', 'test'], 26)
     """
     options = options or PrepareOptions()
     memory_limit.check_limit(options)
     clock = RunClock()
     executor = executor or ExecutorChoice()
     files, output = find_log(inputs), real_output(output)
-    if executor.kind != "processes":  # workers elsewhere have other working directories
+    if executor.kind != "processes":  # Workers on other machines have other working directories.
         files, output = tuple(map(absolute, files)), output.absolute()
     if extend and vocabulary_of is None:
         raise ValueError("--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR")
@@ -104,11 +121,14 @@ def prepare(
             warn_of_little_room(work_dir.folder, needed)
             with closing(Pools(executor)) as pools:
                 result = _make_files(files, options, base, work_dir, pools, clock, file_rows)
-            sync_files(work_dir.folder)  # schema.json means that all files are there
+            # A folder with schema.json must be complete, so all other files reach the disk first.
+            sync_files(work_dir.folder)
             write_schema(result, work_dir.folder)
         timing = clock.stop()
-        if report:  # before the folder has its name, so that every finished folder has a report
-            if timing.stages:  # else an interrupted run had done everything but this
+        # The report is written before the folder gets its name, so that every finished folder has a report.
+        if report:
+            # Without stages, an interrupted run had already written all files but the report.
+            if timing.stages:
                 write_timing(timing, work_dir.folder)
             write_report(work_dir.folder)
     if base:
@@ -137,12 +157,16 @@ def _log_result(result: schema.Schema, options: PrepareOptions, output: Path, se
 
 
 def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: Path) -> None:
-    """Name the columns of kind string whose values nearly all lack ids in the base, such as 7.0 where that has 7."""
+    """Log a warning for each string column of which nearly all training cells have values unknown to the base.
+
+    Such values are probably written in another form than in the base's log, such as 7.0 for 7.
+    """
     profile = read_statistics(output)
     with closing(VocabularyReader([output / schema.VOCABULARY_FILE])) as reader:
         for before, field, column in zip(base.schema.categorical, result.categorical, base.columns, strict=True):
             is_plain = base.log_format.columns.get(field.name) == "string" and not column.shares
-            if not is_plain or before.num_values < 2:  # hashed: the missing one alone has an id
+            # In a hashed vocabulary only the missing value has an id of its own.
+            if not is_plain or before.num_values < 2:
                 continue
             counts, examples = profile.categorical[field.name], ""
             cells, unknown = profile.training_rows - counts.missing, counts.unknown
@@ -161,9 +185,7 @@ def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: P
 
 
 def _row_bytes(options: PrepareOptions) -> tuple[int, int]:
-    """Return the bytes of a row while it is prepared, and of one in the zoo's layout, which is 0 if that is not asked
-    for.
-    """
+    """Return the bytes of a row during the preparation, and those of a row in the zoo's layout (0 if not used)."""
     num_columns = len(options.data.numeric_fields) + len(options.categorical_columns)
     return usual_row_bytes(options), zoo_row_bytes(num_columns) if options.layout == "zoo" else 0
 
@@ -177,7 +199,7 @@ def _make_files(
     clock: RunClock,
     file_rows: int,
 ) -> schema.Schema:
-    """Write all files of the folder but schema.json. Return what that is to hold."""
+    """Write all files of the prepared folder except schema.json, and return the schema that belongs into it."""
     is_zoo, is_only_pass = options.layout == "zoo", not needs_counting(options, base)
 
     # First pass: raw log -> statistics -> vocabulary.
@@ -189,7 +211,7 @@ def _make_files(
     if is_zoo:
         check_ids_fit(vocabulary.size)
 
-    # Second pass: workers encode and split. Once a file's rows are there, one of them shuffles and writes it.
+    # Second pass: workers encode and split rows. Once all rows of a file are encoded, a worker shuffles and writes it.
     window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
     window_bytes = window_rows * encoded_row_bytes(options, len(numeric), vocabulary.ids_dtype)
     reading.num_workers, num_writers = memory_limit.encoding_workers(
@@ -208,7 +230,7 @@ def _make_files(
 
     if is_only_pass:
         check_statistics(statistics, options.max_reject_fraction, reading.name, work_dir.folder, bad_cell, base is None)
-        if not base:  # write vocabulary.parquet again, now with counts
+        if not base:  # Write vocabulary.parquet again, because the values' counts are known only now.
             vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
     write_statistics(statistics, work_dir.folder)
     clock.stages, clock.workers = reading.seconds, num_workers

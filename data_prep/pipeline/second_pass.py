@@ -1,4 +1,4 @@
-"""Second pass over the log: the workers' task, from a chunk's lines to encoded rows by split."""
+"""Encode a chunk of the log in the second pass: from its lines to the encoded rows of each split."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import NO_ID, SPLITS
 from data_prep.statistics.statistics import ChunkCounts, NumericStatistics
 
-REST = "rest"  # the part of a chunk's result that is not rows of a split
+REST = "rest"  # Key of the `EncodedRest` in a chunk's result, beside the rows of each split.
 
 
 @dataclass(frozen=True)
 class EncodedRest:
-    """Figures of an encoded chunk besides its rows, by split."""
+    """The figures of an encoded chunk besides its rows. Keys of the dictionaries are names of splits."""
 
-    row_numbers: dict[str, NDArray[np.int64]]
+    row_numbers: dict[str, NDArray[np.int64]]  # Line numbers of the rows.
     clicks: dict[str, int]
-    unlabelled: dict[str, int]  # rows, of logs whose labels are optional
-    weightless: dict[str, int]  # rows of weight 0
-    weights: dict[str, NumericStatistics]  # of the other rows' weights
-    unknown: NDArray[np.int64]  # [C] training rows whose value, or one of a list's, has no id of its own
-    counts: ChunkCounts | None  # if there was no first pass
+    unlabelled: dict[str, int]  # Number of rows without a label.
+    weightless: dict[str, int]  # Number of rows of weight 0.
+    weights: dict[str, NumericStatistics]  # Statistics of the weights above 0.
+    # Number of training rows, by column [C], with a value that has no id of its own. In a list one value is enough.
+    unknown: NDArray[np.int64]
+    counts: ChunkCounts | None  # Counts of lines, rejects and missing cells, or None if the first pass took them.
 
 
 storable(Examples, EncodedRest)
@@ -37,9 +38,9 @@ storable(Examples, EncodedRest)
 
 @dataclass(frozen=True)
 class Encoder:
-    """The workers' task of the second pass. It is the same for every chunk, so workers get it once.
+    """The second pass's task for workers. It is the same for every chunk, so each worker gets it only once.
 
-    With `counts` it is the only pass, which counts lines, rejects and missing values too.
+    With `counts` there was no first pass, so the task also counts lines, rejects and missing values.
     """
 
     rows: RowEncoder
@@ -47,7 +48,10 @@ class Encoder:
     counts: bool
 
     def encode(self, chunk: Chunk) -> dict[str, Examples | EncodedRest]:
-        """Parse a chunk and encode its good lines: the rows of each split, and last the rest, under REST."""
+        """Parse a chunk and encode its good lines.
+
+        Return the rows of each split under the split's name, and the chunk's other figures under `REST`, the last key.
+        """
         parsed, encoded = self.rows.encode(chunk)
         rows = parsed.rows
         splits = assign_rows(self.counter.split, rows, chunk.file.place)
@@ -56,7 +60,8 @@ class Encoder:
         ids = by_split["train"].ids
         is_unknown = (ids < self.rows.first_own_id) & (ids != NO_ID)
         lengths = self.rows.lengths
-        if ids.shape[1] > len(lengths):  # lists; reduceat would take two thirds of the counting's time without them
+        # Lists have several ids per column. Without lists, reduceat would take two thirds of the time of counting.
+        if ids.shape[1] > len(lengths):
             is_unknown = np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1)
         rest = EncodedRest(
             {name: rows.row_numbers[of_split] for name, of_split in row_indices.items()},
@@ -71,6 +76,6 @@ class Encoder:
 
 
 def _weight_statistics(rows: Examples) -> NumericStatistics:
-    """Return exact sums over the weights above 0, which are empty if the rows have no weights."""
+    """Return statistics of the weights above 0. They are empty if the rows have no weights."""
     weights = np.zeros(0, np.float32) if rows.weights is None else rows.weights
     return NumericStatistics.of_floats(weights[weights > 0].astype(np.float64))

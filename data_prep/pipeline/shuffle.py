@@ -1,4 +1,7 @@
-"""Training rows in a seeded random order within windows, as a log in time order must not be trained in time order."""
+"""Shuffle training rows within windows, in a random order that the seed decides.
+
+Logs are usually in the order of time, and training must not see their rows in that order.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +13,45 @@ from numpy.typing import NDArray
 
 from data_prep.prepared.examples import Examples
 
-_PIECE_ROWS = 50_000  # rows copied at a time into the new order, so that a window is not held twice
+# A shuffled window is returned in slices of this many rows, so that memory never holds the window twice.
+_PIECE_ROWS = 50_000
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Ranges of a split's rows, numbered from 0, by file and by window.
+    """The division of a split's rows, numbered from 0, into files and into windows that are shuffled.
 
-    A window has the same numbers before and after it is shuffled. So a file can be written once all rows of its
-    windows are there.
+    Shuffling moves rows only within their window. So a file can be written once all rows of the windows that overlap
+    it are encoded.
     """
 
     seed: int
-    window_rows: int  # 1: rows are written in the log's order
+    window_rows: int  # Rows of a window. With 1, rows are written in the order of the log.
     block_rows: int
-    file_rows: int  # in whole blocks
+    file_rows: int  # Rows of a file, a multiple of `block_rows`.
 
     def of_file(self, number: int) -> range:
-        """Return the rows of a file, as they are written. The last file may have fewer."""
+        """Return the range of the rows in file `number`, counted in the order in which rows are written.
+
+        The last file may end before its range does.
+        """
         return range(number * self.file_rows, (number + 1) * self.file_rows)
 
     def around(self, rows: range) -> range:
-        """Return all rows of the windows in which these rows are."""
+        """Return the smallest range of whole windows that contains `rows`."""
         w = self.window_rows
         return range(rows.start // w * w, -(-rows.stop // w) * w)
 
 
 def window_order(seed: int, window: int, num_rows: int) -> NDArray[np.int64]:
-    """Return a permutation [num_rows] for the window with this number, another one for each window."""
+    """Return the random order [num_rows] of the rows of window number `window`."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, window]))).permutation(num_rows)
 
 
 class WindowShuffle:
-    """Collects rows in the log's order and returns each full window of `window_rows` shuffled.
+    """Shuffler of a split's training rows: it takes rows in the log's order and yields each full window shuffled.
 
-    The caller leaves out the rows before `first_window`.
+    The first row that the caller adds must be the first row of window number `first_window`.
     """
 
     def __init__(self, seed: int, window_rows: int, first_window: int = 0) -> None:
@@ -55,7 +62,7 @@ class WindowShuffle:
         self._rows: Examples | None = None
 
     def add(self, rows: Examples) -> Iterator[Examples]:
-        """Take rows. Yield the windows that they fill, a piece at a time."""
+        """Add rows, and yield the windows that they complete in slices of at most `_PIECE_ROWS` rows."""
         if self._rows is None:
             self._rows = rows.room(self._window_rows)
         while len(rows):
@@ -67,7 +74,7 @@ class WindowShuffle:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Examples]:
-        """Yield the last window, which may be short, a piece at a time."""
+        """Yield the rows of the current window, which need not be full, in slices of at most `_PIECE_ROWS` rows."""
         if self._rows is None:
             return
         order = window_order(self._seed, self._window, self._num_rows)

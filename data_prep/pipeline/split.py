@@ -1,4 +1,4 @@
-"""Rules that assign rows to splits: by a hash of the row's number, by its position in the log, or by its file."""
+"""Assign rows to train, valid and test: by a hash of the line number, by position, by time, by label or by file."""
 
 from __future__ import annotations
 
@@ -20,38 +20,48 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk, ParsedRows
 from data_prep.options.prepare_options import PrepareOptions
 
-if TYPE_CHECKING:  # workers import this file without what passes over the log need
+if TYPE_CHECKING:  # Workers import this file, and they need no module that reads logs.
     from data_prep.raw_log.reading import LogReading
 
-Times: TypeAlias = NDArray[np.int64]  # in ms since 1970
-_SPAN_BITS = 22  # spans of 70 minutes: one of them holds few of most logs' rows
+Times: TypeAlias = NDArray[np.int64]  # Milliseconds since 1970.
+# Times are counted by spans of 2**22 ms, which is 70 minutes. In most logs a span holds few of the rows.
+_SPAN_BITS = 22
 _BLOCK_ROWS = 1 << 20
 NO_TIME, _AFTER_ALL = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
-TRAIN, VALID, TEST = range(3)  # positions in schema.SPLITS
+TRAIN, VALID, TEST = range(3)  # Indices into schema.SPLITS.
 _LABELS = (False, True)
-# A stratified split searches for each bound among the hashes within this distance of the bound's fraction. If chance
-# has moved the bound further away, as in a small log, among all hashes.
+# A stratified split searches for each bound among the hashes within this distance of the bound's fraction. In a small
+# log chance can move the bound further away. Then a second pass searches among all hashes.
 _HALF_WIDTHS = (0.02, 1.0)
 
 
 def splitmix64(seed: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return a hash of (seed, number) for each number [n]: that output, from 0, of the SplitMix64 generator."""
+    """Return a hash [n] for each of `numbers` [n].
+
+    The hash of number i is the output i, counted from 0, of the SplitMix64 generator with this seed.
+    """
     return mix64(np.uint64(seed) + (numbers.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
 
 class RowsToSplit(NamedTuple):
-    """Rows [n] of a file of the log, for a rule's `assign`, which returns TRAIN, VALID or TEST for each [n]."""
+    """Rows [n] of one file of the log, as input of the `assign` methods of the rules.
 
-    numbers: NDArray[np.int64]  # of their lines
-    labels: NDArray[np.bool_] = np.empty(0, np.bool_)  # for a stratified split
-    file: int = 0  # for a split by files
-    times: Times = np.empty(0, np.int64)  # for a split by time
+    `assign` returns TRAIN, VALID or TEST for each row.
+    """
+
+    numbers: NDArray[np.int64]  # Line numbers of the rows in the log.
+    labels: NDArray[np.bool_] = np.empty(0, np.bool_)  # Labels of the rows, which only a stratified split needs.
+    file: int = 0  # Number of the file in the log, which only a split by files needs.
+    times: Times = np.empty(0, np.int64)  # Times of the rows, which only a split by time needs.
 
 
 @dataclass(frozen=True)
 class HashSplit:
-    """Assigns rows by the top 53 bits of their hash, so that bounds computed as floats are exact."""
+    """A rule that assigns rows by the top 53 bits of their hash.
+
+    A float represents whole numbers of 53 bits exactly, so bounds that are computed as floats are exact.
+    """
 
     seed: int
     train_end: int
@@ -63,7 +73,7 @@ class HashSplit:
 
 @dataclass(frozen=True)
 class ChronologicalSplit:
-    """Assigns the log's last lines to test, those before them to valid."""
+    """A rule that assigns the first lines of the log to train, the next lines to valid and the last ones to test."""
 
     train_end: int
     valid_end: int
@@ -74,9 +84,10 @@ class ChronologicalSplit:
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Assigns the newest rows to test, those before them to valid. Rows of one time are ordered by their lines.
+    """A rule that assigns the oldest rows to train, the next ones to valid and the newest ones to test.
 
-    A bound is the time and the line of the first row after it. Rows without a time are the oldest.
+    Rows of the same time are ordered by their line numbers. Rows without a time are the oldest. A bound is the time
+    and the line number of the first row that follows it.
     """
 
     column: str
@@ -92,11 +103,14 @@ class TimeSplit:
 
 @dataclass(frozen=True)
 class StratifiedSplit:
-    """Assigns exact fractions of the clicks and of the other rows, each in the order of their hashes."""
+    """A rule that divides clicks and other rows separately, so that all splits have the same click rate.
+
+    The rows of each label are assigned in the order of their hashes. The fractions are exact.
+    """
 
     seed: int
-    train_ends: tuple[int, int]  # by label: the first hash after train, 2**64 if there is none
-    valid_ends: tuple[int, int]
+    train_ends: tuple[int, int]  # For each label the first hash after train, or 2**64 if train has all rows.
+    valid_ends: tuple[int, int]  # For each label the first hash after valid.
 
     def assign(self, rows: RowsToSplit) -> NDArray[np.int8]:
         hashes = splitmix64(self.seed, rows.numbers)
@@ -109,9 +123,9 @@ class StratifiedSplit:
 
 @dataclass(frozen=True)
 class FileSplit:
-    """Assigns all rows of a file of the log to one split."""
+    """A rule that assigns all rows of a file of the log to the same split."""
 
-    of_files: tuple[int, ...]  # TRAIN, VALID or TEST of each file of the log
+    of_files: tuple[int, ...]  # TRAIN, VALID or TEST for each file of the log.
 
     def assign(self, rows: RowsToSplit) -> NDArray[np.int8]:
         return np.full(len(rows.numbers), self.of_files[rows.file], np.int8)
@@ -121,33 +135,34 @@ SplitRule = HashSplit | ChronologicalSplit | TimeSplit | StratifiedSplit | FileS
 
 
 def assign_rows(split: SplitRule, rows: ParsedRows, file: int) -> NDArray[np.int8]:
-    """Return TRAIN, VALID or TEST for each row [n] of the log's file number `file`."""
+    """Return TRAIN, VALID or TEST for each row [n]. All rows are from file number `file` of the log."""
     times = times_of(rows, split.column) if isinstance(split, TimeSplit) else np.empty(0, np.int64)
     return split.assign(RowsToSplit(rows.row_numbers, rows.labels, file, times))
 
 
 def times_of(rows: ParsedRows, column: str) -> Times:
-    """Return the times [n] that decide a chronological split, those that are missing below all others."""
+    """Return the times [n] in a timestamp column. A missing time becomes `NO_TIME`, which is below all others."""
     times, present = rows.columns[column]
     return np.where(present, times, NO_TIME)
 
 
 @dataclass(frozen=True)
 class TimeReader:
-    """The workers' task of a split by time."""
+    """The task for workers that finds the times of rows, which a split by time needs."""
 
     options: PrepareOptions
 
     def read(self, chunk: Chunk) -> Times:
-        """Return time and line [n, 2] of a chunk's good lines."""
+        """Return an array [n, 2] with the time and the line number of each good line of a chunk."""
         rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
         return np.stack([times_of(rows, self.options.split_time), rows.row_numbers], axis=1)
 
 
 def split_by_time(column: str, fractions: tuple[float, float], path: Path) -> TimeSplit:
-    """Return the rule by which the oldest rows are train, the next valid. The file has what `TimeReader` returned.
+    """Return a rule whose bounds are at two `fractions` of the rows, ordered by time.
 
-    Memory is that of the log's spans of time, 7,500 a year.
+    The file at `path` holds the concatenated results of `TimeReader.read`. Memory grows with the number of 70-minute
+    spans that have rows, which is 7,500 for a year, but not with the number of rows.
     """
     by_span: Counter[int] = Counter()
     for times, _ in _blocks(path):
@@ -165,7 +180,11 @@ def split_by_time(column: str, fractions: tuple[float, float], path: Path) -> Ti
 
 
 def _row_of_span(path: Path, span: int, rank: int) -> tuple[int, int]:
-    """Return time and line of a span's row with this rank, by time, then line. The file has rows in the log's order."""
+    """Return the time and the line number of one row of a span.
+
+    `rank` is the row's index among the rows of the span, ordered by time and then by line. The rows in the file at
+    `path` are in the order of the log.
+    """
     first, counts = span << _SPAN_BITS, np.zeros(1 << _SPAN_BITS, np.int64)
     for times, _ in _blocks(path):
         counts += np.bincount(times[times >> _SPAN_BITS == span] - first, minlength=len(counts))
@@ -188,7 +207,10 @@ def _blocks(path: Path) -> Iterator[tuple[Times, Times]]:
 
 @dataclass(frozen=True)
 class LabelHashes:
-    """Hashes of the rows of one label: their number and, for each range, the number below it and the hashes inside."""
+    """The hashes of all rows of one label, counted and collected by ranges of hashes.
+
+    For each range, `num_below` is the number of hashes below it, and `inside` holds the hashes in it.
+    """
 
     num_rows: int
     num_below: tuple[int, ...]
@@ -196,7 +218,7 @@ class LabelHashes:
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], ranges: tuple[tuple[int, int], ...]) -> LabelHashes:
-        """Sort hashes [n] into half-open ranges."""
+        """Count and collect hashes [n] by half-open ranges (low, high)."""
         parts = [_between(hashes, low, high) for low, high in ranges]
         return cls(
             len(hashes),
@@ -206,7 +228,7 @@ class LabelHashes:
 
     @classmethod
     def concatenate(cls, parts: Sequence[LabelHashes]) -> LabelHashes:
-        """Join the hashes of at least one part."""
+        """Combine the hashes of several parts of the log. There must be at least one part."""
         return cls(
             sum(part.num_rows for part in parts),
             tuple(map(sum, zip(*(part.num_below for part in parts), strict=True))),
@@ -214,7 +236,10 @@ class LabelHashes:
         )
 
     def end_of(self, index: int, fraction: float) -> int | None:
-        """Return the first hash after the lowest `fraction` of them, or None if it is not in range `index`."""
+        """Return the first hash that follows the lowest `fraction` of all hashes.
+
+        Return None if that hash lies outside the range number `index`, and 2**64 if no hash follows.
+        """
         rank = round(fraction * self.num_rows)
         if rank == self.num_rows:
             return 2**64
@@ -229,7 +254,7 @@ storable(HashSplit, ChronologicalSplit, TimeSplit, StratifiedSplit, FileSplit, L
 
 @dataclass(frozen=True)
 class LabelHasher:
-    """The workers' task of a stratified split's pass: hash the rows of each label."""
+    """The task for workers that hashes the rows of each label, which a stratified split needs."""
 
     options: PrepareOptions
     ranges: tuple[tuple[int, int], ...]
@@ -244,8 +269,10 @@ class LabelHasher:
 
 
 def find_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> SplitRule:
-    """Return the rule that the options name, which an interrupted run may have found. Finding it may take a pass of its
-    own.
+    """Return the rule that the options ask for.
+
+    The rule is stored in `pieces`, and a resumed run reads it from there. A chronological or stratified split needs a
+    pass over the log.
     """
     split: SplitRule | None = pieces.read("split")
     if split is None:
@@ -268,14 +295,15 @@ def _find_times(reading: LogReading, options: PrepareOptions, path: Path) -> Tim
 
 
 def _read_labels(reading: LogReading, hasher: LabelHasher) -> list[list[LabelHashes]]:
-    by_chunk = [hasher.hash_rows(np.empty(0, np.int64), np.empty(0, np.bool_))]  # so that an empty log has one
-    # A second pass, over other ranges, is another task.
+    # The list starts with the hashes of no rows, so that it is not empty if the log is.
+    by_chunk = [hasher.hash_rows(np.empty(0, np.int64), np.empty(0, np.bool_))]
+    # The title contains a hash of the ranges, because a second pass searches other ranges.
     title = f"labels-{xxhash.xxh3_64_hexdigest(repr(hasher.ranges).encode())}"
     reading.run(hasher.hash_chunk, by_chunk.append, title)
     return [list(parts) for parts in zip(*by_chunk, strict=True)]
 
 
-# Passes over the log and returns the hasher's results by label and chunk.
+# Type of a function that runs a `LabelHasher` over the log and returns, for each label, the results of the chunks.
 ReadLabels = Callable[[LabelHasher], list[list[LabelHashes]]]
 
 
@@ -285,9 +313,10 @@ def make_split(
     read_labels: ReadLabels,
     file_names: Sequence[str] = (),
 ) -> SplitRule:
-    """Return the rule that the options name. If it needs a pass over the log, it calls `count_lines` or `read_labels`.
+    """Return the rule that the options ask for, except a split by time.
 
-    Raises ValueError if the log's files, `file_names`, cannot be split as the options ask.
+    A split by position calls `count_lines`, and a stratified split calls `read_labels`. Both read the whole log. Raise
+    ValueError if the options assign files that are not among the log's `file_names`, or one file to two splits.
     """
     if options.split == "files":
         return _by_file(options, file_names)
@@ -333,5 +362,6 @@ def _stratify(options: PrepareOptions, fractions: tuple[float, float], read_labe
 
 
 def _between(numbers: NDArray[np.integer], train_end: int, valid_end: int) -> NDArray[np.int8]:
-    # A bound of 2**64 is no uint64. NumPy compares arrays with whole numbers of any size.
+    """Return TRAIN, VALID or TEST for each number [n], of which both bounds are the first number of the next split."""
+    # A bound of 2**64 does not fit in uint64, but NumPy compares arrays with Python integers of any size.
     return (numbers >= train_end).astype(np.int8) + (numbers >= valid_end)

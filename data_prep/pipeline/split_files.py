@@ -1,8 +1,9 @@
-"""Second pass over the log: rows by split, those of train shuffled, into MindRecord files.
+"""Run the second pass over the log: write the rows of each split to MindRecord files, with training rows shuffled.
 
-Workers encode chunks. Once the rows of a file are there, one of them writes the whole file, in a folder of its own from
-which it is renamed into place, and records it in a piece. The parts of results that are in finished files are removed.
-A resumed run takes the numbers of all rows again, but the rows themselves only of files that are not finished.
+Workers encode chunks and store the results as temporary pieces. Once all rows of a file are encoded, a worker writes
+the whole file in a temporary folder, renames it to its final path, and records it in a piece. Encoded rows are removed
+once they are in a finished file. A resumed run reads the line numbers of all chunks again, but encoded rows only for
+files that are not finished.
 """
 
 from __future__ import annotations
@@ -44,20 +45,25 @@ storable(DataFile)
 
 @dataclass(frozen=True)
 class FileToWrite:
-    """The workers' task that writes a file. Rows are numbered by split, from 0, as they are in the log and as they are
-    written.
+    """The task for workers that writes one file of a split.
+
+    The rows of a split are numbered from 0. Shuffling gives a row another number, within its window.
     """
 
-    folder: Path  # of the finished file
+    folder: Path  # Folder of the finished file.
     work_folder: Path
     split: str
     number: int
-    rows: range  # as written
-    parts: tuple[tuple[range, str], ...]  # rows in the log's order, and the pieces that hold them
+    rows: range  # The rows of the file, by their numbers after shuffling.
+    # Ranges of rows, numbered before shuffling, with the names of the pieces that hold them.
+    parts: tuple[tuple[range, str], ...]
     windows: Windows
 
     def write(self) -> tuple[DataFile, DataFile]:
-        """Write the file and its index, then move both into place. They replace what an interrupted try left."""
+        """Write the file and its index to a temporary folder, then move both to `folder`.
+
+        Files that an interrupted attempt left are replaced.
+        """
         name = mindrecord_file(self.split, self.number)
         with TemporaryDirectory(prefix=f"{_UNFINISHED}{name}-", dir=self.work_folder) as beside:
             writer = MindRecordWriter(Path(beside) / name, self.windows.block_rows)
@@ -70,7 +76,7 @@ class FileToWrite:
         return files
 
     def _in_order(self) -> Iterator[Examples]:
-        """Yield the file's rows in the order in which they are written."""
+        """Yield the rows of the file in the order in which they are written."""
         end = self.windows.around(self.rows).start
         for rows in self._shuffled(end) if self.windows.window_rows > 1 else self._read(end):
             first, end = end, end + len(rows)
@@ -104,10 +110,11 @@ def write_splits(
     blocks_folder: Path,
     num_writers: int,
 ) -> dict[str, Split]:
-    """Encode the log and write the MindRecord files of all splits into `blocks_folder`, `num_writers` at a time.
+    """Encode the log and write the MindRecord files of all splits into `blocks_folder`. Return the splits by name.
 
-    `windows` are those of train. Other rows stay in the log's order. Adds to `statistics` the values out of vocabulary
-    and, if there was no first pass, lines and rejects.
+    At most `num_writers` files are written at the same time. `windows` divide the training rows for shuffling; valid
+    and test stay in the order of the log. The number of out-of-vocabulary values is added to `statistics`. If there
+    was no first pass, the counts of lines and rejects are added too.
     """
     keep_freed_memory()
     for folder in work_dir.work_folder.glob(f"{_UNFINISHED}*"):
@@ -143,7 +150,7 @@ def write_splits(
 
 @contextmanager
 def _writers(reading: LogReading, most: int) -> Iterator[TasksBeside]:
-    """In the block, write files on the workers of a pass, at most `most` at a time."""
+    """Open the queue of files to write for the `with` block. The workers write at most `most` files at a time."""
     with (
         reading.pools.open(reading.num_workers) as pool,
         closing(TasksBeside(_write_file, pool, reading.pieces, _FILES_TITLE, most)) as tasks,
@@ -151,13 +158,17 @@ def _writers(reading: LogReading, most: int) -> Iterator[TasksBeside]:
         yield tasks
         start = time.monotonic()
         tasks.wait()
-        reading.seconds[_FILES_TITLE] = time.monotonic() - start  # that no pass took besides
+        # Count only the time after the end of the pass. The pass itself counts the time before.
+        reading.seconds[_FILES_TITLE] = time.monotonic() - start
 
 
 def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[[int], Collection[str]]:
-    """Return a function from a result's number to its needed parts: not the rows that are in finished files."""
+    """Return a function that maps a chunk's number to the parts of its result that are needed.
+
+    Rows of a split are not needed if finished files have all of them.
+    """
     ends = dict.fromkeys(outputs, 0)
-    of_first: list[Collection[str]] = []  # results that an interrupted run left
+    of_first: list[Collection[str]] = []  # Needed parts of the results that an interrupted run left.
     rest: EncodedRest | None
     while (rest := pieces.read(numbered(_TITLE, len(of_first), REST))) is not None:
         for split, row_numbers in rest.row_numbers.items():
@@ -169,29 +180,34 @@ def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[
 
 @dataclass(eq=False)
 class _SplitOutput:
-    """The files of one split: finished ones stay, tasks write the others, and rows that are in files are removed."""
+    """The files of one split.
+
+    Files that an interrupted run finished are kept, and tasks write the other files. Pieces whose rows are all in
+    finished files are removed.
+    """
 
     split: str
     windows: Windows
     work_dir: WorkDir
-    folder: Path  # of the finished files
+    folder: Path  # Folder of the finished files.
     files: TasksBeside
 
     def __post_init__(self) -> None:
         self._pieces = self.work_dir.pieces
         self._finished = self._find_finished()
-        self._num_leading = 0  # of the first files, all finished
-        self._num_files = 0  # that were finished or given to a worker
+        self._num_leading = 0  # Number of finished files before the first unfinished one.
+        self._num_files = 0  # Number of files that are finished or were given to a worker.
         self.num_clicks = self.num_unlabelled = self.num_weightless = self._num_rows = 0
-        self.weights = NumericStatistics()  # of the weights above 0
+        self.weights = NumericStatistics()  # Statistics of the weights above 0.
         self._membership = xxhash.xxh3_64()
-        # The rows of train are not written in the log's order.
+        # Line numbers are not stored for train, whose rows are not written in the order of the log.
         row_numbers_path = self.work_dir.folder / row_numbers_file(self.split)
         self._row_numbers = ArrayWriter(row_numbers_path) if self.split != "train" else None
-        self._parts: deque[tuple[range, str]] = deque()  # a result's rows in the log's order, and their piece
+        # Ranges of rows, numbered before shuffling, with the names of the pieces that hold them.
+        self._parts: deque[tuple[range, str]] = deque()
 
     def _find_finished(self) -> set[int]:
-        """Return the numbers of the files that an interrupted run finished. Remove what else it left of the split."""
+        """Return the numbers of the files that an interrupted run finished, and remove its unfinished files."""
         finished: set[int] = set()
         names: set[str] = set()
         for piece in self._pieces.folder.glob(f"{_FILES_TITLE}-*.{self.split}"):
@@ -215,7 +231,7 @@ class _SplitOutput:
 
     @property
     def first_needed(self) -> int:
-        """The first row, in the log's order, of the windows that are not all in finished files."""
+        """First row, numbered before shuffling, of the first window that finished files do not hold completely."""
         while self._num_leading in self._finished or self._is_written(self._num_leading):
             self._num_leading += 1
         return self.windows.around(self.windows.of_file(self._num_leading)).start
@@ -224,7 +240,10 @@ class _SplitOutput:
         return number < self._num_files and self._pieces.is_whole(self._piece(number))
 
     def add(self, row_numbers: NDArray[np.int64], part: str) -> None:
-        """Take a result's rows, in the log's order, which are in the piece `part`. Start files that have all rows."""
+        """Add the next rows of the split in the order of the log, which the piece named `part` holds.
+
+        `row_numbers` are their line numbers. A task is started for each file whose rows are now complete.
+        """
         self._membership.update(np.ascontiguousarray(row_numbers).data)
         if self._row_numbers is not None:
             self._row_numbers.write(row_numbers)
@@ -248,14 +267,14 @@ class _SplitOutput:
         self.files.start(number, task)
 
     def finish(self) -> None:
-        """Start the last file, which may be short."""
+        """Start the task of the last file, which may have fewer rows, and finish the file of line numbers."""
         while self.windows.of_file(self._num_files).start < self._num_rows:
             self._start_file()
         if self._row_numbers is not None:
             self._row_numbers.finish()
 
     def written(self) -> Split:
-        """Return the split's entry of schema.json, once all files are there."""
+        """Return the entry of the split in schema.json. All files must be finished."""
         files = tuple(self._pieces.expect(self._piece(number))[0] for number in range(self._num_files))
         return Split(
             self._num_rows,

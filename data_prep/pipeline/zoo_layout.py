@@ -1,14 +1,15 @@
-"""`layout: zoo`: MindRecord files as the MindSpore model zoo's Wide&Deep reads them, made from finished files of ours.
+"""Rewrite finished files for `layout: zoo`: as MindRecord files that the MindSpore model zoo's Wide&Deep can read.
 
     train_input_part.mindrecord00 …     whole samples of 1,000 rows. The zoo opens the first and finds the others
     test_input_part.mindrecord0 …       the same for test, and for valid
     <split>_input_rest.mindrecord       the remaining rows, which the zoo's own preparation drops
 
-schema.py describes a sample. The files in schema.json's order hold the blocks in our order.
+`data_prep/prepared/schema.py` describes a sample. Read in the order that schema.json lists them, the files hold the
+blocks in the same order as our own layout.
 
-MindSpore gives each shard the same number of a write's samples, the first ones to the first shard, and distributes what
-is left over at random. To keep chance out, the number of shards divides the number of samples. If no allowed number
-does, a few more samples go to the rest.
+MindSpore divides the samples of each write evenly among the shards, in order, and distributes the remainder at random.
+To keep chance out, the number of shards is chosen to divide the number of samples. If no allowed number does, a few
+samples more go to the file of remaining rows.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import Split
 from data_prep.prepared.writer import as_os_error, require_room
 
-# The zoo's reader appends "00" for train and "0" for test, so these shard numbers need two digits or one.
+# Allowed numbers of shards. The zoo's reader opens the shard named "00" of train and "0" of valid or test, so the
+# numbers of train's shards need two digits and those of the other splits one digit.
 _FEWEST, _MOST = {"train": 11, "valid": 2, "test": 2}, {"train": 100, "valid": 10, "test": 10}
-_USUAL = {"train": 21, "valid": 3, "test": 3}  # of the zoo's own preparation
-_HEADER_BYTES = 1 << 20  # a line for each page; a shard is not cut at FILE_ROWS
-_PAGE_BYTES = 4 << 20  # a dozen samples
+# Numbers of shards that the zoo's own preparation writes.
+_USUAL = {"train": 21, "valid": 3, "test": 3}
+# Size of a file's header. It lists the pages of a shard, and there is no limit to the rows of a shard.
+_HEADER_BYTES = 1 << 20
+# Size of a page, which holds about a dozen samples.
+_PAGE_BYTES = 4 << 20
 _COLUMNS = {
     "feat_ids": {"type": "int32", "shape": [-1]},
     "feat_vals": {"type": "float32", "shape": [-1]},
@@ -44,13 +49,16 @@ log = logging.getLogger(__name__)
 
 
 def num_shards(split: str, num_samples: int) -> int:
-    """Return the number of files that leaves the fewest samples over, of several that nearest to the zoo's own."""
+    """Return the number of files that divides `num_samples` with the smallest remainder.
+
+    Among several such numbers, choose the one nearest to the number in the zoo's own preparation.
+    """
     possible = range(_FEWEST[split], _MOST[split] + 1)
     return min(possible, key=lambda number: (num_samples % number, abs(number - _USUAL[split])))
 
 
 def part_files(split: str, shards: int) -> list[str]:
-    """Return the names of the files with whole samples, as MindSpore numbers them."""
+    """Return the names of the files with whole samples. MindSpore appends the shard's number with leading zeros."""
     digits = len(str(shards - 1))
     return [f"{split}_input_part.mindrecord{shard:0{digits}d}" for shard in range(shards)]
 
@@ -61,12 +69,12 @@ def rest_file(split: str) -> str:
 
 
 def zoo_row_bytes(num_columns: int) -> int:
-    """Return the bytes of a row in this layout."""
+    """Return the bytes of a row in the zoo's layout: an int32 id and a float32 value per column, and the label."""
     return 8 * num_columns + 4
 
 
 def check_ids_fit(vocabulary_size: int) -> None:
-    """Raise ValueError if the zoo's int32 cannot hold all ids."""
+    """Raise ValueError if the ids of a vocabulary do not fit in int32, the type of ids in the zoo's layout."""
     if vocabulary_size >= 2**31:
         raise ValueError(
             f"layout zoo has int32 ids, and the vocabulary has {vocabulary_size:,}; raise prepare.min_count, or set "
@@ -75,11 +83,11 @@ def check_ids_fit(vocabulary_size: int) -> None:
 
 
 def lay_out_for_zoo(splits: dict[str, Split], blocks_folder: Path, folder: Path) -> dict[str, Split]:
-    """Write zoo files to `folder` from those in `blocks_folder`. Return the splits with the new files.
+    """Rewrite the files in `blocks_folder` in the zoo's layout, into `folder`. Return the splits with the new files.
 
-    Raises OSError if they cannot be written.
+    Raise OSError if the files cannot be written.
     """
-    for path in folder.glob("*_input_*.mindrecord*"):  # of an interrupted run
+    for path in folder.glob("*_input_*.mindrecord*"):  # Remove the files of an interrupted run.
         path.unlink()
     return {name: _write_split(name, split, blocks_folder, folder) for name, split in splits.items()}
 
@@ -89,9 +97,10 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     num_samples = split.rows // ZOO_BLOCK_ROWS
     shards = num_shards(name, num_samples)
     each = num_samples // shards
-    rows: dict[str, tuple[int, str]] = {}  # of each file, with its blocks' checksums
+    rows: dict[str, tuple[int, str]] = {}  # Number of rows and checksums of the blocks, by file name.
     if each:
-        # A write gives each shard one sample. This order of reading leaves consecutive blocks in each shard.
+        # Each write gives every shard one sample. Blocks are read in an order that puts consecutive blocks into the
+        # same shard.
         numbers = [shard * each + index for index in range(each) for shard in range(shards)]
         blocks = read_files(blocks_folder, sources, numbers)
         checksums = _write_samples(folder / f"{name}_input_part.mindrecord", shards, blocks)
@@ -117,7 +126,10 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
 
 
 def _write_samples(path: Path, shards: int, blocks: Iterable[Examples]) -> list[str]:
-    """Write a file of `shards` parts, which get a block in turn. Return the blocks' checksums."""
+    """Write blocks to `shards` files in turn: the first block to the first file, and so on.
+
+    `path` is the common start of the files' paths. Return the checksum of each block.
+    """
     from mindspore.mindrecord import FileWriter
 
     writer = FileWriter(str(path), shards)
@@ -138,7 +150,10 @@ def _write_samples(path: Path, shards: int, blocks: Iterable[Examples]) -> list[
 
 
 def _sample(block: Examples) -> dict[str, Any]:
-    """Return a block in the zoo's form: N + C ids a row with a value each, 1 for a categorical column."""
+    """Convert a block to a sample in the zoo's form.
+
+    Each row has N + C ids and as many values. A numeric column has its index as id; a categorical column has value 1.
+    """
     n, num_numeric = block.numeric.shape
     numeric_ids = np.broadcast_to(np.arange(num_numeric, dtype=np.int32), (n, num_numeric))
     values = np.concatenate([block.numeric, np.ones(block.ids.shape, np.float32)], axis=1)

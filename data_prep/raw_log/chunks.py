@@ -1,6 +1,6 @@
-"""Read a file of the raw log and cut it into chunks of whole lines.
+"""Read a text file of the raw log and cut it into chunks of whole lines.
 
-The file is text, or text compressed by gzip or zstd, or in a `.tar.gz`. It is never unpacked to disk.
+The text may be compressed by gzip or zstd, or be in a `.tar.gz`. It is never decompressed to disk.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from data_prep.raw_log.compression import DAMAGED, binary_kind, unpacked
 from data_prep.raw_log.log_files import LogFile
 
 _READ_BYTES = 1 << 20
-_SHORT_LINE_BYTES = 16  # of a log of few columns
-MOST_LINES_BEFORE = 10  # The line of names is looked for after so many other lines.
-_UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # how its files begin
+_SHORT_LINE_BYTES = 16  # Lower bound for the assumed length of a line, for logs with few columns.
+MOST_LINES_BEFORE = 10  # Maximum number of other lines before the line of names that an error message can point out.
+_UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # The first bytes of UTF-16 files.
 TO_UTF8 = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW"
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Size and checksum of a stored file."""
+    """The size and the checksum of a file as it is stored."""
 
     size_bytes: int
     checksum: str
 
 
 class StoredFile(io.RawIOBase):
-    """A file that is read once from start to end, with a checksum of the bytes read."""
+    """A file that is read once from start to end, while the checksum of its bytes is computed."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -55,7 +55,7 @@ class StoredFile(io.RawIOBase):
         return size
 
     def fingerprint(self) -> Fingerprint:
-        """Read the rest, which no decompressor asked for, and return the file's fingerprint."""
+        """Read what the decompressor left unread, and return the fingerprint of the whole file."""
         while self.read(_READ_BYTES):
             pass
         return Fingerprint(self.bytes_read, format_checksum(self._hash))
@@ -63,7 +63,7 @@ class StoredFile(io.RawIOBase):
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """The position of a chunk in its file. A worker reads it there, so its bytes need not be sent."""
+    """The position of a chunk in an uncompressed file. A worker reads the bytes itself, so they need not be sent."""
 
     location: str
     offset: int
@@ -73,7 +73,7 @@ class StoredChunk:
     file: FileOfLog = ONLY_FILE
 
     def load(self) -> Chunk:
-        """Read the chunk. Raises ValueError if the file has changed."""
+        """Read the chunk's lines from the file. Raise ValueError if the file has changed or vanished."""
         try:
             lines = storage.read_range(self.location, self.offset, self.num_bytes)
         except FileNotFoundError as error:
@@ -84,20 +84,21 @@ class StoredChunk:
 
 
 def changed_while_read(location: str) -> str:
-    """Return the message of the error."""
+    """Return the error message for a file that changed or vanished during a pass."""
     return f"{location} changed or vanished while it was read; prepare it again when it no longer changes"
 
 
 @dataclass
 class LogReader:
-    """Reads a file of the log once, from its first line to its last."""
+    """Reader of a text file of the log, which is read once from its first line to its last."""
 
     stored: StoredFile
     stream: io.BufferedIOBase
-    plain_location: str | None  # of the file if it is not compressed
-    header_bytes: int  # before the first row
-    least_line_bytes: int = 1  # The most lines of a chunk are as many as fit into it if each has so many bytes
-    fingerprint: Fingerprint | None = None  # known once all is read
+    plain_location: str | None  # Location of the file, or None if it is compressed.
+    header_bytes: int  # Number of bytes before the first row.
+    # Assumed minimum length of a line. It limits the number of lines in a chunk.
+    least_line_bytes: int = 1
+    fingerprint: Fingerprint | None = None  # Set once the whole file has been read.
 
     @property
     def is_plain(self) -> bool:
@@ -110,14 +111,14 @@ class LogReader:
     def chunks(
         self, chunk_bytes: int, file: FileOfLog = ONLY_FILE
     ) -> Iterator[tuple[Chunk | StoredChunk, StoredChunk | None]]:
-        """Cut the log at line ends into chunks of about `chunk_bytes`, and of fewer if the lines are very short.
+        """Cut the file at line ends into chunks of about `chunk_bytes` bytes, and yield them as tasks.
 
-        A log may consist of line ends, and every line costs memory besides its bytes. Yields each chunk as a task, and
-        its position if a worker can read it there. A last line without line end gets one.
-        Raises ValueError if the file is damaged.
+        Each task comes with its position in the file if a worker can read it there, otherwise with None. Chunks with
+        very short lines are smaller, because every line costs memory besides its bytes. A last line without line end
+        gets one. Raise ValueError if the file is damaged.
         """
-        # One buffer for all chunks, as fresh memory costs more time than reading. The bytes after the last line end
-        # move to the front. The buffer grows only for a line that is longer than a chunk.
+        # All chunks share one buffer, since allocating memory takes longer than reading. After each chunk, the bytes
+        # after its last line end are moved to the front. The buffer only grows for a line longer than a chunk.
         buffer, filled, num_dropped = bytearray(chunk_bytes), 0, 0
         most_lines = max(chunk_bytes // self.least_line_bytes, 1)
         offset, first_line = self.header_bytes, file.first_line
@@ -132,7 +133,8 @@ class LogReader:
                 stored = None
                 if self.plain_location is not None and not num_dropped:
                     stored = StoredChunk(self.plain_location, offset, end - start, first_line, num_lines, file)
-                # Bytes that came over a network are sent on. A file of this machine is faster to read again.
+                # The worker of a chunk reads a local file again, which is faster than sending the bytes. Bytes that
+                # came over a network are sent instead.
                 if stored and not storage.is_uri(stored.location):
                     yield stored, stored
                 else:
@@ -143,8 +145,8 @@ class LogReader:
             if last:
                 buffer[: filled - last] = buffer[last:filled]
                 filled -= last
-            elif filled == len(buffer) > MAX_LINE_BYTES + 1:  # else nothing could be dropped
-                # The parser rejects a longer line whatever follows, so the rest of it is dropped.
+            elif filled == len(buffer) > MAX_LINE_BYTES + 1:
+                # The parser rejects a line of this length in any case, so the bytes beyond it are dropped.
                 num_dropped += filled - MAX_LINE_BYTES - 1
                 filled = MAX_LINE_BYTES + 1
             elif filled == len(buffer):
@@ -155,15 +157,17 @@ class LogReader:
 
 @contextmanager
 def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
-    """Open a file of the log to be read once.
+    """Open a text file of the log for reading it once.
 
-    Raises ValueError, inside the `with` block too, if the file is damaged, vanished or is an archive without a log.
+    Raise ValueError, also inside the `with` block, if the file is damaged, has vanished, is not text, or is an archive
+    without a log.
     """
     with _stored(file) as (stored, buffered):
         with unpacked(file.location, buffered) as stream:
             _check_text(file.location, stream)
             plain_location = file.location if stream is buffered else None
-            least_line_bytes = max(len(log_format.columns), _SHORT_LINE_BYTES)  # of a cell a byte, with what ends it
+            # Every cell of a line takes at least a byte, including the separator after it.
+            least_line_bytes = max(len(log_format.columns), _SHORT_LINE_BYTES)
             num_header_bytes = _skip_header(file.location, stream, log_format)
             reader = LogReader(stored, stream, plain_location, num_header_bytes, least_line_bytes)
             yield reader
@@ -187,7 +191,10 @@ def _stored(file: LogFile) -> Iterator[tuple[StoredFile, io.BufferedReader[Any]]
 
 
 def _skip_header(location: str, stream: Any, log_format: LogFormat) -> int:
-    """Skip a byte order mark, and the header if the format has one. Return their number of bytes."""
+    """Skip a byte order mark, and the header if the format has one. Return the number of skipped bytes.
+
+    Raise ValueError if the file is UTF-16, or if its header does not have the columns of the format.
+    """
     if not log_format.header:
         start = stream.peek(4)[:4]
         _check_encoding(location, start)
@@ -215,7 +222,7 @@ def _skip_header(location: str, stream: Any, log_format: LogFormat) -> int:
 
 
 def _check_text(location: str, stream: Any) -> None:
-    """Raise ValueError if the first bytes of a log, unpacked, are those of another kind of file."""
+    """Raise ValueError if the decompressed log begins with the bytes of a binary file format."""
     if what := binary_kind(stream.peek(64)):
         raise ValueError(f"{location} is no text: {what}")
 
@@ -233,7 +240,7 @@ def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
 
 
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
-    """Return the columns of a file of text in their order, from its first line. Raises as `open_log`."""
+    """Return the names of the columns of a text file from its first line. Raise the errors of `open_log`."""
     with _stored(file) as (_, buffered), unpacked(file.location, buffered) as stream:
         _check_text(file.location, stream)
         line = stream.readline(MAX_LINE_BYTES)
@@ -243,7 +250,11 @@ def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
 
 
 def columns_of_header(names: list[str], first_row: list[str]) -> list[str]:
-    """Return a file's columns by its line of names and its first row, of which one alone may end in separators."""
+    """Return the names of a file's columns from its header `names` and its first row.
+
+    Only one of the two lines may end in additional separators. Columns in the first row that have no name and no value
+    get the name "". Names after the end of the first row are removed if they are empty.
+    """
     more = len(first_row) - len(names)
     if more > 0 and not any(cell.strip(" ") for cell in first_row[-more:]):
         return [*names, *[""] * more]

@@ -1,6 +1,6 @@
-"""Decompress a stored file while it is read: gzip, zstd, or a member of an archive. Nothing is unpacked to disk.
+"""Decompress a stored file while it is read: gzip, zstd, or a member of a tar archive.
 
-gzip is read by ISA-L, which takes less than half of zlib's time.
+Nothing is decompressed to disk. ISA-L reads gzip in less than half of zlib's time.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from data_prep.raw_log import storage
 from data_prep.raw_log.log_files import PACKED_ENDINGS, TAR_ENDINGS
 
 _READ_BYTES = 1 << 20
-_LOG_STEM = "train"  # The name of a log in an archive, without its ending.
-# An archive of a log has a few members with short names. One beyond these limits was made to fill the memory.
+_LOG_STEM = "train"  # Name of the log in an archive, without its ending.
+# Limits for the members of an archive. An archive of a log has a few members with short names. An archive beyond these
+# limits was probably made to fill the memory.
 _MOST_MEMBERS = 10_000
-_MOST_EXTENSION_BYTES = 1 << 20  # of a header before a member's own, such as a long name or pax
-_MOST_EXTENSIONS = 8  # such headers for a member
+_MOST_EXTENSION_BYTES = 1 << 20  # Maximum size of an extension header of a member, such as a long name or a pax header.
+_MOST_EXTENSIONS = 8  # Maximum number of extension headers of a member.
 _NAMES_SHOWN = 20
 
-# The first bytes of packed files, and how their names end.
+# First bytes of compressed files, with the endings of their names.
 ENDINGS = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
 _PACKED = {".gz": re.compile(rb"\x1f\x8b"), ".zst": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")}
-# Files that are no text: the pattern of their first bytes, what they are, and what to do. Letters with which a text
-# could begin count only beside bytes that no text has. The first pattern that matches counts.
+# Binary file formats: a regular expression for the first bytes, the name of the format, and advice what to do. The
+# first expression that matches counts. Letters with which a text could begin only match together with bytes that no
+# text contains.
 _WITH_NUL = rb"(?=[^\0]*\0)"
 _REPACK = "pack it by gzip or zstd instead: {} OLD | gzip > NEW.gz"
 _FRAME = "make it Parquet: {}.to_parquet(NEW)"
@@ -64,11 +66,14 @@ _BINARY = [
     (rb"...\0{5}.{4}[\n\x12]", "TFRecord, as it seems", "read it by tf.data.TFRecordDataset(OLD), and write Parquet"),
 ]
 _BINARY_FILES = [(re.compile(pattern, re.DOTALL), what, advice) for pattern, what, advice in _BINARY]
-_START_BYTES = 64  # that are looked at
+_START_BYTES = 64  # Number of bytes at the start of a file that are examined.
 
 
 def binary_kind(start: bytes) -> str:
-    """Return what a file is that begins with these bytes, and what to do with it, or "" if it may be text."""
+    """Recognize a binary file format by its first bytes.
+
+    Return a text that names the format and says what to do, or "" if the file may be text.
+    """
     for pattern, what, advice in _BINARY_FILES:
         if pattern.match(start[:_START_BYTES]):
             return f"it is {what} (it starts with {start[:4]!r}); {advice}"
@@ -77,7 +82,11 @@ def binary_kind(start: bytes) -> str:
 
 @contextmanager
 def unpacked(location: str, stored: io.BufferedReader[Any]) -> Iterator[io.BufferedIOBase]:
-    """Open the log's text, decompressed according to the file's name."""
+    """Open the text of a log for reading, decompressed according to the ending of the file's name.
+
+    `stored` is the open file. Raise ValueError if the content does not match the ending. Errors of `DAMAGED` mean that
+    the file is damaged.
+    """
     name = storage.file_name(location)
     if name.endswith((*PACKED_ENDINGS, *TAR_ENDINGS)) and not stored.peek(1):
         raise ValueError(f"{location} has 0 bytes, which is not even an empty packed file; fetch it again")
@@ -103,7 +112,8 @@ class BadZstd(Exception):
     """A damaged zstd file, for which pyarrow raises OSError."""
 
 
-# Errors that mean a damaged or truncated file. (In isal's stub its error is not a class.)
+# Errors that mean a damaged or truncated file. The cast is needed because isal's type stub does not declare its error
+# as a class.
 DAMAGED: tuple[type[Exception], ...] = (
     EOFError,
     gzip.BadGzipFile,
@@ -114,7 +124,10 @@ DAMAGED: tuple[type[Exception], ...] = (
 
 
 class _Zstd(io.RawIOBase):
-    """Decompresses zstd frames. (The zstandard package does not notice that a file is truncated.)"""
+    """A stream that decompresses zstd with pyarrow.
+
+    The package zstandard is not used, because it does not notice that a file is truncated.
+    """
 
     def __init__(self, stored: io.BufferedIOBase, location: str) -> None:
         import pyarrow as pa
@@ -142,11 +155,14 @@ class _Zstd(io.RawIOBase):
 
 
 class _Distrusted(ValueError):
-    """The archive has a member that no archive of a log has."""
+    """An archive has a member that a log's archive would not have, and that may be an attack."""
 
 
 class _Member(tarfile.TarInfo):
-    """A member with bounded headers: tarfile reads a header of any size into memory, and any number of them."""
+    """A member of an archive whose headers are limited in size and number.
+
+    The module tarfile itself would read any number of headers of any size into memory.
+    """
 
     def _proc_member(self, archive: Any) -> Any:
         is_extension = self.type in (*tarfile.GNU_TYPES, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
@@ -164,17 +180,22 @@ class _Member(tarfile.TarInfo):
     def _refuse_sparse(self, following: tarfile.TarInfo, *_: object) -> None:
         raise _Distrusted(f"{following.name!r} is sparse: a few bytes that unpack to any number")
 
-    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse  # the three ways by pax headers
+    # pax headers can declare a sparse member in these three ways.
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
 class _Archive(tarfile.TarFile):
     tarinfo = _Member
-    num_extensions = 0  # headers before the next member's own, so far
+    num_extensions = 0  # Number of extension headers that were read for the next member.
 
 
 @contextmanager
 def _log_in_tar(location: str, unzipped: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
-    """Open the log in an archive, which is read as a stream. On leaving, read and check the rest."""
+    """Open the log in an archive for reading. The archive is read as a stream.
+
+    At the end of the `with` block, the rest of the archive is read and checked. Raise ValueError if the archive has no
+    log, has it twice, or has a member that is not trusted.
+    """
     try:
         with _Archive.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
             members = _safe_members(archive)
@@ -200,7 +221,7 @@ def _log_in_tar(location: str, unzipped: io.BufferedIOBase) -> Iterator[io.Buffe
                     )
     except _Distrusted as error:
         raise ValueError(f"{location} is not trusted: its member {error}; get the archive again") from error
-    while unzipped.read(_READ_BYTES):  # up to gzip's checksum at the end
+    while unzipped.read(_READ_BYTES):  # Read the rest, so that gzip's checksum at the end is verified.
         pass
 
 
@@ -209,12 +230,16 @@ def _is_log(member: tarfile.TarInfo) -> bool:
 
 
 def _safe_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the archive's members. Raises _Distrusted for one that would write outside of the folder, if unpacked."""
+    """Yield the members of an archive.
+
+    Raise _Distrusted if there are too many, or for a member that is a link or a device, or whose path would leave the
+    folder into which the archive is unpacked.
+    """
     for number in itertools.count():
         member = archive.next()
         if member is None:
             return
-        archive.members.clear()  # type: ignore[attr-defined]  # else tarfile keeps them all
+        archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all members in memory.
         target = PurePosixPath(member.name)
         if number == _MOST_MEMBERS:
             raise _Distrusted(f"{member.name!r} is one of more than {_MOST_MEMBERS:,}")

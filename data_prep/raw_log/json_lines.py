@@ -1,9 +1,11 @@
-"""Read a file of the log that has a JSON object a line. Its lines become tables, which are read as those of Parquet.
+"""Read a file of the log that has one JSON object per line. The objects become tables, which are read like Parquet.
 
-A key that a line lacks is missing, as null is. A cell's text depends on its own value alone, so a column of several
-types has for each value the text of a column of its type. A line that is no object is rejected. Python's parser has
-whole numbers of any size and takes no text for a time. Arrow's, of 26.0.1, does neither, and a file of one line `null`
-ends the process.
+A key that an object lacks is a missing value, as null is. The text of a cell depends only on its own value. So in a
+column of several types, each value gets the text that it would have in a column of its own type. A line that is not an
+object is rejected.
+
+Lines are parsed by Python's parser, which supports whole numbers of any size and does not turn text into times. Arrow
+26.0.1 does neither, and a file with the single line `null` crashes its process.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from data_prep.raw_log.parquet import (
     is_readable,
 )
 
-_FIRST_BYTES = 1 << 20  # of a file, which show its columns
+_FIRST_BYTES = 1 << 20  # Size of the chunks that are read at the start of a file to find its columns.
 _INT64 = range(-(2**63), 2**63)
 _SCALARS = int, float, bool
 
@@ -44,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JsonChunk:
-    """Lines of a file. A worker parses them."""
+    """A chunk of JSON lines, which is a task for a worker. The worker parses the lines."""
 
     lines: Chunk | StoredChunk
     log_format: LogFormat
@@ -59,7 +61,10 @@ class JsonChunk:
         return self.lines.num_lines
 
     def load(self) -> Chunk:
-        """Return the rows as lines of text. Raises ValueError for a value that no column of its kind has."""
+        """Convert the JSON objects to a chunk of lines of text.
+
+        Raise ValueError if a value, such as an object, cannot be in a column of its kind.
+        """
         chunk = self.lines.load()
         parsed = _parsed(chunk)
         rows = [row or {} for row in parsed]
@@ -70,7 +75,8 @@ class JsonChunk:
         if None not in parsed:
             return table
         separator = bytes([BARE_SEPARATOR]) if table.is_bare else self.log_format.separator.encode()
-        too_many = separator * len(self.log_format.columns)  # for a row, so that the line is rejected
+        # A line that is not an object gets too many cells, so that the parser rejects it.
+        too_many = separator * len(self.log_format.columns)
         lines = zip(parsed, table.lines.split(b"\n"), chunk.lines.split(b"\n"), strict=False)
         texts = [text if row is not None else line.rstrip(b"\r") + too_many for row, text, line in lines]
         return replace(table, lines=b"\n".join([*texts, b""]))
@@ -96,7 +102,8 @@ class JsonChunk:
                 return cell.decode()
             if isinstance(value, list) and not in_list and "lists" in KINDS[kind].arrow:
                 texts = [text(each, in_list=True) for each in value]
-                return between.join("\n" if between in each else each for each in texts)  # as in a table
+                # A value with the separator in it becomes a line end, as in Parquet, so that its line is rejected.
+                return between.join("\n" if between in each else each for each in texts)
             raise TypeError(f"; {NO_BOOLEANS}" if type(value) is bool else "")
 
         texts = []
@@ -113,12 +120,12 @@ class JsonChunk:
 
 @dataclass(frozen=True)
 class JsonReader:
-    """Reads a file once, as chunks.LogReader does."""
+    """Reader of a file of JSON lines, with the same interface as `chunks.LogReader`."""
 
     lines: LogReader
     log_format: LogFormat
     location: str
-    is_plain = False  # no position of a JsonChunk is kept for the next pass
+    is_plain = False  # The positions of chunks are not kept for the next pass.
 
     @property
     def stored_bytes_read(self) -> int:
@@ -135,10 +142,10 @@ class JsonReader:
 
 @contextmanager
 def open_json_lines(file: LogFile, log_format: LogFormat) -> Iterator[JsonReader]:
-    """Open a file of the log to be read once.
+    """Open a file of JSON lines for reading it once.
 
-    Raises ValueError, inside the `with` block too, if it is damaged, begins with other JSON, or if its first objects
-    have no label, or no field. Other columns that they lack are a warning.
+    Raise ValueError, also inside the `with` block, if the file is damaged, does not begin with JSON objects, or if its
+    first objects lack a required label or all fields. If they only lack some columns, log a warning.
     """
     names = names_in(file)
     missing = [name for name in columns_to_read(log_format) if name not in names]
@@ -155,20 +162,21 @@ def open_json_lines(file: LogFile, log_format: LogFormat) -> Iterator[JsonReader
         yield JsonReader(reader, log_format, file.location)
 
 
-@functools.lru_cache(maxsize=1024)  # each pass opens the file again
+# Cached because each pass opens the file again, and one warning is enough.
+@functools.lru_cache(maxsize=1024)
 def _warn_of_missing(location: str, names: str) -> None:
     log.warning("%s: none of its first objects has %s: a missing value where there is none", location, names)
 
 
 def names_in(file: LogFile) -> list[str]:
-    """Return the keys of the first objects. Raises as `first_objects`."""
+    """Return all keys that the first objects of a file have. Raise the errors of `first_objects`."""
     return list(dict.fromkeys(itertools.chain(*first_objects(file))))
 
 
 def first_objects(file: LogFile, num_rows: int = 1000) -> list[Row]:
-    """Return the objects of the first lines, `num_rows` or more if there are as many.
+    """Return the JSON objects at the start of a file: at least `num_rows` objects, unless the file has fewer.
 
-    Raises ValueError if there are only other lines, or if the file is an array.
+    Raise ValueError if no line is an object, or if the file is a JSON array.
     """
     rows: list[Row] = []
     text = b""
@@ -187,7 +195,10 @@ def first_objects(file: LogFile, num_rows: int = 1000) -> list[Row]:
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, pa.Array]:
-    """Return objects as columns, one of several types as texts, one with objects inside as empty structs."""
+    """Convert JSON objects to Arrow columns.
+
+    A column with values of several types becomes text, and a column with nested objects becomes empty structs.
+    """
     columns = {}
     for name in dict.fromkeys(itertools.chain(*rows)):
         values = [row.get(name) for row in rows]
@@ -204,7 +215,10 @@ def _chunks_of(file: LogFile) -> Generator[Chunk, None, None]:
 
 
 def _parsed(chunk: Chunk) -> list[Row | None]:
-    """Return each line's object, the last of the values of a key that is there twice. None for any other line."""
+    """Parse the lines of a chunk. A line that is not a JSON object becomes None.
+
+    If an object has a key twice, the last value counts.
+    """
     return list(map(_object, chunk.lines.split(b"\n")[:-1]))
 
 
@@ -212,14 +226,15 @@ def _object(line: bytes) -> Row | None:
     try:
         row = json.loads(line.decode())
         if b"\\u" in line:
-            json.dumps(row, ensure_ascii=False).encode()  # fails for half a surrogate pair, which is no text
+            # Encoding raises UnicodeEncodeError, a ValueError, for half a surrogate pair, which is not valid text.
+            json.dumps(row, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 
 
 def _array(values: Sequence[Any]) -> pa.Array | None:
-    """Return values as one of Arrow's arrays, or None if they have several types."""
+    """Convert values to an Arrow array, or return None if they have several types."""
     try:
         return pa.array(values)
     except (OverflowError, TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""Find the files of the log: a single one, or parts in their natural order (day_2 before day_10).
+"""Find the files of a log: a single file, or several parts in natural order (day_2 before day_10).
 
-An input is a file, a folder or a glob, each as a path or as a URI.
+An input is a file, a folder or a glob, given as a path or as a URI.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ TAR_ENDINGS = (".tar.gz", ".tgz")
 PARQUET_ENDINGS = (".parquet", ".pq")
 PACKED_ENDINGS = (".gz", ".zst")
 _JSON_ENDINGS = (".jsonl", ".ndjson")
-# Of parts in a folder, where a .json may be anything. Any file can be given directly.
+# Endings of text files that count as parts of a log in a folder. A .json file in a folder may be anything, so it does
+# not count. Any file can be given directly.
 _TEXT_ENDINGS = ("", ".txt", ".tsv", ".csv", ".log", ".psv", ".dat", ".data", *_JSON_ENDINGS)
-_OTHER_PACKED = (".xz", ".bz2", ".zip", ".lz4", ".Z", ".7z")  # that are not read
-_WHOLE_LOG = "train.txt"  # as Criteo names it
+_OTHER_PACKED = (".xz", ".bz2", ".zip", ".lz4", ".Z", ".7z")  # Endings of compressed files that cannot be read.
+_WHOLE_LOG = "train.txt"  # Name of Criteo's log.
 _NAMES_SHOWN = 5
-_ARCHIVE = "dac.tar.gz"  # as Criteo packs it
+_ARCHIVE = "dac.tar.gz"  # Name of the archive with Criteo's log.
 _HOW_TO_GET_IT = (
     "get it: the Criteo AI Lab offers dac.tar.gz as the Kaggle Display Advertising Challenge dataset "
     "(https://ailab.criteo.com/ressources/), under its own terms: make download. "
@@ -47,9 +48,10 @@ class LogFile:
 
 
 def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
-    """Return the files of the log in the order in which they are read: of each input in turn, in natural order.
+    """Find the files of a log, and return them in the order in which they are read.
 
-    Raises FileNotFoundError if an input has no files, ValueError if it is ambiguous.
+    The inputs are taken in the given order, and the files of an input in natural order. Raise FileNotFoundError if an
+    input has no files, and ValueError if an input is ambiguous or a file occurs twice.
     """
     listed = [inputs] if isinstance(inputs, str | Path) else inputs
     locations = [location for one in listed for location in _expand(local_path(str(one)))]
@@ -72,23 +74,26 @@ def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
 
 
 def absolute(file: LogFile) -> LogFile:
-    """Return the same file for processes with another working directory."""
+    """Return the file with an absolute path, for processes that have another working directory."""
     location = file.location if is_uri(file.location) else str(Path(file.location).absolute())
     return dataclasses.replace(file, location=location)
 
 
 def is_json(location: str) -> bool:
-    """Return True if a file has a JSON object a line, by its name's ending."""
+    """Return True if the ending of a file's name says that each line is a JSON object."""
     return _unpacked(file_name(location)).endswith((*_JSON_ENDINGS, ".json"))
 
 
 def is_table(location: str) -> bool:
-    """Return True if a file's columns have names in every row, by its name's ending. All others are lines of cells."""
+    """Return True if the ending of a file's name says that it is Parquet or JSON, which name the columns of each row.
+
+    All other files consist of lines of cells.
+    """
     return is_json(location) or split_query(location)[0].endswith(PARQUET_ENDINGS)
 
 
 def _check_name(location: str) -> None:
-    """Raise ValueError if a file's name cannot be written to rejects.tsv and schema.json."""
+    """Raise ValueError if a file's name cannot be written to rejects.tsv and schema.json, as with a tab in it."""
     try:
         location.encode()
     except UnicodeEncodeError:
@@ -135,7 +140,10 @@ def _matching(pattern: str) -> list[str]:
 
 
 def _files_of_folder(folder: str, files: list[str]) -> list[str]:
-    """Return Criteo's log if the folder holds it, else all files that look like parts of a log."""
+    """Choose the files of a folder to read: Criteo's log if there is one, otherwise all files that look like parts.
+
+    Raise FileNotFoundError if there is none, and ValueError if several logs or two copies of a part are there.
+    """
     names = {file: file_name(file) for file in files}
     whole = sorted(f for f, name in names.items() if _unpacked(name) == _WHOLE_LOG or name.endswith(TAR_ENDINGS))
     if len(whole) > 1:
@@ -156,7 +164,10 @@ def _files_of_folder(folder: str, files: list[str]) -> list[str]:
 
 
 def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> None:
-    """Log the files of a folder that are not taken, except for hidden ones: they may have been intended."""
+    """Log the names of the files in a folder that are not read, because the user may have meant to read them.
+
+    Hidden files are not mentioned.
+    """
     names = sorted(map(file_name, {*files} - {*parts}), key=natural_order)
     names = [name for name in names if not name.startswith((".", "_"))]
     if names:
@@ -170,12 +181,12 @@ def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> Non
 
 
 def _some_names(names: Iterable[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names as text, with the number of further names."""
     return shortened(sorted(names, key=natural_order), _NAMES_SHOWN) or "nothing"
 
 
 def _what_is_there(location: str) -> str:
-    """Return the names beside a missing file or, for Criteo's log, the place to get it."""
+    """Return a hint for a missing file: a similar name, the files in its folder, or where to get Criteo's log."""
     if file_name(location) in (_ARCHIVE, _WHOLE_LOG):
         return _HOW_TO_GET_IT
     if is_uri(location):
@@ -205,7 +216,11 @@ def _unpacked(name: str) -> str:
 
 
 def is_part(name: str) -> bool:
-    """Return False for hidden files, markers of Spark and Hadoop (_SUCCESS), texts, and truths of synthetic logs."""
+    """Return True if a file with this name counts as a part of a log in a folder.
+
+    Hidden files, markers of Spark and Hadoop (_SUCCESS), README and LICENSE files, and the true probabilities of
+    synthetic logs do not count.
+    """
     if name.startswith((".", "_")) or name.endswith(".truth.parquet") or name.lower().startswith(("readme", "license")):
         return False
     return name.endswith(PARQUET_ENDINGS) or PurePosixPath(_unpacked(name)).suffix in _TEXT_ENDINGS

@@ -1,9 +1,9 @@
-"""Read a Parquet file of the log. Its rows become lines of text, so that one parser defines a good row.
+"""Read a Parquet file of the log. Its rows become lines of text, so that the same parser checks the rows of all logs.
 
-Columns are found by name. Columns that the format lacks are ignored. Null and NaN are missing, whole floats are
-integers, other floats the shortest decimals that read as them, an integer in a `hex32` column, a whole float too,
-becomes eight hex digits, true and false become the texts that the format has for them. An Arrow list becomes its values
-with the list's separator between them.
+Columns are found by name, and columns that the format does not describe are ignored. Cells become text as follows:
+null and NaN are missing values. Whole floats are written as integers, other floats as the shortest decimals that read
+as the same number. A whole number in a `hex32` column becomes eight hex digits. Booleans become the texts that the
+format defines for them. An Arrow list becomes its values, joined by the separator of the list column.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from data_prep.raw_log.log_files import LogFile
 
 log = logging.getLogger(__name__)
 
-_CELL_BYTES = 6  # of text, roughly: for the number of rows in a chunk
-_UNITS_OF_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # by Arrow's name
+_CELL_BYTES = 6  # Rough size of a cell as text, which decides the number of rows in a chunk.
+_UNITS_OF_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # Number of units per second, by Arrow's name.
 NO_INT128 = (
     "cast them before the table is written or given: in polars frame.with_columns(pl.col(NAME).cast(pl.UInt64)), or "
     "pl.String for larger ones. polars.read_parquet_schema(FILE) names the columns of a file"
 )
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
-_ALSO_READABLE = {  # by what a kind of column takes besides
+# Further types that a message lists as readable, by the entries of `ColumnKind.arrow`.
+_ALSO_READABLE = {
     "moments": "timestamps, dates, ",
     "times": "times of a known zone, ",
     "lists": "lists of texts, numbers or times of a known zone, ",
@@ -51,7 +52,7 @@ _ALSO_READABLE = {  # by what a kind of column takes besides
 
 @dataclass(frozen=True)
 class TableChunk:
-    """Rows of a Parquet file. A worker turns them into lines."""
+    """A chunk of rows of a Parquet or JSON file, which is a task for a worker. The worker turns rows into lines."""
 
     first_line: int
     num_lines: int
@@ -64,7 +65,7 @@ class TableChunk:
         separator = bytes([BARE_SEPARATOR]) if is_bare else self.log_format.separator.encode()
         columns = [self._cells_between(name, separator) for name in self.log_format.columns]
         empty = pa.repeat(pa.scalar(b"", pa.large_binary()), self.num_lines)
-        # The line end is a cell after the last one, joined without a separator.
+        # The line end is appended by a second join, whose separator is the line end.
         lines = pc.binary_join_element_wise(*columns, pa.scalar(separator, pa.large_binary()))
         lines_with_ends = pc.binary_join_element_wise(lines, empty, pa.scalar(b"\n", pa.large_binary()))
         text = b"".join(lines_with_ends.to_pylist())
@@ -79,7 +80,7 @@ class TableChunk:
         return cells_as_text(self._cells(name), kind, separator, self.log_format.texts_of_booleans(name), point_zero)
 
     def _kept(self, name: str) -> list[str]:
-        """Return the texts of a column whatever they hold, as no line is made of them."""
+        """Return the texts of a column that is copied. They may contain separators, as lines do not include them."""
         if self.log_format.columns[name] == "ignored":
             cells = cells_as_text(decoded(self.rows.column(name)), "string", b"\n", ("true", "false"))
         else:
@@ -87,7 +88,7 @@ class TableChunk:
         return [cell.decode(errors="replace") for cell in cells.to_pylist()]
 
     def _cells(self, name: str) -> pa.Array:
-        """Return a column, times in the format's form."""
+        """Return the cells of a column, with lists joined, and with times written in the form of the format."""
         cells = decoded(self.rows.column(name))
         if is_list(cells.type):
             return _joined(cells, self.log_format, name)
@@ -98,12 +99,12 @@ class TableChunk:
 
 @dataclass
 class TableReader:
-    """Reads a Parquet file once, from its first row to its last, as chunks.LogReader does with text."""
+    """Reader of a Parquet file of the log, with the same interface as `chunks.LogReader`."""
 
     file: LogFile
     table: pq.ParquetFile
     log_format: LogFormat
-    is_plain = False  # workers get the rows, as they cannot start reading anywhere
+    is_plain = False  # Workers get the rows themselves, because they cannot start reading at any row.
     _num_rows_read = 0
 
     @property
@@ -116,7 +117,7 @@ class TableReader:
             return stored.fingerprint()
 
     def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
-        """Yield the rows in chunks of about `chunk_bytes` of text."""
+        """Yield the rows of the file in chunks that are about `chunk_bytes` bytes as text."""
         names = columns_to_read(self.log_format)
         num_rows = max(chunk_bytes // (_CELL_BYTES * len(names)), 1)
         batches = self.table.iter_batches(num_rows, columns=names)
@@ -132,15 +133,15 @@ class TableReader:
         except OSError as error:
             if error.errno is not None:
                 raise
-            # Arrow's own, which name no file: of a damaged page, or of a store.
+            # An error of Arrow itself, about a damaged page or a cloud store, does not name the file.
             raise ValueError(f"{self.file.location} cannot be read ({str(error).splitlines()[0]})") from error
 
 
 @contextmanager
 def open_table(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
-    """Open a Parquet file of the log to be read once.
+    """Open a Parquet file of the log for reading it once.
 
-    Raises ValueError, inside the `with` block too, if it is damaged or lacks columns of the format.
+    Raise ValueError, also inside the `with` block, if the file is damaged or lacks columns of the format.
     """
     with parquet_file(file.location) as table:
         check_columns(file.location, table.schema_arrow, log_format)
@@ -149,9 +150,9 @@ def open_table(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
 
 @contextmanager
 def parquet_file(location: str) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file. Raises ValueError, inside the `with` block too, if it is damaged."""
+    """Open a Parquet file. Raise ValueError, also inside the `with` block, if the file is damaged."""
     try:
-        # INT96 times become nanoseconds by default, which silently wrap outside the years 1678 to 2262.
+        # By default pyarrow reads INT96 times as nanoseconds, which silently overflow outside the years 1678 to 2262.
         with (
             storage.open_random(location) as stored,
             pq.ParquetFile(stored, coerce_int96_timestamp_unit="us") as table,
@@ -171,18 +172,21 @@ def parquet_file(location: str) -> Iterator[pq.ParquetFile]:
 
 
 def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:
-    """Return the columns that are not for lines alone, but copied."""
+    """Return the names of the columns that are copied to the output of scoring."""
     return log_format.keep if isinstance(log_format, FormatToScore) else ()
 
 
 def columns_to_read(log_format: LogFormat) -> list[str]:
-    """Return the columns that are for lines, then the others that are copied."""
+    """Return the names of all columns to read: those that lines consist of, then further columns that are copied."""
     names = [name for name, kind in log_format.columns.items() if kind != "ignored"]
     return names + [name for name in columns_to_keep(log_format) if name not in names]
 
 
 def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
-    """Raise ValueError if a table lacks a column of the format, or has one of another type. It may have more."""
+    """Raise ValueError if a table lacks a column of the format, or if the type of a column does not fit its kind.
+
+    The table may have further columns. `location` names it in the message.
+    """
     to_keep: dict[str, Kind] = dict.fromkeys(columns_to_keep(log_format), "string")
     expected = to_keep | {name: kind for name, kind in log_format.columns.items() if kind != "ignored"}
     missing = [name for name in expected if schema.names.count(name) != 1]
@@ -206,20 +210,20 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
 
 
 def read_schema(location: str) -> pa.Schema:
-    """Return the columns of a Parquet file and their types. Raises ValueError if it is damaged."""
+    """Return the columns of a Parquet file and their types. Raise ValueError if the file is damaged."""
     with parquet_file(location) as table:
         return table.schema_arrow
 
 
 def holds_booleans(of_type: pa.DataType) -> bool:
-    """Return True for a column of booleans, or of lists or a dictionary of them."""
+    """Return True for the type of booleans, and for lists or dictionaries of booleans."""
     while is_list(of_type := plain_type(of_type)):
         of_type = of_type.value_type
     return bool(pa.types.is_boolean(of_type))
 
 
 def plain_type(of_type: pa.DataType) -> pa.DataType:
-    """Return the type that `decoded` gives to cells of a type."""
+    """Return the type of the result of `decoded` for cells of type `of_type`."""
     types = pa.types
     if types.is_dictionary(of_type):
         return plain_type(of_type.value_type)
@@ -231,7 +235,7 @@ def plain_type(of_type: pa.DataType) -> pa.DataType:
 
 
 def decoded(cells: pa.Array) -> pa.Array:
-    """Return cells without dictionaries, views and extension types, which few of Arrow's functions take.
+    """Convert dictionaries, views and extension types to plain types, because few functions of Arrow support them.
 
     A UUID becomes its usual text, 32 lower-case hex digits with hyphens.
     """
@@ -245,18 +249,22 @@ def decoded(cells: pa.Array) -> pa.Array:
 
 
 def is_moment(of_type: pa.DataType) -> bool:
-    """Return True for timestamps and dates, which a column of kind timestamp has. Times of a day are none."""
+    """Return True for the types timestamp and date, which a column of kind timestamp may have.
+
+    A time of day is not such a type.
+    """
     return pa.types.is_timestamp(of_type) or pa.types.is_date(of_type)
 
 
-_ZONE = re.compile("%[HMSfp] ?([+-])([0-9]{2}):?([0-9]{2})$")  # of a form
+_ZONE = re.compile("%[HMSfp] ?([+-])([0-9]{2}):?([0-9]{2})$")  # Matches a fixed offset at the end of a form of times.
 
 
 def times_as_text(times: pa.Array, form: str, zone: str = "") -> pa.Array:
-    """Return timestamps or dates as cells of a form, rounded down to what it holds.
+    """Write timestamps or dates as cells in the given form, rounded down to the precision of the form.
 
-    A timestamp without a time zone, and a date, are by the clock of the column's `zone`, like a cell that names none.
-    For a form that names none, others are written by that clock, or by the one in the form's text, as in %H:%M+02:00.
+    Dates, and timestamps without a time zone, are taken as times by the clock of the column's `zone`. Timestamps with a
+    time zone are converted if the form does not contain a zone: to the offset in the text of the form, as in
+    %H:%M+02:00, or else to the clock of `zone`.
     """
     milliseconds, is_missing = _milliseconds(times), np.asarray(times.is_null())
     is_local = not (pa.types.is_timestamp(times.type) and times.type.tz)
@@ -278,23 +286,25 @@ def times_as_text(times: pa.Array, form: str, zone: str = "") -> pa.Array:
 
 
 def _milliseconds(times: pa.Array) -> NDArray[np.int64]:
-    """Return timestamps or dates as milliseconds since 1970, rounded down. (Arrow's own cast rounds toward 1970.)
+    """Convert timestamps or dates to milliseconds since 1970, rounded down. A missing time becomes 0.
 
-    Times that int64 cannot hold stay beyond the years that a good line has. A missing one is 0.
+    Arrow's own cast is not used, because it rounds toward 1970. Times that do not fit in int64 are clipped. They stay
+    beyond the years 1 to 9999, so their lines are rejected.
     """
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("s"))
     units = _UNITS_OF_A_SECOND[times.type.unit]
-    numbers: NDArray[np.int64] = times.cast(pa.int64()).fill_null(0).to_numpy()  # of a time zone too, they are UTC
+    # The numbers are UTC, also in timestamps with a time zone.
+    numbers: NDArray[np.int64] = times.cast(pa.int64()).fill_null(0).to_numpy()
     if units < 1000:
         return np.clip(numbers, -(2**52), 2**52) * (1000 // units)
     return numbers // (units // 1000)
 
 
 def check_exact(where: str, rows: pa.RecordBatch, log_format: LogFormat, version: object = None) -> None:
-    """Look for ids that are floats so large that several whole numbers have become one.
+    """Check that columns of ids contain no floats so large that several whole numbers are rounded to the same float.
 
-    Raises ValueError in rows to score, and warns of others: once for each `version` of the table.
+    Raise ValueError for rows to score. For other rows, log a warning once for each column and `version` of a table.
     """
     for name in rows.schema.names:
         is_exact = KINDS[log_format.columns.get(name, "ignored")].is_exact
@@ -306,7 +316,7 @@ def check_exact(where: str, rows: pa.RecordBatch, log_format: LogFormat, version
 
 
 def _inexact(cells: pa.Array) -> float | None:
-    """Return a cell of floats, or of lists of them, that may stand for several whole numbers, or None."""
+    """Return the first float in a column, or in its lists, to which several whole numbers are rounded, or None."""
     cells = decoded(cells.flatten()) if is_list(cells.type) else cells
     if not pa.types.is_floating(cells.type):
         return None
@@ -315,18 +325,22 @@ def _inexact(cells: pa.Array) -> float | None:
     return float(large[0]) if len(large) else None
 
 
-@functools.lru_cache(maxsize=1024)  # each chunk of each pass looks
+# Cached because every chunk of every pass is checked, and one warning is enough.
+@functools.lru_cache(maxsize=1024)
 def _warn_of_inexact(what: str, _version: object) -> None:
     log.warning("%s: %s", what, INEXACT)
 
 
 def is_list(of_type: pa.DataType) -> bool:
-    """Return True for Arrow's lists, which a column of kind list has."""
+    """Return True for Arrow's list types, which a column of kind list may have."""
     return pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type)
 
 
 def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
-    """Return the values of each list as one cell. A value with the separator in it becomes a line end, see below."""
+    """Join the values of each list to one cell.
+
+    A value that contains the list's separator becomes a line end, so that `cells_as_text` makes its line a bad one.
+    """
     separator = log_format.list_form(name).separator.encode()
     texts_of_booleans, point_zero = log_format.texts_of_booleans(name), name in log_format.point_zero
     values = cells_as_text(decoded(lists.flatten()), "list", b"\n", texts_of_booleans, point_zero)
@@ -337,7 +351,7 @@ def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
 
 
 def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
-    """Return True if a column of this type can be one of this kind."""
+    """Return True if an Arrow column of type `of_type` can be read as a column of kind `kind`."""
     types = KINDS[kind].arrow
     if "lists" in types and is_list(of_type):
         return is_readable(of_type.value_type, "string")
@@ -351,7 +365,10 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
 
 
 def _is_written_time(of_type: pa.DataType) -> bool:
-    """Return True for times that pyarrow can write as text: no intervals, and no zone that it does not know."""
+    """Return True for a type of times that pyarrow can write as text.
+
+    It cannot write intervals, nor timestamps with a time zone that it does not know.
+    """
     try:
         return bool(pa.types.is_temporal(of_type)) and pa.nulls(1, of_type).cast(pa.large_string()).null_count == 1
     except pa.ArrowException:
@@ -361,23 +378,29 @@ def _is_written_time(of_type: pa.DataType) -> bool:
 def cells_as_text(
     cells: pa.Array, kind: Kind, separator: bytes, booleans: tuple[str, ...] = ("1", "0"), point_zero: bool = False
 ) -> pa.LargeBinaryArray:
-    """Return cells as text. A line end in a cell becomes a separator, so that its line is rejected."""
+    """Convert the cells of an Arrow column to text, as they would be written in a log. Missing cells become empty.
+
+    A line end in a cell becomes `separator`, so that its line has too many cells and is rejected. `booleans` are the
+    texts for true and false. With `point_zero`, whole numbers are written like 7.0.
+    """
     point_zero &= pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)
     if pa.types.is_boolean(cells.type):
         cells = pc.if_else(cells, *booleans)
     has_hex_digits, keeps_zeros = KINDS[kind].has_hex_digits, KINDS[kind].keeps_zeros
     if pa.types.is_decimal(cells.type) and (has_hex_digits or (cells.type.scale > 0 and not keeps_zeros)):
-        cells = cells.cast(pa.string()).cast(pa.float64())  # Arrow's direct cast of 4.02 is 4.0200000000000005
+        # Decimals are cast by way of text, because Arrow's direct cast of 4.02 yields 4.0200000000000005.
+        cells = cells.cast(pa.string()).cast(pa.float64())
     if has_hex_digits and (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
         text = _number_hex(cells)
     elif pa.types.is_floating(cells.type):
         text = _float_text(cells)
     elif pa.types.is_binary(cells.type) or pa.types.is_large_binary(cells.type):
         text = cells
-    elif pa.types.is_timestamp(cells.type) or pa.types.is_time(cells.type):  # whatever their unit
+    # Trailing zeros of seconds are removed, so that the text does not depend on the unit of the type.
+    elif pa.types.is_timestamp(cells.type) or pa.types.is_time(cells.type):
         text = pc.replace_substring_regex(cells.cast(pa.large_string()), r"\.([0-9]*?)0+($|Z|[+-])", r".\1\2")
         text = pc.replace_substring_regex(text, r"\.($|Z|[+-])", r"\1")
-    elif pa.types.is_duration(cells.type):  # in seconds
+    elif pa.types.is_duration(cells.type):  # Durations are written in seconds.
         units, numbers = _UNITS_OF_A_SECOND[cells.type.unit], cells.cast(pa.int64()).to_pylist()
         text = pa.array([each if each is None else f"{Decimal(each) / units:f}" for each in numbers], pa.string())
     else:
@@ -389,8 +412,11 @@ def cells_as_text(
 
 
 def _float_text(cells: pa.Array) -> pa.Array:
-    """Return whole floats as integers, other ones as the shortest decimals that read as them in their own type."""
-    if pa.types.is_float16(cells.type):  # Arrow would write the digits of float32
+    """Write floats as text: whole floats as integers, and others as the shortest decimals that identify them.
+
+    The shortest decimal depends on the type: a float32 needs fewer digits than a float64.
+    """
+    if pa.types.is_float16(cells.type):  # Arrow would write as many digits as for a float32.
         shortest = [None if each is None else float(str(np.float16(each))) for each in cells.to_pylist()]
         cells = pa.array(shortest, pa.float64())
     numbers: Any = cells.cast(pa.float64())
@@ -398,17 +424,19 @@ def _float_text(cells: pa.Array) -> pa.Array:
     is_whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.less(pc.abs(numbers), 2.0**63))
     whole = pc.if_else(is_whole, numbers, 0.0).cast(pa.int64()).cast(pa.large_string())
     if not pa.types.is_float64(cells.type):
-        numbers = numbers.cast(pa.float32())  # of which the shortest decimal is the one that was meant
+        numbers = numbers.cast(pa.float32())  # The shortest decimal of a float32 is the number that was meant.
     return pc.if_else(is_whole, whole, numbers.cast(pa.large_string()))
 
 
 def _number_hex(cells: pa.Array) -> pa.Array:
-    """Return whole numbers of 32 bits, signed or not, as hex digits. Others stay decimal, and are rejected.
+    """Write whole numbers of 32 bits, signed or unsigned, as eight hex digits. Other numbers stay decimal.
 
-    No other is of eight characters, which might be read as digits: a fraction has a point, or an exponent with a sign.
+    Decimal numbers never look like eight hex digits, so the parser rejects them: they have another length, a decimal
+    point, or a sign in the exponent.
     """
     decimal = _float_text(cells) if pa.types.is_floating(cells.type) else cells.cast(pa.large_string())
-    numbers = cells.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)  # exact in 53 bits
+    # A float64 represents whole numbers of up to 53 bits exactly, which is enough for 32 bits.
+    numbers = cells.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
     fits = (numbers >= -(2**31)) & (numbers < 2**32) & (numbers == np.floor(numbers))
     whole = np.where(fits, numbers, MISSING).astype(np.int64)
     digits = hex_text(np.where(fits, whole & 0xFFFFFFFF, MISSING)).cast(pa.large_string())
@@ -419,8 +447,9 @@ _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)
 
 
 def hex_text(values: NDArray[np.int64]) -> pa.Array:
-    """Return each value as eight hex digits, "" for MISSING."""
-    # Built in pyarrow's own layout (digits end to end, and offsets), without a Python string for each value.
+    """Write each value as eight hex digits. MISSING becomes ""."""
+    # The array is built in pyarrow's own layout (all digits without gaps, and offsets), which avoids a Python string
+    # for each value.
     lengths = np.where(values == MISSING, 0, 8)
     digits = np.stack([_HEX_DIGITS[values >> 16 & 0xFFFF], _HEX_DIGITS[values & 0xFFFF]], axis=1)[values != MISSING]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

@@ -1,4 +1,7 @@
-"""Passes over the whole log: workers process its chunks. The log must not change from the first pass to the last."""
+"""Make passes over the whole log, in which workers process its chunks.
+
+The log must not change between the start of the first pass and the end of the last one.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +30,22 @@ from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, change
 from data_prep.raw_log.log_files import LogFile, is_json, is_table
 from data_prep.raw_log.storage import file_state
 
-if TYPE_CHECKING:  # workers that read no Parquet need no pyarrow
+if TYPE_CHECKING:  # Workers only import pyarrow if they read Parquet or JSON.
     from data_prep.raw_log.json_lines import JsonChunk, JsonReader
     from data_prep.raw_log.parquet import TableChunk, TableReader
 
 Result = TypeVar("Result")
-Task: TypeAlias = "Chunk | StoredChunk | TableChunk | JsonChunk"  # a chunk, or what loads it
+Task: TypeAlias = "Chunk | StoredChunk | TableChunk | JsonChunk"  # A chunk, or an object whose `load` returns it.
 Reader: TypeAlias = "LogReader | TableReader | JsonReader"
 
-_ONE = "all"  # the part of a result that has no others
+_ONE = "all"  # Name of the only part of a result that is not divided into parts.
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FileRead:
-    """Size, checksum and lines of a file of the log that was read."""
+    """Size, checksum and number of lines of a file of the log that has been read."""
 
     name: str
     size_bytes: int
@@ -54,12 +57,16 @@ storable(FileRead, StoredChunk, Chunk, FileOfLog)
 
 
 def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
-    """Return the number of lines of a file before its first row."""
+    """Return the number of lines before the first row of a file: 1 for a text file with a header, else 0."""
     return int(log_format.header and not is_table(file.location))
 
 
 def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_format: LogFormat) -> FileOfLog:
-    """Return the part of a chunk that describes its file. Reads the file's header if that decides the columns."""
+    """Return the description of a file that its chunks carry.
+
+    `index` is the number of the file in the log, and `first_line` the number of lines before it. If the format lets
+    the header decide the columns, the header is read.
+    """
     columns: tuple[str, ...] = ()
     if is_table(file.location):
         columns = tuple(log_format.columns) if isinstance(log_format, FormatToScore) else ()
@@ -69,7 +76,10 @@ def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_forma
 
 
 def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
-    """Return the columns of a file that names them: a table, or lines after a header. Raises as `open_reader`."""
+    """Return the names of the columns in a Parquet file, a JSON file or a text file with a header.
+
+    Raise the errors of `open_reader`.
+    """
     if not is_table(file.location):
         return header_columns(file, log_format)
     if is_json(file.location):
@@ -80,7 +90,10 @@ def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
 
 
 def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[Reader]:
-    """Open a file of the log, lines or a table, to be read once. Raises as `open_log` and `open_table`."""
+    """Open a text, Parquet or JSON file of the log for reading it once.
+
+    Raise the errors of `chunks.open_log`, `parquet.open_table` and `json_lines.open_json_lines`.
+    """
     if not is_table(file.location):
         return open_log(file, log_format)
     if is_json(file.location):
@@ -103,7 +116,7 @@ def _json_lines(file: LogFile) -> ModuleType:
 def first_chunks(
     file: LogFile, log_format: LogFormat, of_log: FileOfLog, chunk_bytes: int
 ) -> Generator[tuple[Reader, Task], None, None]:
-    """Yield the open file and each chunk. Close this to leave the rest of the file unread."""
+    """Yield each chunk of a file together with its reader. Close the generator to leave the rest of the file unread."""
     with open_reader(file, log_format) as reader:
         for task, _ in reader.chunks(chunk_bytes, of_log):
             yield reader, task
@@ -111,7 +124,7 @@ def first_chunks(
 
 @dataclass(eq=False)
 class LogReading:
-    """Reads a log several times and checks that it stays the same."""
+    """A log that is read in several passes, with checks that it does not change between them."""
 
     files: Sequence[LogFile]
     log_format: LogFormat
@@ -119,14 +132,15 @@ class LogReading:
     num_workers: int
     chunk_bytes: int
     pieces: Pieces
-    seconds: dict[str, float] = field(default_factory=dict)  # of each pass, by title
+    seconds: dict[str, float] = field(default_factory=dict)  # Duration of each pass in seconds, by its title.
 
     def __post_init__(self) -> None:
         self._size = sum(file.state.size for file in self.files)
-        self._read_files: dict[int, FileRead] = {}  # by index in `files`
-        self._tasks_of: dict[int, list[Task]] = {}  # by index in `files`, of those that workers can read themselves
+        self._read_files: dict[int, FileRead] = {}  # Files that have been read, by index in `files`.
+        # Tasks of each file whose chunks workers can read themselves, by index in `files`.
+        self._tasks_of: dict[int, list[Task]] = {}
         for index, file in enumerate(self.files):
-            earlier = self.pieces.read(_file_piece(index))  # of an interrupted run
+            earlier = self.pieces.read(_file_piece(index))  # An interrupted run may have read the file.
             if earlier is not None:
                 self._read_files[index], tasks = earlier
                 self._tasks_of[index] = [
@@ -145,7 +159,10 @@ class LogReading:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """After a pass: the fingerprint of the log's file or, of several, of the list of their sizes and checksums."""
+        """Fingerprint of the log, which is known after the first pass.
+
+        For a log of several files it is their total size, and the checksum of the list of their sizes and checksums.
+        """
         files = self.files_read
         if len(files) == 1:
             return Fingerprint(files[0].size_bytes, files[0].checksum)
@@ -163,9 +180,9 @@ class LogReading:
         return num_lines
 
     def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], object], title: str) -> None:
-        """Make a pass: run `function` on each chunk by the workers, and `consume` the results in the chunks' order.
+        """Make a pass: workers call `function` on each chunk, and `consume` gets the results in the order of the log.
 
-        The results stay among the pieces by `title`, which must differ between different passes.
+        The results are stored as pieces under `title`, which must be different for different passes.
         """
         self.run_in_parts(partial(_in_one_part, function), lambda read: consume(read(_ONE)), title, lambda _: (_ONE,))
 
@@ -176,11 +193,16 @@ class LogReading:
         title: str,
         needed: Callable[[int], Collection[str]],
     ) -> None:
-        """Make a pass whose results have parts, each a piece. Those `needed` of each chunk are there for `consume`."""
-        check_stop()  # before there is a bar or a worker
+        """Make a pass as `run` does, in which `function` returns results of several parts.
+
+        Each part is stored as a piece. `needed` maps the number of a chunk to the names of the parts that `consume`
+        reads. `consume` gets a function that returns a part by its name.
+        """
+        check_stop()  # Stop before a progress bar or a worker exists.
         start = time.monotonic()
         on_task = partial(_on_task, function)
-        # Closed at once on an error too: workers and progress bar are gone before anything is logged or removed.
+        # After an error these are closed immediately, so that workers and progress bar are gone before anything is
+        # logged or removed.
         with (
             self.pools.open(self.num_workers) as pool,
             LogProgress(title, self._size) as progress,
@@ -193,7 +215,7 @@ class LogReading:
                 for read in results:
                     consume(read)
                     progress.chunk_is_done()
-        self._check_all_unchanged()  # workers have read the log up to now
+        self._check_all_unchanged()  # Workers may have read the log until this moment.
         self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - start
 
     def _chunks(self, progress: LogProgress) -> Generator[Task, None, None]:
@@ -212,12 +234,13 @@ class LogReading:
             _check_unchanged(file)
 
     def _tasks(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
-        """Yield a file's chunks, each with the number of bytes of the stored file up to its end."""
+        """Yield the chunks of a file, each with the number of stored bytes from the file's start to the chunk's end."""
         _check_unchanged(file)
         if not self._tasks_of.get(of_log.place):
             yield from self._read(file, of_log)
             return
-        for task in self._tasks_of[of_log.place]:  # which the workers read, not this process
+        # The positions of all chunks are known, so this process does not read the file again. The workers read it.
+        for task in self._tasks_of[of_log.place]:
             yield task, task.offset + task.num_bytes if isinstance(task, StoredChunk) else file.state.size
 
     def _read(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
@@ -231,7 +254,7 @@ class LogReading:
                     num_lines += task.num_lines
                     yield task, reader.stored_bytes_read
         except ValueError:
-            _check_unchanged(file)  # a compressed file that changes looks damaged
+            _check_unchanged(file)  # A compressed file looks damaged if it changes while it is read.
             raise
         _check_unchanged(file)
         if num_lines == 0 and len(self.files) > 1:
@@ -246,11 +269,15 @@ class LogReading:
 
 
 class LogProgress:
-    """A progress bar over the stored bytes of the log. It counts finished chunks, as many are read ahead."""
+    """A progress bar over the stored bytes of the log.
+
+    It advances when a chunk is finished, not when it is read, because many chunks are read ahead.
+    """
 
     def __init__(self, title: str, size_bytes: int) -> None:
         self._bar = progress_bar(total=size_bytes, desc=title, unit="B", unit_scale=True)
-        self._ends: deque[tuple[int, int]] = deque()  # lines and bytes up to each chunk's end
+        # Number of lines and bytes from the start of the log to the end of each unfinished chunk.
+        self._ends: deque[tuple[int, int]] = deque()
 
     def __enter__(self) -> LogProgress:
         return self
@@ -259,11 +286,14 @@ class LogProgress:
         self._bar.close()
 
     def chunk_is_given(self, lines: int, stored_bytes: int) -> None:
-        """Note the next chunk by the number of lines and bytes of the log up to its end."""
+        """Record that the next chunk was given to a worker.
+
+        `lines` and `stored_bytes` are counted from the start of the log to the chunk's end.
+        """
         self._ends.append((lines, stored_bytes))
 
     def chunk_is_done(self) -> None:
-        """Advance to the end of the first chunk that was given and is not done."""
+        """Record that the first unfinished chunk is finished, and advance the bar to its end."""
         lines, stored_bytes = self._ends.popleft()
         self._bar.set_postfix_str(f"{lines / self._bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
         self._bar.update(stored_bytes - self._bar.n)

@@ -1,4 +1,4 @@
-"""Read the first rows of a log, to check it before all of it is read."""
+"""Read the first rows of each file of a log, so that the log can be checked before it is read completely."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from data_prep.raw_log.log_files import LogFile
 from data_prep.raw_log.reading import file_of_log, first_chunks
 
 _CHUNK_BYTES = 1 << 20
-# Read to estimate the number of lines: a stream reads ahead, and the bytes that wait there must not weigh much.
+# Number of bytes of a file that are read to estimate its number of lines. A stream reads ahead, so the number must be
+# large compared to its buffer.
 _ESTIMATE_BYTES = 8 << 20
 
 Item = TypeVar("Item")
@@ -21,24 +22,24 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class FileSample:
-    """The first lines of a file of the log, and the number of lines in some of its stored bytes."""
+    """The first lines of a file of the log, and figures to estimate its number of lines."""
 
     file: LogFile
-    chunk: Chunk | None  # None for an empty file
-    num_lines: int
+    chunk: Chunk | None  # The first lines, or None for an empty file.
+    num_lines: int  # Number of lines in the stored bytes that were read.
     stored_bytes_read: int
-    is_whole: bool
+    is_whole: bool  # True if the whole file was read.
 
     @property
     def estimated_lines(self) -> float:
-        """Lines of the whole file, if the others are as long as these."""
+        """Estimated number of lines of the whole file, under the assumption that all lines have the same length."""
         if self.is_whole:
             return self.num_lines
         return self.num_lines * self.file.state.size / max(self.stored_bytes_read, 1)
 
 
 def spread(items: Sequence[Item], most: int) -> Sequence[Item]:
-    """Return all items, or `most` of them from the first to the last at even distances."""
+    """Return at most `most` items, chosen at even distances from the first item to the last."""
     if len(items) <= most:
         return items
     return [items[place * (len(items) - 1) // max(most - 1, 1)] for place in range(most)]
@@ -47,9 +48,10 @@ def spread(items: Sequence[Item], most: int) -> Sequence[Item]:
 def sample_log(
     files: Sequence[LogFile], log_format: LogFormat, num_rows: int, estimate_bytes: int = _ESTIMATE_BYTES
 ) -> Iterator[FileSample]:
-    """Yield the first lines of each file, `num_rows` in all. Of more files than rows, only the first are read.
+    """Yield the first lines of each file, with `num_rows` lines in total.
 
-    At least `estimate_bytes` of each file are read, to estimate its number of lines.
+    If there are more files than rows, only the first `num_rows` files are read. At least `estimate_bytes` of each file
+    are read, to estimate its number of lines.
     """
     each = max(num_rows // len(files), 1)
     for index, file in enumerate(files[:num_rows]):
@@ -74,7 +76,7 @@ def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: i
                 break
     if not num_lines:
         return FileSample(file, None, 0, bytes_read, is_whole)
-    num_kept = min(num_rows, num_lines)  # every line of a chunk has its end
+    num_kept = min(num_rows, num_lines)  # Every line of a chunk ends in a line end, so splitting finds them all.
     lines = b"".join(parts).split(b"\n", num_kept)[:num_kept]
     chunk = Chunk(0, num_kept, b"\n".join(lines) + b"\n", of_log, is_bare)
     return FileSample(file, chunk, num_lines, bytes_read, is_whole)

@@ -1,6 +1,6 @@
-"""Read stored files: paths of this machine, or URIs (`s3://`, `gs://`, `hdfs://`), which pyarrow reads.
+"""Read stored files, given as local paths or as URIs (`s3://`, `gs://`, `hdfs://`).
 
-pyarrow is imported for URIs alone, as it costs every worker memory and start-up time.
+URIs are read by pyarrow. It is only imported for URIs, because it costs every worker memory and start-up time.
 """
 
 from __future__ import annotations
@@ -14,31 +14,32 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_LONE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")  # a character of a name, not the beginning of an escape
-_STREAM_BYTES = 8 << 20  # asked for at a time: a request to a distant server takes tens of milliseconds
+_LONE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")  # Matches a % that does not begin an escape such as %20.
+# Number of bytes that are requested at a time. A request to a distant server takes tens of milliseconds.
+_STREAM_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class FileState:
-    """Size, time and inode of a file. At least one of them differs after a change."""
+    """The state of a file, which is compared to notice changes. At least one value differs after a change."""
 
     size: int
     modified_ns: int
-    inode: int = 0  # of a local file
+    inode: int = 0  # Inode of a local file, or 0 for a URI.
 
 
 def is_uri(location: str) -> bool:
-    """Return True for a URI, False for a path."""
+    """Return True if a location is a URI, and False if it is a path."""
     return _URI.match(location) is not None
 
 
 def local_path(location: str) -> str:
-    """Return the path of a `file://` URI, and anything else as it is."""
+    """Convert a `file://` URI to a path. Other locations are returned unchanged."""
     return unquote(urlsplit(location, allow_fragments=False).path) if location.startswith("file://") else location
 
 
 def file_state(location: str) -> FileState | None:
-    """Return the state of a file, None if there is none. Raises OSError if the storage does not answer."""
+    """Return the state of a file, or None if there is no such file. Raise OSError if the storage does not answer."""
     if is_uri(location):
         with _clear_errors(location):
             file_system, path_there = _file_system(location)
@@ -68,7 +69,7 @@ def files_in(location: str) -> list[str] | None:
 
 
 def split_query(location: str) -> tuple[str, str]:
-    """Split a URI into address and `?query`, which holds options of the file system. The query of a path is empty."""
+    """Split a URI into its address and `?query`, which holds options of the file system. A path has an empty query."""
     if not is_uri(location):
         return location, ""
     address, question_mark, query = location.partition("?")
@@ -76,14 +77,14 @@ def split_query(location: str) -> tuple[str, str]:
 
 
 def file_name(location: str) -> str:
-    """Return the last part of a path, or of a URI without its escapes such as %20."""
+    """Return the last component of a path or of a URI. Escapes in a URI, such as %20, are decoded."""
     name = PurePosixPath(split_query(location)[0]).name
     return unquote(name) if is_uri(location) else name
 
 
 @contextmanager
 def open_stream(location: str) -> Iterator[Any]:
-    """Open a file to be read from its start, as an object with `readinto`. Raises OSError."""
+    """Open a file for reading from its start, as an object with `readinto`. Raise OSError if that fails."""
     if not is_uri(location):
         with Path(location).open("rb", buffering=0) as file:
             yield file
@@ -97,7 +98,7 @@ def open_stream(location: str) -> Iterator[Any]:
 
 @contextmanager
 def open_random(location: str) -> Iterator[Any]:
-    """Open a file that pyarrow can seek in. Raises OSError."""
+    """Open a file for random access, as a file object of pyarrow. Raise OSError if that fails."""
     import pyarrow as pa
 
     if not is_uri(location):
@@ -111,7 +112,7 @@ def open_random(location: str) -> Iterator[Any]:
 
 
 def read_range(location: str, offset: int, num_bytes: int) -> bytes:
-    """Read some bytes of a file, fewer if it ends before. Raises OSError."""
+    """Read `num_bytes` bytes of a file, or fewer if the file ends before. Raise OSError if that fails."""
     if not is_uri(location):
         with Path(location).open("rb") as file:
             file.seek(offset)
@@ -133,7 +134,10 @@ class _ClearStream:
 
 
 def _file_system(location: str) -> tuple[Any, str]:
-    """Return the file system of a URI and the path there. Characters that no URI has may stand in it unescaped."""
+    """Return pyarrow's file system for a URI, and the path within it.
+
+    The URI may contain characters, such as blanks, that should be escaped.
+    """
     from pyarrow.fs import FileSystem
 
     address, query = split_query(location)
@@ -144,7 +148,7 @@ def _file_system(location: str) -> tuple[Any, str]:
 
 @contextmanager
 def _clear_errors(location: str) -> Iterator[None]:
-    """Raise pyarrow's errors as one line that names the file and what may be wrong."""
+    """Replace errors of pyarrow in the block by errors of one line that name the file and a possible cause."""
     import pyarrow as pa
 
     try:

@@ -1,4 +1,4 @@
-// Counts the distinct values of a chunk: a radix sort, then runs of equal values.
+// Counts the distinct values of a chunk with a radix sort, after which equal values are adjacent.
 
 #include <cstdint>
 #include <utility>
@@ -7,12 +7,13 @@
 
 namespace {
 
-// Three digits of eleven bits: the counters of a digit (8 KiB) stay in the first-level cache.
+// A value is sorted by three digits of eleven bits each. The counters of a digit (8 KiB) fit in the first-level cache.
 constexpr int kDigits = 3;
 constexpr int kDigitBits = 11;
 constexpr std::uint32_t kDigitMask = (1u << kDigitBits) - 1;
 
-// Sorts values [count] by least significant digits first; the result is in `values` or `spare`.
+// Sorts values [count] by their digits, beginning with the least significant digit. Returns the array that holds the
+// result, which is `values` or `spare`.
 std::uint32_t* radix_sort(std::uint32_t* values, std::uint32_t* spare, std::int64_t count) {
   std::int32_t starts[kDigits][1 << kDigitBits] = {};
   for (std::int64_t i = 0; i < count; ++i) {

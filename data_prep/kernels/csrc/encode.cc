@@ -1,5 +1,6 @@
-// Looks up the ids of values: a directory by a value's upper bits leads to a few sorted words, one of them the value's.
-// Criteo's values are hashes, so they spread evenly; other values only make the search in a bucket longer.
+// Looks up the ids of values. The upper bits of a value select a bucket of a few sorted words, in which the value is
+// searched. Criteo's values are hashes, so buckets have similar sizes. Other values only make the search in a bucket
+// longer.
 
 #include <algorithm>
 #include <cstdint>
@@ -9,20 +10,20 @@
 
 namespace {
 
-// Rows whose ids are looked up field by field: their part of `ids` stays in the first-level cache.
+// Number of rows whose ids are looked up together, field by field. Their part of `ids` fits in the first-level cache.
 constexpr std::int64_t kBlockRows = 128;
 
-// A bucket of few words is searched by counting, without branches that are hard to predict.
+// A bucket of at most this many words is searched by counting smaller words, which needs no unpredictable branches.
 constexpr std::int64_t kCountedWords = 8;
 
-// The words among which a value's is, if the vocabulary has it.
+// The words that may contain a value: all words whose values have the same upper bits.
 struct Bucket {
   const std::uint64_t* first;
   const std::uint64_t* end;
 };
 
-// Finds the buckets of some values. Each step prefetches the memory of the next one for all values: the tables are
-// larger than the caches, and most of the time was spent waiting for one cache line after the other.
+// Finds the buckets of several values. Each step prefetches the memory that the next step needs, for all values. The
+// tables are larger than the caches, and without prefetching most of the time was spent waiting for cache lines.
 void find_buckets(const LogKernelsVocabulary& field, const std::uint32_t* values, std::int64_t count, Bucket* buckets) {
   for (std::int64_t i = 0; i < count; ++i) __builtin_prefetch(field.starts + (std::uint64_t{values[i]} >> field.shift));
   for (std::int64_t i = 0; i < count; ++i) {

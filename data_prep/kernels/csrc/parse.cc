@@ -1,7 +1,7 @@
-// Parses lines into columns according to the description of a log's format. A good line without quotes is read once,
+// Parses lines into columns, according to the description of a log's format. A good line without quotes is read once,
 // cell by cell. Any other line is split into cells first, to find the reason to reject it.
 //
-// The text ends in '\n', so no search for the end of a cell needs a bound; no separator is '\n', '\r', '"' or '-'.
+// The text ends in '\n', so a search for the end of a cell needs no bound. A separator is never '\n', '\r', '"' or '-'.
 
 #include <algorithm>
 #include <cctype>
@@ -17,12 +17,12 @@
 
 namespace {
 
-constexpr std::uint8_t kBareSeparator = 0x1F;  // rows.BARE_SEPARATOR
+constexpr std::uint8_t kBareSeparator = 0x1F;  // Equal to parsed.BARE_SEPARATOR.
 constexpr int kHexDigits = 8;
-constexpr int kIntegerDigits = 19;  // of the largest int64; any 19 digits fit in uint64
+constexpr int kIntegerDigits = 19;  // Number of digits of the largest int64. Any 19 digits fit in uint64.
 constexpr int kWordBytes = 8;
 constexpr int kExponentDigits = 4;
-// The largest numbers, and powers of 10, up to which a product or a quotient of both is rounded once.
+// Up to this mantissa, and with the powers of 10 in this table, a product or quotient of both is rounded only once.
 constexpr std::uint64_t kExactMantissa = std::uint64_t{1} << 53;
 constexpr double kPowers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                               1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
@@ -36,7 +36,7 @@ inline std::uint64_t load_word(const std::uint8_t* bytes) {
   return word;
 }
 
-// Returns a word whose lowest set bit is the high bit of the first byte of `word` that is 0; 0 if none is.
+// Returns a word whose lowest set bit is the high bit of the first zero byte in `word`, or 0 if there is no zero byte.
 inline std::uint64_t zero_byte(std::uint64_t word) { return (word - bytes_of(0x01)) & ~word & bytes_of(0x80); }
 
 struct Cell {
@@ -45,7 +45,7 @@ struct Cell {
   std::int64_t size() const { return end - start; }
 };
 
-// Parses eight lower-case hex digits, all in one word; see parse._parse_hex.
+// Parses eight lower-case hex digits in one word, in the same way as parse._parse_hex.
 inline bool parse_hex(const std::uint8_t* cell, std::uint32_t* value) {
   const std::uint64_t word = load_word(cell);
   const std::uint64_t is_letter = word >> 6 & bytes_of(0x01);
@@ -59,7 +59,8 @@ inline bool parse_hex(const std::uint8_t* cell, std::uint32_t* value) {
   return (above_9 | (digits & bytes_of(0xF0)) | is_zero_letter) == 0;
 }
 
-// Parses -?[0-9]{1,19} within int64, from *at to `end` at most; moves *at past it.
+// Parses an integer -?[0-9]{1,19} at *at and moves *at past it. Returns false if there is none, or if it is out of the
+// range of int64. Does not read beyond `end`.
 inline bool parse_integer(const std::uint8_t** at, const std::uint8_t* end, std::int64_t* integer) {
   const std::uint8_t* next = *at;
   const bool negative = next < end && *next == '-';
@@ -73,8 +74,8 @@ inline bool parse_integer(const std::uint8_t** at, const std::uint8_t* end, std:
   return num_digits >= 1 && num_digits <= kIntegerDigits && magnitude <= (std::uint64_t{1} << 63) - !negative;
 }
 
-// Moves *at, which is behind an integer, past a decimal point and the zeros after it, as in 12.0. `point` may stand for
-// the point. A cell with other digits there is left in part, so that it is no integer.
+// Moves *at from the end of an integer past a decimal point and zeros, as in 12.0. `point` is accepted as decimal point
+// too. Other digits after the zeros are not skipped, so the caller does not find the end of the cell and rejects it.
 inline void skip_point_zero(const std::uint8_t** at, const std::uint8_t* end, std::uint8_t point) {
   const std::uint8_t* next = *at;
   if (end - next < 2 || (*next != '.' && *next != point) || next[1] != '0') return;
@@ -83,7 +84,7 @@ inline void skip_point_zero(const std::uint8_t** at, const std::uint8_t* end, st
   *at = next;
 }
 
-// Returns eight bytes of the text; after its end they are line ends.
+// Returns the eight bytes of the text at `at`. Bytes after the end of the text are line ends.
 inline std::uint64_t word_at(const std::uint8_t* at, const std::uint8_t* text_end) {
   if (text_end - at >= kWordBytes) return load_word(at);
   std::uint64_t word = bytes_of('\n');
@@ -91,15 +92,17 @@ inline std::uint64_t word_at(const std::uint8_t* at, const std::uint8_t* text_en
   return word;
 }
 
-// Parses [-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})? in float32's range, rounded correctly; what is too small
-// for a normal double is 0. `point` may stand for the point. See parse._parse_floats.
+// Parses a cell [-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})? as parse._parse_floats does. Returns false for a
+// bad cell, or for a number out of the range of float32. The number is rounded correctly, and becomes 0 if it is too
+// small for a normal double. `point` is accepted as decimal point too.
 bool parse_float(Cell cell, std::uint8_t point, double* number) {
   const std::uint8_t *at = cell.start, *const end = cell.end;
   const bool negative = at < end && *at == '-';
   at += at < end && (*at == '-' || *at == '+');
   const std::uint8_t* const start = at;
   std::uint64_t mantissa = 0;
-  std::int64_t num_digits = 0, num_significant = 0, power = 0;  // the number is mantissa * 10^power, up to 19 digits
+  // The number is mantissa * 10^power if it has up to 19 significant digits.
+  std::int64_t num_digits = 0, num_significant = 0, power = 0;
   bool has_point = false;
   for (; at < end; ++at) {
     const unsigned digit = *at - unsigned{'0'};
@@ -146,9 +149,11 @@ bool parse_float(Cell cell, std::uint8_t point, double* number) {
   return true;
 }
 
-constexpr std::int64_t kFirstTime = -62135596800000, kLastTime = 253402300799999;  // ms of the years 1 to 9999
+// First and last millisecond of the years 1 to 9999, counted from 1970.
+constexpr std::int64_t kFirstTime = -62135596800000, kLastTime = 253402300799999;
 
-// Days from 1970-01-01 to a date of the Gregorian calendar (H. Hinnant, "chrono-compatible low-level date algorithms").
+// Returns the number of days from 1970-01-01 to a date of the Gregorian calendar (H. Hinnant, "chrono-compatible
+// low-level date algorithms").
 std::int64_t days_from_civil(std::int64_t year, std::int64_t month, std::int64_t day) {
   year -= month <= 2;
   const std::int64_t era = year / 400, year_of_era = year % 400;
@@ -163,10 +168,11 @@ std::int64_t days_of_month(std::int64_t year, std::int64_t month) {
 
 inline bool is_digit(std::uint8_t byte) { return byte - unsigned{'0'} <= 9; }
 
-// True for the codes of a form that are no digits: names, halves of the day, and time zones.
+// Returns true for the codes of a form that do not stand for digits: names, halves of the day, and time zones.
 bool is_no_digits(std::uint8_t code) { return code == 'a' || code == 'b' || code == 'p' || code == 'z'; }
 
-// True if a digit may stand beside the code at form[i], which is after its %; see time_forms.time_pattern.
+// Returns true if a digit may stand directly before or after the code at form[i], the letter after a %. Such a code
+// needs all of its digits, see time_forms.time_pattern.
 bool is_beside_digits(std::string_view form, std::size_t i) {
   const bool before = i >= 2 && (is_digit(form[i - 2]) || (i >= 3 && form[i - 3] == '%' && !is_no_digits(form[i - 2])));
   if (before || i + 1 == form.size()) return before;
@@ -177,22 +183,23 @@ constexpr std::string_view kMonths[] = {"january", "february", "march",     "apr
                                         "july",    "august",   "september", "october", "november", "december"};
 constexpr std::string_view kWeekdays[] = {"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"};
 
-// A time as its parts.
+// The parts of a time, as they are written in a cell.
 struct TimeParts {
   std::int64_t year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0, millisecond = 0;
-  std::int64_t hours_of_half = -1;  // to add to an hour of 1 to 12
-  std::int64_t minutes_ahead = 0;   // of UTC
+  std::int64_t hours_of_half = -1;  // Hours to add to the hour: 0 for AM, 12 for PM, -1 if the cell names neither.
+  std::int64_t minutes_ahead = 0;   // Minutes by which the cell's zone is ahead of UTC.
   bool has_zone = false;
 };
 
-// Parses the digits of a number, `least` to `most` of them; moves *at past them.
+// Parses a number of `least` to `most` digits and moves *at past them. Returns false if there are fewer digits.
 bool parse_digits(const std::uint8_t** at, const std::uint8_t* end, int least, int most, std::int64_t* number) {
   const std::uint8_t* const start = *at;
   for (*number = 0; *at < end && *at - start < most && is_digit(**at); ++*at) *number = *number * 10 + (**at - '0');
   return *at - start >= least;
 }
 
-// Parses a name or its first three letters, in any case; moves *at past it. Returns its place from 1, or 0.
+// Parses one of `names` or its first three letters, in upper or lower case, and moves *at past it. Returns the number
+// of the name, counted from 1, or 0 if there is no name.
 template <std::size_t count>
 std::int64_t parse_name(const std::uint8_t** at, const std::uint8_t* end, const std::string_view (&names)[count]) {
   constexpr std::size_t kShort = 3;
@@ -206,7 +213,7 @@ std::int64_t parse_name(const std::uint8_t** at, const std::uint8_t* end, const 
   return 0;
 }
 
-// Parses Z, UTC, GMT, +02, +0200 or +02:00; moves *at past it.
+// Parses a time zone such as Z, UTC, GMT, +02, +0200 or +02:00 and moves *at past it.
 bool parse_zone(const std::uint8_t** at, const std::uint8_t* end, TimeParts* parts) {
   parts->has_zone = true;
   for (const std::string_view name : {"Z", "UTC", "GMT"}) {
@@ -229,11 +236,12 @@ bool parse_zone(const std::uint8_t** at, const std::uint8_t* end, TimeParts* par
   return true;
 }
 
-// Parses the start of a cell by a form with % codes; moves *at past it. See parse.parse_times.
+// Parses the start of a cell by a form with % codes, as times.parse_times does, and moves *at past it.
 bool parse_form(const std::uint8_t** at, const std::uint8_t* end, std::string_view form, TimeParts* parts) {
   constexpr int kFractionDigits = 9, kMillisecondDigits = 3;
   for (std::size_t i = 0; i < form.size(); ++i) {
-    if (i >= 2 && form.compare(i - 2, 2, "%S") == 0) {  // a fraction after %S may be missing, with its mark
+    // The fraction after %S may be missing, together with the point or comma before it.
+    if (i >= 2 && form.compare(i - 2, 2, "%S") == 0) {
       const bool has_mark = form[i] == '.' || form[i] == ',';
       const std::uint8_t* const digits = *at + has_mark;
       const bool has_fraction = digits < end && is_digit(*digits) && (!has_mark || **at == form[i]);
@@ -270,7 +278,7 @@ bool parse_form(const std::uint8_t** at, const std::uint8_t* end, std::string_vi
       parts->millisecond = number;
     } else {
       const bool is_year = code == 'Y' || code == 'y', is_free = !is_year && !is_beside_digits(form, i);
-      const bool has_blank = is_free && *at < end && **at == ' ';  // in place of a zero
+      const bool has_blank = is_free && *at < end && **at == ' ';  // A blank may replace a leading zero.
       *at += has_blank;
       const int most = code == 'Y' ? 4 : 2;
       if (!parse_digits(at, end, is_free ? 1 : most, has_blank ? 1 : most, &number)) return false;
@@ -287,7 +295,7 @@ bool parse_form(const std::uint8_t** at, const std::uint8_t* end, std::string_vi
   return true;
 }
 
-// Parses the start of a cell as ISO 8601: a date, perhaps with a clock and a zone.
+// Parses the start of a cell as ISO 8601: a date, optionally followed by a time of day and a zone.
 bool parse_iso(const std::uint8_t** at, const std::uint8_t* end, TimeParts* parts) {
   if (!parse_form(at, end, "%Y-%m-%d", parts)) return false;
   if (*at == end) return true;
@@ -299,7 +307,8 @@ bool parse_iso(const std::uint8_t** at, const std::uint8_t* end, TimeParts* part
   return parse_zone(at, end, parts);
 }
 
-// Returns false if there is no such day or hour; else the milliseconds since 1970, by UTC or by the parts' own clock.
+// Converts the parts of a time to milliseconds since 1970, in UTC if they have a zone, and else by the clock of the
+// column's zone. Returns false if there is no such day or hour.
 bool time_of(const TimeParts& parts, std::int64_t* time) {
   const std::int64_t hour = parts.hour + (parts.hours_of_half > 0 ? parts.hours_of_half : 0);
   if (parts.year < 1 || parts.month < 1 || parts.month > 12 || parts.day < 1 ||
@@ -313,16 +322,17 @@ bool time_of(const TimeParts& parts, std::int64_t* time) {
 }
 
 constexpr int kNoUnit = LOG_KERNELS_ISO;
-constexpr std::int64_t kFirstLikely = 600000000000, kEndOfLikely = 4100000000000;  // ms, time_forms.LIKELY_SECONDS
+// Likely times in milliseconds since 1970, as in time_forms.LIKELY_SECONDS.
+constexpr std::int64_t kFirstLikely = 600000000000, kEndOfLikely = 4100000000000;
 
-// A number since 1970: digits * 10^power.
+// A decimal number of time units since 1970, which is digits * 10^power.
 struct TimeNumber {
   bool negative = false;
   std::uint64_t digits = 0;
   std::int64_t power = 0;
 };
 
-// Returns 10^power, or 0 if no 64 bits hold it.
+// Returns 10^power, or 0 if it does not fit in 64 bits.
 std::uint64_t power_of_ten(std::int64_t power) {
   if (power > kIntegerDigits) return 0;
   std::uint64_t result = 1;
@@ -330,7 +340,8 @@ std::uint64_t power_of_ten(std::int64_t power) {
   return result;
 }
 
-// Returns a number in a LogKernelsTimes unit as milliseconds, rounded down; or kLastTime + 1 if it is out of range.
+// Converts a number in a unit (LogKernelsTimes) to milliseconds, rounded down. Returns kLastTime + 1 if it is out of
+// range.
 std::int64_t milliseconds_of(const TimeNumber& number, int unit) {
   const std::int64_t shift = number.power + 3 - 3 * unit;
   const std::uint64_t scale = power_of_ten(std::abs(shift));
@@ -348,7 +359,7 @@ std::int64_t milliseconds_of(const TimeNumber& number, int unit) {
   return below < kFirstTime ? kLastTime + 1 : below;
 }
 
-// Parses -?[0-9]{1,19}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?, with 19 digits before the exponent at most.
+// Parses a cell -?[0-9]{1,19}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})? with at most 19 digits before the exponent.
 bool parse_time_number(Cell cell, TimeNumber* number) {
   const std::uint8_t* at = cell.start;
   number->negative = at < cell.end && *at == '-';
@@ -379,8 +390,8 @@ bool parse_time_number(Cell cell, TimeNumber* number) {
   return at == cell.end;
 }
 
-// Stores the time of a number, in a unit or in the one that its size tells (kNoUnit), or that there is none. Returns
-// false for a bad one. See times._time_of_number.
+// Converts a number to a time, as times._time_of_number does. With kNoUnit, the size of the number decides its unit.
+// The numbers 0 and -1 mean that there is no time, so they clear *present. Returns false for a bad number.
 bool store_time_number(const TimeNumber& number, int unit, std::int64_t* time, std::uint8_t* present) {
   if (number.digits == 0 || (number.negative && number.power <= 0 && number.digits == power_of_ten(-number.power))) {
     *present = 0;
@@ -403,7 +414,7 @@ bool store_time_number(const TimeNumber& number, int unit, std::int64_t* time, s
   return *time <= kLastTime;
 }
 
-// True for UTF-8 as Python decodes it: no surrogates, no longer form than needed, at most U+10FFFF.
+// Returns true if a cell is valid UTF-8 for Python: without surrogates, without overlong forms, at most U+10FFFF.
 bool is_utf8(Cell cell) {
   for (const std::uint8_t* at = cell.start; at < cell.end;) {
     for (; cell.end - at >= kWordBytes && (load_word(at) & bytes_of(0x80)) == 0;) at += kWordBytes;
@@ -424,7 +435,7 @@ bool is_utf8(Cell cell) {
   return true;
 }
 
-// Parses a word for true (1) or false (0), in any case; see log_format.BOOLEANS.
+// Parses a word for true (1) or false (0), in upper or lower case. log_format.BOOLEANS lists the words.
 bool parse_boolean(Cell cell, std::uint32_t* value) {
   static constexpr const char* kWords[][2] = {{"false", "true"}, {"no", "yes"}, {"off", "on"}, {"f", "t"},
                                               {"n", "y"},        {"0", "1"},    {"0.0", "1.0"}};
@@ -453,8 +464,8 @@ inline bool is_one_of(Cell cell, const LogKernelsStrings& words) {
   return false;
 }
 
-// Removes the quotes of RFC 4180 from a line, in place, and puts kBareSeparator between its cells. Returns its new end,
-// or null if quotes do not match: a cell that begins with a quote must end with one. See parse.quoted_cells.
+// Removes the quotes of RFC 4180 from a line in place, and puts kBareSeparator between its cells. Returns the new end
+// of the line, or null if a cell begins with a quote and does not end with one. parse.quoted_cells has the same rules.
 std::uint8_t* unquote(std::uint8_t* line, std::uint8_t* end, std::uint8_t separator, bool trim) {
   if (std::memchr(line, '\r', end - line) != nullptr) return nullptr;
   std::uint8_t* out = line;
@@ -481,13 +492,14 @@ std::uint8_t* unquote(std::uint8_t* line, std::uint8_t* end, std::uint8_t separa
   }
 }
 
-// Parses lines into rows of the columns.
+// A parser of single lines, which writes the cells of a good line into a row of the output columns.
 class LineParser {
  public:
   LineParser(const std::uint8_t* text, const std::uint8_t* text_end, const LogKernelsFormat& format,
              const LogKernelsRows& rows)
       : text_(text), text_end_(text_end), format_(format), rows_(rows) {
-    // No number may contain the separator, and a line with quotes has the bare one nowhere.
+    // parse_good needs a separator that cannot be part of a number. In a log with quotes, it also needs a text without
+    // kBareSeparator, because lines with this byte are rejected.
     can_be_read_at_once_ = !std::isalnum(format.separator) &&
                            !(format.quotes && std::memchr(text, kBareSeparator, text_end - text) != nullptr);
     for (std::int64_t word = 0; word < format.missing.count; ++word) {
@@ -500,11 +512,11 @@ class LineParser {
     }
   }
 
-  // Parses a line without quotes into row `row` of the columns; returns the start of the next line. Returns null for a
-  // line that is not good, or has quotes.
+  // Parses a line without quotes into row `row` of the columns, and returns the start of the next line. Returns null if
+  // the line is bad or has quotes.
   const std::uint8_t* parse_good(const std::uint8_t* at, std::int64_t row) const {
     if (!can_be_read_at_once_) return nullptr;
-    // Locals, as for the compiler any stored byte may alias what a pointer refers to.
+    // These are local copies, because the compiler must assume that a stored byte may change any member.
     const LogKernelsRows rows = rows_;
     const std::int64_t num_columns = format_.num_columns;
     const std::uint8_t* const text_end = text_end_;
@@ -561,9 +573,9 @@ class LineParser {
     return nullptr;
   }
 
-  // Returns the reason to reject the line [line, end), or LOG_KERNELS_KEPT: row `row` of the columns then holds it.
+  // Parses the line [line, end) into row `row` of the columns. Returns the reason to reject it, or LOG_KERNELS_KEPT.
   LogKernelsReason parse(std::uint8_t* line, std::uint8_t* end, std::int64_t row) const {
-    if (end > line && end[-1] == '\r') --end;  // a line may end in \r\n
+    if (end > line && end[-1] == '\r') --end;  // A line may end in \r\n.
     std::uint8_t separator = format_.separator;
     if (format_.quotes) {
       if (std::memchr(line, kBareSeparator, end - line) != nullptr) return LOG_KERNELS_QUOTES;
@@ -588,13 +600,14 @@ class LineParser {
     return byte == separator || byte == '\n' || byte == '\r';
   }
 
-  // Returns the start of the line after the one that ends at `at`; null if none does.
+  // Returns the start of the next line if a line ends at `at`, and null otherwise.
   static const std::uint8_t* next_line(const std::uint8_t* at) {
     at += *at == '\r';
     return *at == '\n' ? at + 1 : nullptr;
   }
 
-  // Returns the first separator, quote if there may be some, or line end from `at` on.
+  // Returns the position of the first separator or line end from `at` on, or of the first quote in a format with
+  // quotes. Sets *is_ascii to whether all bytes before it are ASCII.
   const std::uint8_t* cell_end(const std::uint8_t* at, bool* is_ascii) const {
     const std::uint64_t separators = bytes_of(format_.separator), quotes = bytes_of(format_.quotes ? '"' : '\n');
     for (std::uint64_t high = 0;; at += kWordBytes) {
@@ -608,7 +621,7 @@ class LineParser {
     }
   }
 
-  // Splits a line into cells, parses all of them, and returns the first reason to reject it, or LOG_KERNELS_KEPT.
+  // Splits a line into cells and parses all of them. Returns the smallest reason to reject it, or LOG_KERNELS_KEPT.
   LogKernelsReason parse_any(const std::uint8_t* line, const std::uint8_t* end, std::uint8_t separator,
                              std::int64_t row) const {
     std::int64_t num_separators = 0;
@@ -626,7 +639,7 @@ class LineParser {
     return reason;
   }
 
-  // Stores a cell in row `row` of its column; returns the reason to reject it, or LOG_KERNELS_KEPT.
+  // Parses a cell into row `row` of its column. Returns the reason to reject it, or LOG_KERNELS_KEPT.
   LogKernelsReason store(std::int64_t column, std::int64_t row, Cell cell) const {
     const std::int64_t slot = format_.slots[column] * rows_.capacity + row;
     const bool present = cell.size() != 0;
@@ -679,7 +692,7 @@ class LineParser {
     }
   }
 
-  // Parses a time of the column with this number among those of times. Clears *present for a cell without a time.
+  // Parses a cell of the time column with this number. Clears *present for a cell that means that there is no time.
   bool parse_timestamp(Cell cell, std::int64_t number, std::int64_t* time, std::uint8_t* present) const {
     const int kind = format_.time_kinds[number];
     if (kind != LOG_KERNELS_CODES) {
@@ -706,7 +719,7 @@ class LineParser {
     return parse_float(cell, format_.decimal_comma ? ',' : '.', number);
   }
 
-  // Parses a label; returns false for a bad one. See parse.parse_labels.
+  // Parses a cell of the label as parse.parse_labels does. Returns false for a bad cell.
   bool parse_label(Cell cell, std::uint8_t* label) const {
     double number;
     if (format_.relation != LOG_KERNELS_NO_RULE && parse_decimal(cell, &number)) {
@@ -743,8 +756,8 @@ class LineParser {
   const LogKernelsFormat& format_;
   const LogKernelsRows& rows_;
   bool can_be_read_at_once_;
-  std::uint64_t missing_lengths_ = 0;  // a bit for each length, modulo 64, of a string that stands for a missing cell
-  std::uint8_t label_of_byte_[256];    // of cells of one letter or digit
+  std::uint64_t missing_lengths_ = 0;  // Bit i is set if a text for missing cells has length i modulo 64.
+  std::uint8_t label_of_byte_[256];    // Label of each cell that is one letter or digit, else LOG_KERNELS_UNLABELLED.
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A count-min sketch: a count is the least of a value's cells, one in each row.
+// Reads and updates a count-min sketch. A key has one cell in each row, and its count is the smallest of them.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,17 +10,17 @@ namespace {
 
 constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;
 constexpr std::int64_t kMaxDepth = 16;
-// Cells lie anywhere in a sketch that no cache holds: those of so many keys are fetched while others are read.
+// Number of keys whose cells are prefetched ahead. The sketch does not fit in the caches, and cells lie anywhere in it.
 constexpr std::int64_t kAhead = 16;
 
-// hashing.mix64.
+// Mixes the bits of a value, as hashing.mix64 does.
 inline std::uint64_t mix64(std::uint64_t value) {
   value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9;
   value = (value ^ value >> 27) * 0x94D049BB133111EB;
   return value ^ value >> 31;
 }
 
-// counting.sketch_cells, as offsets in a half.
+// Finds the cell of a key in each row, as offsets in a half of the sketch. counting._sketch_cells does the same.
 inline void find_cells(std::uint64_t key, std::int64_t depth, std::int64_t width, std::int64_t* cells) {
   for (std::int64_t row = 0; row < depth; ++row) {
     const std::uint64_t upper = mix64(key + static_cast<std::uint64_t>(row) * kGolden) >> 32;
@@ -28,7 +28,7 @@ inline void find_cells(std::uint64_t key, std::int64_t depth, std::int64_t width
   }
 }
 
-// Calls visit(i, cells) for each key in order, with its cells of `half` already on their way.
+// Calls visit(i, cells) for each key in order, after its cells of `half` were prefetched.
 template <typename Visit>
 void for_each_key(const std::uint32_t* half, std::int64_t depth, std::int64_t width, const std::uint64_t* keys,
                   std::int64_t num_keys, Visit visit) {

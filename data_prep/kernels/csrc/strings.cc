@@ -1,8 +1,9 @@
-// Counts distinct strings by a hash table, splits and joins them, and looks up their ids in a vocabulary. Keys only find
-// strings; equality is decided by comparing bytes.
+// Counts distinct strings with a hash table, splits and joins strings, and looks up their ids in a vocabulary. A key
+// only serves to find a string, and equality is decided by comparing bytes.
 //
-// Anyone can write strings that share a key. So the table's slots come from another hash, with a secret, and among the
-// strings of a vocabulary that share a key the right one is found by its bytes: such a log takes no longer than others.
+// Anyone can construct strings that share a key. A log of such strings must not take longer than others. So the slots
+// of the hash table come from another hash, which uses a secret, and the strings of a vocabulary that share a key are
+// searched by their bytes.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,7 +15,7 @@
 namespace {
 
 constexpr std::int64_t kWordBytes = 8;
-constexpr std::int64_t kTogether = 16;  // searches
+constexpr std::int64_t kTogether = 16;  // Number of strings that are searched at the same time.
 
 std::uint64_t word_at(const std::uint8_t* bytes, std::int64_t own_bytes) {
   std::uint64_t word;
@@ -22,7 +23,7 @@ std::uint64_t word_at(const std::uint8_t* bytes, std::int64_t own_bytes) {
   return own_bytes >= 8 ? word : word & ((std::uint64_t{1} << 8 * own_bytes) - 1);
 }
 
-// strings.Strings.keys; the finalizer is SplitMix64's.
+// Returns the key of a string, as strings.Strings.keys does. The last step is the finalizer of SplitMix64.
 std::uint64_t key_of(const std::uint8_t* text, std::int64_t length) {
   std::uint64_t key = static_cast<std::uint64_t>(length) * 0x9E3779B97F4A7C15;
   for (std::int64_t done = 0; done < length; done += 8) {
@@ -53,7 +54,8 @@ struct SipState {
   }
 };
 
-// SipHash-1-3 (J.-P. Aumasson and D. J. Bernstein, "SipHash: a fast short-input PRF", 2012).
+// Returns a hash of a string that depends on a secret. It is SipHash-1-3 (J.-P. Aumasson and D. J. Bernstein, "SipHash:
+// a fast short-input PRF", 2012).
 std::uint64_t secret_hash(const std::uint8_t* text, std::int64_t length, const std::uint64_t* secret) {
   SipState state{secret[0] ^ 0x736F6D6570736575, secret[1] ^ 0x646F72616E646F6D, secret[0] ^ 0x6C7967656E657261,
                  secret[1] ^ 0x7465646279746573};
@@ -66,13 +68,14 @@ std::uint64_t secret_hash(const std::uint8_t* text, std::int64_t length, const s
   return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
 }
 
-// What a table finds a string by. For one of up to eight bytes its bytes, which no other of its length has.
+// Returns the number by which the hash table finds a string. For a string of up to eight bytes the number consists of
+// the bytes, so different strings of the same length have different numbers.
 std::uint64_t table_key(const std::uint8_t* text, std::int64_t length, const std::uint64_t* secret) {
   if (length > kWordBytes) return secret_hash(text, length, secret);
   return length == 0 ? 0 : word_at(text, length) ^ static_cast<std::uint64_t>(length) << 56;
 }
 
-// Mixes a table's key with the secret: both halves of their product, as in wyhash (W. Yi).
+// Mixes a key of the hash table with the secret. As in wyhash (W. Yi), both halves of a product are combined.
 std::uint64_t mixed(std::uint64_t key, const std::uint64_t* secret) {
   const auto product = static_cast<unsigned __int128>(key ^ secret[0]) * (secret[1] | 1);
   return static_cast<std::uint64_t>(product >> 64 ^ product);
@@ -84,7 +87,7 @@ bool same(const LogKernelsStrings& some, std::int64_t i, const LogKernelsStrings
                      static_cast<std::size_t>(some.lengths[i])) == 0;
 }
 
-// True if string i is less than string j of others, by bytes.
+// Returns true if string i of `some` is less than string j of `others`, compared by bytes.
 bool before(const LogKernelsStrings& some, std::int64_t i, const LogKernelsStrings& others, std::int64_t j) {
   const std::int64_t shorter = std::min(some.lengths[i], others.lengths[j]);
   const int order = std::memcmp(some.data + some.starts[i], others.data + others.starts[j],
@@ -92,7 +95,8 @@ bool before(const LogKernelsStrings& some, std::int64_t i, const LogKernelsStrin
   return order != 0 ? order < 0 : some.lengths[i] < others.lengths[j];
 }
 
-// Returns the index of the first string with the key of string `first` that is not less than string `row`, by bytes.
+// Searches among the strings of the vocabulary that share the key of string `first`. Returns the index of the first one
+// that is not less than string `row` of `texts`, compared by bytes, or that of the last one if all are less.
 std::int64_t index_among_equal_keys(const LogKernelsStrings& vocabulary, const std::uint64_t* keys, std::int64_t first,
                                     const LogKernelsStrings& texts, std::int64_t row) {
   if (first + 1 == vocabulary.count || keys[first + 1] != keys[first]) return first;
@@ -109,8 +113,9 @@ std::int64_t index_among_equal_keys(const LogKernelsStrings& vocabulary, const s
   return std::min(first, last);
 }
 
-// Writes where each wanted key is in the sorted keys, or would be, as std::lower_bound does. The searches of several keys take
-// their steps together, so that none waits for another's memory, and without branches, which could not be predicted.
+// Writes for each wanted key the index of the first sorted key that is not less, as std::lower_bound returns it.
+// Several binary searches advance together step by step, so that their memory accesses overlap. Steps have no branches,
+// since these could not be predicted.
 void lower_bounds(const std::uint64_t* keys, std::int64_t num_keys, const std::uint64_t* wanted, std::int64_t count,
                   std::int64_t* found) {
   std::fill(found, found + count, 0);
@@ -121,8 +126,8 @@ void lower_bounds(const std::uint64_t* keys, std::int64_t num_keys, const std::u
   }
 }
 
-// Calls `add` with the start and end of each value of a list such as ['a', "b"]; returns false for any other cell, whose
-// values so far are none. See lists.spans_in_brackets.
+// Splits a list in brackets such as ['a', "b"], as lists.spans_in_brackets does, and calls `add` with the start and end
+// of each value. Returns false for any other cell. The caller must then discard the values that were added so far.
 template <typename Add>
 bool split_brackets(const std::uint8_t* data, std::int64_t begin, std::int64_t end, std::uint8_t separator, Add add) {
   if (end - begin < 2) return false;

@@ -1,11 +1,12 @@
-// The hash that decides which of a field's out-of-vocabulary ids a value has.
+// Defines the hash that selects one of a field's out-of-vocabulary ids for a value.
 
 #ifndef VALUE_BUCKET_H_
 #define VALUE_BUCKET_H_
 
 #include <cstdint>
 
-// The finalizer of MurmurHash3 (A. Appleby), scaled to 0 ... num_buckets - 1 by a multiplication; reference.bucket.
+// Returns a hash of a value from 0 to num_buckets - 1, as numpy_kernels.bucket does. It is the finalizer of MurmurHash3
+// (A. Appleby), scaled by a multiplication.
 inline std::uint32_t value_bucket(std::uint32_t value, std::int64_t num_buckets) {
   value = (value ^ value >> 16) * 0x85EBCA6B;
   value = (value ^ value >> 13) * 0xC2B2AE35;

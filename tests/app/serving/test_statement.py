@@ -95,7 +95,7 @@ def write_bundle(folder, parent, beside):
         before = bundle_folder.read_manifest(parent)
         named = {"id": before.version, "name": parent.name}
         manifest = Manifest(
-            {}, {}, {}, {}, {}, parent=named, generation=before.generation + 1, whole_serial=before.whole_serial
+            {}, {}, {}, CHECKPOINT, {}, parent=named, generation=before.generation + 1, whole_serial=before.whole_serial
         )
     (folder / "lookup.bin").write_text(f"{next(NUMBERS)} " * 3)
     (folder / bundle_folder.TABLES).write_text("rows")

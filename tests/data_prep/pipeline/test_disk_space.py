@@ -74,12 +74,13 @@ def test_the_layout_of_the_zoo_takes_room_beside_ours(tmp_path, make_log, small_
     assert whole_bytes(10**9, 200, 300) == 10**9 * 500
     assert least_bytes(100, 200, 300) > least_bytes(100, 200) * 2
     (tmp_path / "train.txt").write_text(make_log(2_000))
-    with_free(monkeypatch, whole_bytes(2_000, usual_row_bytes(small_options)))
     monkeypatch.setattr("data_prep.pipeline.prepare._make_files", interrupt)
     for layout, is_told in (("blocks", False), ("zoo", True)):
         caplog.clear()
+        options = dataclasses.replace(small_options, layout=layout)
+        with_free(monkeypatch, whole_bytes(2_000, usual_row_bytes(options)))  # room for our own layout
         with pytest.raises(KeyboardInterrupt):
-            prepare(tmp_path / "train.txt", tmp_path / layout, dataclasses.replace(small_options, layout=layout))
+            prepare(tmp_path / "train.txt", tmp_path / layout, options)
         assert ("may not fit" in caplog.text) == is_told
 
 
