@@ -138,7 +138,6 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
         for epochs in rungs:
             unfinished = [trial for trial in remaining if not trial.has_trained(epochs)]
             if unfinished and any(config.train.auto and not config.train.init_from for config in configs):
-                # Measured once, and reused by all runs.
                 # Measure the effects once. All runs reuse the result.
                 messages = measure_cross_effects(dataset, read_schema(dataset)).as_message()
             _train_all(unfinished, epochs, options, stop, messages)

@@ -37,8 +37,8 @@ class AllFinite(nn.Cell):
     def __init__(self, limit: float = math.inf) -> None:
         super().__init__()
         self.native, self.limit = native_layer.all_finite(), Tensor([limit], ms.float32)
-        # Values from the limit on overflow when multiplied by this factor. The factor costs nothing in a product
-        # with ones.
+        # In float32, a value of at least `limit` becomes infinite when it is multiplied by this factor, and then fails
+        # the check. `Total` sums by a product with a vector of this factor in place of ones, so the check is free.
         self.total = Total(1.0 if limit == math.inf else 2.0**128 / limit)
 
     def construct(self, arrays: tuple[Tensor, ...], finite: Tensor) -> Tensor:

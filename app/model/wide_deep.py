@@ -83,7 +83,8 @@ class NumericFields(nn.Cell):
 
     def folded(self) -> Tensor:
         """Return the first layer's weight of each numeric field, E_f · W_f, [N, H]. N must not be 0."""
-        # The product [N, 1, D] x [N, D, H] is computed once per batch instead of once per example.
+        # Multiply the N constant rows of the numeric fields (width D) by their weights of the first layer (H units). The
+        # result does not depend on the examples, so this is done once per batch.
         return self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
 
     def squared_norm(self) -> Tensor:
@@ -260,7 +261,11 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
 
 
 def hidden_layers(config: Config, schema: Schema) -> list[nn.Cell]:
-    """Make the cells of all hidden layers of the tower. They have no parameters except those of batch normalization."""
+    """Make a MindSpore cell for each hidden layer of the tower.
+
+    The weights of the layers are parameters of `Tower`, which passes them to the cells. A cell only owns the parameters
+    of batch normalization.
+    """
     model = config.model
     make_layer = dense_layer(config.device, model.activation, plain=not model.batch_norm)
     layers = [make_layer() for _ in model.hidden_widths]  # Programs that split the tower need a cell for each layer.

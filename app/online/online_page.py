@@ -14,7 +14,7 @@ Line = Mapping[str, Any]  # The measurements of one part.
 IN_TABLE = 50  # Number of parts in the table.
 CHANGE = 0.25  # PSI above which a shift counts as a change.
 X = Axis("part")
-COLUMNS = {  # Title and kind of each column in the table of parts.
+COLUMNS = {  # Title of each column in the page's table of log parts, and how its values are formatted.
     "part": ("part", "line"),
     "rows": ("rows", "number"),
     "rejected": ("bad lines", "number"),

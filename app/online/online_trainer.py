@@ -268,7 +268,9 @@ class OnlineTrainer(Trainer):
         return len(expired)
 
     def _seen_positions(self) -> list[int]:
-        """Return the columns of `ids` that the model uses. Other columns have no rows in the tables."""
+        """Return the indices of the columns of `ids` whose fields the model uses.
+
+        The tables have no rows for the values of other fields."""
         fields = fields_of_model(self.schema, self.config.model)
         return sorted({*columns_of(fields, "wide"), *columns_of(fields, "deep")})
 

@@ -101,7 +101,7 @@ class RunRecord:
             if line["seconds"] < before:
                 lines_by_launch.append([])
             before = line["seconds"]
-            # Earlier releases logged 0 if all rows of an interval had weight 0.
+            # Earlier releases logged a speed of 0 if all rows of an interval had weight 0. Such lines are skipped.
             if line.get("samples_per_second"):
                 lines_by_launch[-1].append(line)
         return lines_by_launch

@@ -27,7 +27,8 @@ from data_prep.encoding.from_table import Cells, RawTable
 
 # Number of recent batches from which the pace is measured.
 TIMED_BATCHES = 31
-# The slowest 1 of 10 batches does not count, because the machine may have paused, for example to open a model.
+# The estimate of a batch's time leaves out the slowest of 10 batches, because the machine may have paused then, for
+# example to open a model.
 PAUSED_SHARE = 10
 # Bodies above this size (in bytes) have a queue of their own, so that small bodies do not wait for them.
 LARGE_BODY = 1 << 16

@@ -367,7 +367,7 @@ class Generations:
             if status:
                 log.warning("folding ended with status %d and is tried again later", status)
             self._folding = None
-        # Another user's fold may not be readable.
+        # Looking for a folded bundle fails if another user wrote it and this user may not read it.
         with suppress(OSError):
             return self._folds and not is_written(self._path, f"*{FOLDED}")
         return False

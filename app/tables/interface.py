@@ -298,7 +298,9 @@ class MeanTable:
     """A view of the table `saved` whose only array is the running mean of each row after `step`."""
 
     def __init__(self, saved: TableSnapshot, means: RunningMean, step: int, history: StepHistory | None) -> None:
-        """`history` is needed for a table with `adam`, whose rows may have missed steps.
+        """Take the rates of past steps, `history`, if the table's optimizer is `adam`.
+
+        A row that was not in the last batches missed those steps of `adam`, and catches up with their rates.
 
         Other tables pass None.
         """

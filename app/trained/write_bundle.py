@@ -324,7 +324,7 @@ ReadRows = Callable[[str, np.ndarray], np.ndarray]
 
 
 def stored_as(dtype: RowType, read: ReadRows) -> ReadStored:
-    """Return a function that converts the rows from `read` to the form in which a file of type `dtype` stores them.
+    """Return a function that calls `read` and converts the rows that it returns to the type `dtype` of a bundle's file.
 
     The function raises ValueError for a row that `dtype` cannot hold.
     """

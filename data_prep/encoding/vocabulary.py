@@ -75,7 +75,9 @@ def added_values(field: FieldVocabulary, old: CategoricalField) -> FieldVocabula
 
 
 def with_missing(field: FieldVocabulary, missing_id: int) -> FieldVocabulary:
-    """Insert MISSING with id `missing_id` before the values of a field. Every search table needs this value."""
+    """Insert the value MISSING, with id `missing_id`, before the values of a field.
+
+    The table in which cells are looked up must have an id for missing cells."""
     values, texts = np.concatenate([[MISSING], field.values]), field.texts
     if texts is not None:
         texts = concatenate_strings([Strings.of([b""]), texts])

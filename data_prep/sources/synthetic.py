@@ -275,7 +275,7 @@ def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, worke
 
 
 def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[WrittenPiece]:
-    """Return the text, probabilities and labels of the pieces of one block."""
+    """Make one block of the synthetic log: its text, and the click probability and label of each line."""
     block = pieces[0][0] // BLOCK_ROWS
     rows_drawn, texts = draw_block(log, block), list[WrittenPiece]()
     for start, end in pieces:
