@@ -221,6 +221,26 @@ def _alone(path: Path) -> Iterator[IO[str]]:
                 return
 
 
+@contextmanager
+def new_file(path: Path, lone_writer: bool = False) -> Iterator[Path]:
+    """Yield the path of a temporary file beside `path`. At the end of the `with` block it gets the name `path`.
+
+    The content is synced before that, so a file with the name `path` is complete even after a power cut. After an
+    error `path` is unchanged. The temporary name has the process id, because several processes may write the same
+    file. A `lone_writer` does without, so that it overwrites what a killed process has left.
+    """
+    writer = "" if lone_writer else f".{os.getpid()}"
+    beside = path.with_name(f".{path.name}{writer}.partial")
+    try:
+        with room_for(path):
+            yield beside
+            sync_folder(beside)
+            beside.replace(path)
+            sync_folder(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 class NoRoomError(OSError):
     """The disk is full, or a quota or a limit of file sizes is reached. The text names the file and says what to do."""
 

@@ -1,8 +1,6 @@
 """Write, read and keep checkpoints. A checkpoint is either complete or does not exist.
 
 The modules:
-- `disk`: sequential writes with a checksum. `read_once`: sequential reads with a checksum.
-- `array_file` and `array_writer`: files of arrays in the safetensors format.
 - `tower_slices`: read dense arrays that ranks saved in slices.
 - `manifest`: manifest.json, the description of a checkpoint.
 - `write`: write a checkpoint into a partial folder, then rename it into place. `read`: open one, with the

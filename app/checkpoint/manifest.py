@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 import xxhash
 
-from app.checkpoint.disk import write_file
+from common.arrays.disk import write_file
 from common.files import FileRecord, check_format_version, format_checksum, parse_json, record_of
 
 FORMAT_VERSION = 4

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from app.checkpoint.array_file import ArrayEntry, read_entries
-from app.checkpoint.disk import Progress, no_progress
 from app.checkpoint.manifest import (
     Manifest,
     ParentRecord,
@@ -24,7 +22,6 @@ from app.checkpoint.manifest import (
     use_an_older,
     what_and_advice,
 )
-from app.checkpoint.read_once import ArrayReader, read_arrays_once, read_checked
 from app.checkpoint.tower_slices import dense_files, join
 from app.checkpoint.write import (
     EXPIRED,
@@ -40,6 +37,9 @@ from app.checkpoint.write import (
 from app.tables.checks import check_bounds, check_row_ids, check_table
 from app.tables.interface import Indices, PlaceRows, RowArray, TablesSpec
 from app.tables.optimizers import LAST_STEP, MEAN, MEAN_STEP
+from common.arrays.disk import Progress, no_progress
+from common.arrays.format import ArrayEntry, arrays_in, map_arrays, map_file, read_entries
+from common.arrays.read import ArrayReader, read_arrays_once, read_checked
 from common.files import DamagedFileError, FileRecord, check_size
 from data_prep.prepared.expired import union
 
@@ -146,7 +146,7 @@ class Checkpoint:
     def state(self) -> ModelState:
         """Return the state, with table rows that are read from the files on demand. Call `verify` first."""
         paths = [self.path / name for name in dense_files(self.manifest.files)]
-        dense = [(name, np.array(_map(path, entry))) for path in paths for name, entry in read_entries(path).items()]
+        dense = [(name, np.array(array)) for path in paths for name, array in map_arrays(path).items()]
         tables = {table: FileTable(self, table) for table in self.manifest.shards}
         touched = self.last_touched()
         return ModelState(join(dense), tables, {} if touched is None else {LAST_TOUCHED: touched})
@@ -199,7 +199,7 @@ class Checkpoint:
             touched[touched == 0] = moment
             for table in member.manifest.shards:
                 for path in member.table_files(table):
-                    touched[_map(path, read_entries(path)[ROW_IDS])] = moment
+                    touched[map_arrays(path)[ROW_IDS]] = moment
             touched[arrays[EXPIRED_IDS]] = EXPIRED
         return touched
 
@@ -303,7 +303,7 @@ class FileTable:
             if layouts[-1] != layouts[0]:
                 first = next(iter(self._steps))
                 raise ValueError(f"{path} has arrays {layouts[-1]}, and {first} has {layouts[0]}; expected the same")
-            arrays = {name: _map(path, entry) for name, entry in entries.items()}
+            arrays = arrays_in(map_file(path), entries)
             with _naming_file(path):
                 check_row_ids(arrays[ROW_IDS], table, vocabulary_size)
             self._files.append(arrays)
@@ -332,9 +332,3 @@ class FileTable:
                 with _naming_file(path):
                     check_bounds(self._table, name, self.row_ids[indices][of_file], values[of_file], self._steps[path])
         return values
-
-
-def _map(path: Path, entry: ArrayEntry) -> np.ndarray:
-    if entry.num_bytes == 0:
-        return np.empty(entry.shape, entry.dtype)
-    return np.memmap(path, entry.dtype, "r", entry.start, entry.shape)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from app.checkpoint.disk import Progress, no_progress
 from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import PARTIAL, write_checkpoint
 from app.config.run_settings import CheckpointOptions
 from app.evaluation.metrics import as_score
+from common.arrays.disk import Progress, no_progress
 from common.files import sync_folder
 
 Read = Callable[[Path], Manifest]  # Function that returns the manifest in a checkpoint's folder.

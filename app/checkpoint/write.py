@@ -26,13 +26,13 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from app.checkpoint.array_file import item_bytes
-from app.checkpoint.array_writer import Column, column_of, write_arrays
-from app.checkpoint.disk import Progress, Rows, no_progress
 from app.checkpoint.manifest import EXPIRY_VERSION, FORMAT_VERSION, Manifest, identify, write_manifest
 from app.checkpoint.tower_slices import WHOLE_FILE
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
+from common.arrays.disk import Progress, RowSource, no_progress
+from common.arrays.format import item_bytes
+from common.arrays.write import ArraySource, column_of, write_arrays
 from common.files import FileRecord, replace_folder, room_for, sync_folder
 
 PARTIAL = ".partial"
@@ -159,12 +159,12 @@ def write_shards(
     return {name: write_arrays(partial / name, shard_columns(tables[table], 0, 1)) for table, name in names.items()}
 
 
-def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, Column]:
+def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, ArraySource]:
     """Return the columns of the file of one shard: the row ids and the state arrays of its rows."""
     indices: Indices = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
     row_ids = rows.row_ids[indices]
 
-    def column_of_rows(name: str, array: RowArray) -> Column:
+    def column_of_rows(name: str, array: RowArray) -> ArraySource:
         def read(piece: slice, out: np.ndarray) -> None:
             places = piece if isinstance(indices, slice) else indices[piece]
             values = out.view(array.dtype).reshape(-1, array.width)
@@ -173,8 +173,8 @@ def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str,
             else:
                 values[:] = rows.read(name, places)
 
-        of_rows = Rows(row_ids.size, array.width * item_bytes(array.dtype), read)
-        return Column(array.dtype, (row_ids.size, array.width), lambda: [of_rows])
+        of_rows = RowSource(row_ids.size, array.width * item_bytes(array.dtype), read)
+        return ArraySource(array.dtype, (row_ids.size, array.width), lambda: [of_rows])
 
     return {ROW_IDS: column_of(row_ids)} | {name: column_of_rows(name, array) for name, array in rows.layout.items()}
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from app.checkpoint.array_file import MOST_DIMENSIONS
 from app.checkpoint.write import ModelState
 from app.tables.interface import DEEP, WIDE, TableState
+from common.arrays.format import MOST_DIMENSIONS
 
 PREFIX = "network."
 TABLES = {

@@ -10,7 +10,6 @@ from typing import Literal
 
 from tqdm import tqdm
 
-from app.checkpoint.array_file import read_entries
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint, row_layout
 from app.checkpoint.retention import compact, open_named, rewrite, step_folders
@@ -19,6 +18,7 @@ from app.run.folder import best_of_run, named_or_best, run_checkpoints
 from app.run.identity import check_same_inputs
 from app.tables.interface import DEEP, STATE_ARRAYS
 from app.tables.optimizers import ROWS
+from common.arrays.format import read_entries
 from common.console import progress_bar
 from common.files import LOCK_FILE, FolderInUse, lock_folder
 from common.text import show

@@ -20,7 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 from app.distributed.watchdog import waiting
-from common.pages import HugeBuffer
+from common.arrays.pages import HugeBuffer
 
 ID_BYTES, FLOAT_BYTES = 8, 4
 SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4  # Bounds of a server's pause between two checks for a message, in seconds.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.distributed.watchdog import waiting
-from common.pages import huge_pages
+from common.arrays.pages import huge_pages
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn, ops
 
 from app.config.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, cpu_flags, log, records_dropped
@@ -27,9 +28,8 @@ class NativeLayer(nn.Cell):
         super().__init__()
         LIBRARY.load().dense_set_threads(num_threads)
         self.bfloat16 = bfloat16
-        suffix = "bfloat16" if bfloat16 else "float32"
-        self.plain = NativeDenseLayer(suffix)
-        self.dropping = NativeDropoutLayer(suffix)
+        self.kernels = NativeDenseKernels("bfloat16" if bfloat16 else "float32")
+        self.no_noise = Tensor(np.zeros(3, np.int32))
 
     def construct(
         self,
@@ -40,46 +40,18 @@ class NativeLayer(nn.Cell):
         noise: Tensor | None = None,
     ) -> Tensor:
         if noise is None:
-            return self.plain(inputs, weights, numeric, numeric_weights)
-        return self.dropping(inputs, weights, numeric, numeric_weights, noise)
+            noise = self.no_noise
+        return self.kernels(inputs, weights, numeric, numeric_weights, noise)
 
 
-class NativeDenseLayer(nn.Cell):
-    """The forward and backward kernels without dropout, for one precision."""
+class NativeDenseKernels(nn.Cell):
+    """The forward and backward kernels of `NativeLayer` for one precision."""
 
     def __init__(self, suffix: str) -> None:
         super().__init__()
         # `ops.zeros_like` cannot be used: the compiler loses it in a gradient within a gradient.
         self.zeros = ops.ZerosLike()
         self.forward, self.backward = make_operators("dense", suffix)
-
-    def construct(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
-        return self.forward(inputs, weights, numeric, numeric_weights)
-
-    def bprop(
-        self,
-        inputs: Tensor,
-        weights: Tensor,
-        numeric: Tensor,
-        numeric_weights: Tensor,
-        outputs: Tensor,
-        gradient: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients of the four inputs. That of `numeric` is 0, because it is data."""
-        inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
-            gradient, outputs, inputs, weights, numeric
-        )
-        return inputs_gradient, weights_gradient, self.zeros(numeric), numeric_weights_gradient
-
-
-class NativeDropoutLayer(nn.Cell):
-    """The forward and backward kernels with dropout, for one precision."""
-
-    def __init__(self, suffix: str) -> None:
-        super().__init__()
-        # `ops.zeros_like` cannot be used: the compiler loses it in a gradient within a gradient.
-        self.zeros = ops.ZerosLike()
-        self.forward, self.backward = make_operators("dropout", suffix)
 
     def construct(
         self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor, noise: Tensor
@@ -96,11 +68,11 @@ class NativeDropoutLayer(nn.Cell):
         outputs: Tensor,
         gradient: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return the gradients of the inputs. Those of `numeric` and `noise` are 0, because they are data."""
         inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
             gradient, outputs, inputs, weights, numeric, noise
         )
-        zeros = self.zeros(numeric), self.zeros(noise)
-        return inputs_gradient, weights_gradient, zeros[0], numeric_weights_gradient, zeros[1]
+        return inputs_gradient, weights_gradient, self.zeros(numeric), numeric_weights_gradient, self.zeros(noise)
 
 
 def make_operators(kind: str, suffix: str, batch: int = 0) -> tuple[ops.Custom, ops.Custom]:

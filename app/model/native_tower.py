@@ -21,8 +21,8 @@ from app.model.native_layer import NativeLayer
 from app.model.tower_optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
 from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
+from common.arrays.pages import HugeBuffer
 from common.native_library import address, output_address
-from common.pages import HugeBuffer
 
 Arrays = dict[str, np.ndarray]  # Arrays by the names of the model's parameters.
 # Function that sums arrays over ranks. It returns the sums, valid until the next call, and True if all sums are

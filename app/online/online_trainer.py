@@ -46,8 +46,8 @@ from app.training.loop import Trainer
 from app.training.step.step import HostTablesStep
 from app.training.stop_signals import Stopped
 from app.training.warm_start.source import find_source
+from common.arrays.pages import give_back_freed_memory
 from common.files import write_whole
-from common.pages import give_back_freed_memory
 from common.text import natural_order, shortened
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.prepared.examples import Examples

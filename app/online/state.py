@@ -17,7 +17,7 @@ from app.run.folder import run_checkpoints
 from app.scoring.bundle_folder import bundles_in, chains, rank, read_manifests
 from app.serving.options import ServerOptions
 from app.serving.statement import Statement
-from common.files import is_locked, make_folder, parse_json, room_for, sync_folder, write_whole
+from common.files import is_locked, make_folder, new_file, parse_json, sync_folder, write_whole
 
 log = logging.getLogger("app")
 
@@ -144,14 +144,5 @@ def load_counts(folder: Path, step: int) -> list[dict[str, Any]]:
 
 def write_arrays(path: Path, **arrays: Any) -> None:
     """Write an .npz file atomically."""
-    beside = path.with_name(f".{path.name}")
-    with room_for(path):
-        try:
-            with beside.open("wb") as file:
-                np.savez(file, **arrays)
-            sync_folder(beside)
-            beside.replace(path)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
+    with new_file(path, lone_writer=True) as beside, beside.open("wb") as file:
+        np.savez(file, **arrays)

@@ -25,8 +25,8 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 
-from app.checkpoint.array_file import ArrayEntry, read_entries
 from app.tables.initial import initial_rows
+from common.arrays.format import arrays_in, map_arrays, map_file, read_entries
 from data_prep.encoding.lookup_file import NO_IDS
 
 TABLES, CHECKSUMS = "tables.safetensors", "checksums.safetensors"
@@ -100,23 +100,19 @@ class BundleTables:
         layout = {name: (place.dtype, place.shape) for name, place in places.items()}
         if layout != spec.layout():
             raise ValueError(f"{self._path} holds {_short(layout)}; by the manifest it is {_short(spec.layout())}")
-        with self._path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._map = map_file(self._path)
         self._map.madvise(mmap.MADV_RANDOM)
         self._starts = {name: place.start for name, place in places.items()}  # Byte offset of each array in the file.
-        self._arrays = {name: self._array(place) for name, place in places.items() if not name.endswith(".padding")}
+        arrays = arrays_in(self._map, places)
+        self._arrays = {name: array for name, array in arrays.items() if not name.endswith(".padding")}
         self._rows_shift = spec.rows_a_block.bit_length() - 1
         self._groups_shift = GROUPS_A_BLOCK.bit_length() - 1
-        self._checksums = _read_checksums(folder / CHECKSUMS)
+        self._checksums = map_arrays(folder / CHECKSUMS)  # The file was checked as a whole before.
         self.deleted = self._arrays.pop(DELETED, NO_IDS)
         self._names = {"ids": [INDEX], "rows": [name for name in self._arrays if name != INDEX]}
         self._blocks = {"ids": self._checksums[INDEX].size, "rows": self._checksums["deep"].size}
         self._checked = {part: np.zeros(count, np.bool_) for part, count in self._blocks.items()}
         self._is_all_checked = dict.fromkeys(self._blocks, False)
-
-    def _array(self, place: ArrayEntry) -> np.ndarray:
-        count = int(np.prod(place.shape))
-        return np.frombuffer(self._map, place.dtype, count, place.start if count else 0).reshape(place.shape)
 
     def rows(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return deep rows [n, D] and wide rows [n], float32, at the indices `places` [n].
@@ -236,12 +232,6 @@ def are_among(ascending: np.ndarray, ids: np.ndarray) -> np.ndarray:
     places = np.minimum(np.searchsorted(ascending, ids), ascending.size - 1)
     is_among: np.ndarray = ascending[places] == ids
     return is_among
-
-
-def _read_checksums(path: Path) -> dict[str, np.ndarray]:
-    """Return the block checksums by array. The caller has checked the file as a whole."""
-    places = read_entries(path)
-    return {name: np.fromfile(path, place.dtype, place.shape[0], offset=place.start) for name, place in places.items()}
 
 
 def _short(layout: dict[str, tuple[str, tuple[int, ...]]]) -> str:

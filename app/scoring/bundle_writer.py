@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from app.checkpoint.array_writer import Column, column_of, write_arrays
 from app.scoring.bundle_folder import (
     BFLOAT16_VERSION,
     EXPIRED_VERSION,
@@ -41,6 +40,7 @@ from app.scoring.bundle_tables import (
     BundleTables,
     BundleTablesSpec,
 )
+from common.arrays.write import ArraySource, column_of, write_arrays
 from common.files import (
     FileRecord,
     FolderInUse,
@@ -158,9 +158,9 @@ def write_rows(
     columns = {}
     for name, (dtype, shape) in spec.layout().items():
         if name == DELETED:
-            columns[name] = Column(dtype, shape, lambda: [deleted])
+            columns[name] = ArraySource(dtype, shape, lambda: [deleted])
         else:
-            columns[name] = Column(dtype, shape, lambda name=name: _pieces(name, spec, row_ids, stored, checksums))  # type: ignore[misc]
+            columns[name] = ArraySource(dtype, shape, lambda name=name: _pieces(name, spec, row_ids, stored, checksums))  # type: ignore[misc]
     write_arrays(folder / TABLES, columns, alignment=ALIGNMENT)
     arrays = {name: np.array(values, np.uint64).view(np.int64) for name, values in checksums.items()}
     write_arrays(folder / CHECKSUMS, {name: column_of(array) for name, array in arrays.items()})

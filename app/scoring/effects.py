@@ -7,7 +7,6 @@ effects of all its columns.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ import numpy as np
 
 from app.scoring.bundle_model import BundleModel
 from app.scoring.explain import changes_of_logits
-from common.files import room_for
+from common.files import new_file
 from common.hashing import GOLDEN, mix64
 from common.text import number_text
 from data_prep.encoding.encoder import Chunk, ParsedRows
@@ -104,15 +103,9 @@ def write_effects(table: pa.Table, output: Path) -> None:
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
 
-    # The process id keeps this name apart from those of other processes.
-    beside = output.with_name(f"{output.name}.{os.getpid()}.tmp")
     write = pq.write_table if output.suffix == ".parquet" else pa_csv.write_csv
-    try:
-        with room_for(output):
-            write(table, beside)
-        beside.replace(output)
-    finally:
-        beside.unlink(missing_ok=True)
+    with new_file(output) as beside:
+        write(table, beside)
 
 
 def describe_effects(table: pa.Table) -> str:

@@ -6,7 +6,6 @@ Only touched rows are written, because all others hold their random initial valu
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from app.scoring.bundle_tables import are_among
 from app.tables.interface import DEEP, TableSnapshot, scored_table
 from app.tables.optimizers import ROWS
 from app.training.learning_rates import running_mean, step_history
-from common.files import room_for
+from common.files import new_file
 from data_prep.prepared.schema import Schema
 
 GROUP_ROWS = 1 << 16  # Number of rows that are read at once and that make up a row group.
@@ -37,12 +36,9 @@ def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schem
     history = step_history(manifest) if table == DEEP else None
     saved = scored_table(FileTable(checkpoint, table), manifest.step, history, running_mean(manifest))
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
-    # The process id keeps this name apart from those of other processes.
-    partial = output.with_name(f"{output.name}.{os.getpid()}.partial")
     num_rows = 0
-    try:
+    with new_file(output) as partial:
         with (
-            room_for(output),
             tqdm(total=len(row_ids), desc="export", unit="row", unit_scale=True, mininterval=0.5) as bar,
             pq.ParquetWriter(partial, _parquet_schema(width)) as writer,
         ):
@@ -56,9 +52,6 @@ def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schem
                 f"the vocabulary in {dataset} names {num_rows:,} of the {len(row_ids):,} touched rows of the {table} "
                 "table; give the folder that the run was trained on (--dataset DIR)"
             )
-        partial.replace(output)
-    finally:
-        partial.unlink(missing_ok=True)
     return num_rows
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.checkpoint.disk import Progress, no_progress
 from app.checkpoint.manifest import Manifest, ManifestReader, ParentRecord, Position
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import open_if_whole, remove_old
@@ -27,6 +26,7 @@ from app.run.identity import data_identity
 from app.tables.interface import Snapshot, TableSnapshot
 from app.training.context import RunContext
 from common import settings
+from common.arrays.disk import Progress, no_progress
 
 if TYPE_CHECKING:
     from app.training.assemble import TrainingState  # This module imports MindSpore.

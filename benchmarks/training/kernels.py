@@ -33,7 +33,7 @@ from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TableRates, TablesSpec
 from app.tables.native.tables import NativeTables
 from benchmarks.harness.timing import Timing, new_parser, print_result, side_by_side
-from common.pages import huge_pages
+from common.arrays.pages import huge_pages
 
 NUM_FIELDS = 26
 FLOAT_BYTES = 4

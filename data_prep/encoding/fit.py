@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.pages import give_back_freed_memory
+from common.arrays.pages import give_back_freed_memory
 from common.signals import check_stop
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables

@@ -1,8 +1,8 @@
 """Store the results of finished work as files, so that an interrupted preparation can be resumed.
 
-A piece is one object in a file: JSON, followed by its arrays, which the reader maps into memory. It is written under
-another name and renamed, and starts with its checksum. So a piece is either complete or computed again. There is no
-list of pieces that could be wrong.
+A piece is one object in a file of arrays (common/arrays/format.py), followed by the file's checksum. The last array is
+the object as JSON, the others are the arrays in it, which the reader maps into memory. A piece is written under another
+name and renamed. So a piece is either complete or computed again. There is no list of pieces that could be wrong.
 
 A piece can hold plain values, arrays of numbers, and objects of the dataclasses registered with `storable`. Unlike
 unpickling, reading a piece runs no code that the file names. Somebody who can write to the folder can change
@@ -25,12 +25,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-_MAGIC = b"wd-piece"
-# Type of the numbers in the header: checksum of everything behind it, number of parts, sizes of the parts.
-_NUMBERS = np.dtype("<u8")
-_ALIGNMENT = 64  # Alignment in bytes of arrays in a file, which NumPy and the native kernels prefer.
+from common.arrays.format import DTYPE_NAMES, arrays_in, make_header, map_file, take_entries
+
+_JSON = "json"  # Name of the array with the object as JSON.
+_ALIGNMENT = 64  # Alignment in bytes of the first array in a file.
+_CHECKSUM_BYTES = 8
 _UNFINISHED = ".unfinished-"
-_NUMBER_KINDS = "biuf"  # Kinds of NumPy types whose bytes are numbers.
 
 _storable: dict[str, type] = {}
 
@@ -68,11 +68,11 @@ class Pieces:
 
         Changes to its arrays do not reach the file.
         """
-        content = self._mapped(name)
-        if not _is_whole(content):
+        content = self._map_whole(name)
+        if content is None:
             return None
         try:
-            return _unpack(content)
+            return _unpack(self.folder / name, content)
         # The checksum is right, but the content has another form.
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
@@ -88,15 +88,17 @@ class Pieces:
         return value
 
     def is_whole(self, name: str) -> bool:
-        return _is_whole(self._mapped(name))
+        return self._map_whole(name) is not None
 
-    def _mapped(self, name: str) -> memoryview:
-        """Return a piece's file mapped into memory. It is empty if there is no file."""
+    def _map_whole(self, name: str) -> mmap.mmap | None:
+        """Map a piece's file into memory. Return None if it is missing, or if its checksum is wrong."""
         try:
-            with (self.folder / name).open("rb") as file:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+            content = map_file(self.folder / name, mmap.ACCESS_COPY)
         except (FileNotFoundError, ValueError):  # An empty file cannot be mapped.
-            return memoryview(b"")
+            return None
+        with memoryview(content) as view:
+            is_whole = xxhash.xxh3_64_digest(view[:-_CHECKSUM_BYTES]) == view[-_CHECKSUM_BYTES:]
+        return content if is_whole else None
 
     def remove(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)
@@ -113,106 +115,70 @@ class Pieces:
 
 def _pack(value: object) -> list[bytes | memoryview]:
     """Return the parts of the file of a piece that holds `value`."""
-    buffers: list[memoryview] = []
-    plain = json.dumps(_plain(value, buffers), separators=(",", ":")).encode()
-    parts = [memoryview(plain), *buffers]
-    sizes = np.array([len(parts), *(part.nbytes for part in parts)], _NUMBERS).tobytes()
-    content: list[bytes | memoryview] = [sizes]
-    end = len(_MAGIC) + _NUMBERS.itemsize + len(sizes)
-    for part in parts:
-        content += [bytes(-end % _ALIGNMENT), part]
-        end += -end % _ALIGNMENT + part.nbytes
+    arrays: dict[str, NDArray[Any]] = {}
+    plain = json.dumps(_plain(value, arrays), separators=(",", ":")).encode()
+    # Arrays of wide numbers go first, so that each array is aligned.
+    names = sorted(arrays, key=lambda name: -arrays[name].itemsize)
+    whole: dict[str, NDArray[Any]] = {name: arrays[name] for name in names} | {_JSON: np.frombuffer(plain, np.uint8)}
+    header = make_header({name: (array.dtype.name, array.shape) for name, array in whole.items()}, _ALIGNMENT)
+    parts: list[bytes | memoryview] = [header]
+    parts += [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in whole.values()]
     digest = xxhash.xxh3_64()
-    for block in content:
-        digest.update(block)
-    return [_MAGIC, np.array(digest.intdigest(), _NUMBERS).tobytes(), *content]
+    for part in parts:
+        digest.update(part)
+    return [*parts, digest.digest()]
 
 
-def _plain(value: Any, buffers: list[memoryview]) -> Any:
+def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Convert a value for JSON.
 
-    Types that JSON lacks become {kind: content}; bytes and arrays are appended to `buffers`.
+    Types that JSON lacks become {kind: content}, where `_unpack` knows the kinds. Arrays are added to `arrays`.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
-        return _plain(value.item(), buffers)
+        return _plain(value.item(), arrays)
     if isinstance(value, list):
-        return [_plain(item, buffers) for item in value]
+        return [_plain(item, arrays) for item in value]
     if isinstance(value, tuple):
-        return {"tuple": [_plain(item, buffers) for item in value]}
+        return {"tuple": [_plain(item, arrays) for item in value]}
     if isinstance(value, dict):
         kind = "Counter" if isinstance(value, Counter) else "dict"
-        return {kind: [[_plain(key, buffers), _plain(item, buffers)] for key, item in value.items()]}
+        return {kind: [_plain([key, item], arrays) for key, item in value.items()]}
     if isinstance(value, bytes):
-        buffers.append(memoryview(value))
-        return {"bytes": len(buffers)}
-    if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBER_KINDS:
-        buffers.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
-        return {"array": [len(buffers), value.dtype.str, list(value.shape)]}
+        return {"bytes": _plain(np.frombuffer(value, np.uint8), arrays)}
     if isinstance(value, Path):
         return {"path": str(value)}
+    if isinstance(value, np.ndarray) and value.dtype.isnative and value.dtype.name in DTYPE_NAMES:
+        name = str(len(arrays))
+        arrays[name] = value
+        return {"array": name}
     name = type(value).__name__
     if _storable.get(name) is not type(value) or not dataclasses.is_dataclass(value):
         raise TypeError(f"a piece cannot hold {name}: only plain values, arrays of numbers and what is `storable`")
-    return {name: {field.name: _plain(getattr(value, field.name), buffers) for field in dataclasses.fields(value)}}
+    return {name: [_plain([each.name, getattr(value, each.name)], arrays) for each in dataclasses.fields(value)]}
 
 
-def _is_whole(content: memoryview) -> bool:
-    """Return True if the content of a piece's file matches its checksum."""
-    start = len(_MAGIC) + _NUMBERS.itemsize
-    if len(content) < start + _NUMBERS.itemsize or content[: len(_MAGIC)] != _MAGIC:
-        return False
-    checksum = int(np.frombuffer(content, _NUMBERS, 1, len(_MAGIC))[0])
-    return xxhash.xxh3_64_intdigest(content[start:]) == checksum
-
-
-def _unpack(content: memoryview) -> Any:
-    start = len(_MAGIC) + _NUMBERS.itemsize
-    num_parts = int(np.frombuffer(content, _NUMBERS, 1, start)[0])
-    sizes = np.frombuffer(content, _NUMBERS, num_parts, start + _NUMBERS.itemsize).tolist()
-    end = start + _NUMBERS.itemsize * (1 + num_parts)
-    parts = []
-    for size in sizes:
-        first = end + -end % _ALIGNMENT
-        end = first + size
-        parts.append(content[first:end])
-    return _value(json.loads(bytes(parts[0])), parts)
-
-
-def _value(plain: Any, parts: list[memoryview]) -> Any:
-    """Convert a value from JSON back. `parts` are all parts of the file, the JSON first."""
-    if isinstance(plain, list):
-        return [_value(item, parts) for item in plain]
-    if not isinstance(plain, dict):
-        return plain
-    ((kind, content),) = plain.items()
-    if kind in _KINDS:
-        return _KINDS[kind](content, parts)
-    return _storable[kind](**{name: _value(item, parts) for name, item in content.items()})
-
-
-def _array(content: Any, parts: list[memoryview]) -> NDArray[Any]:
-    part, dtype, shape = content
-    if np.dtype(dtype).kind not in _NUMBER_KINDS:
-        raise TypeError(f"an array of {dtype} is not an array of numbers")
-    array = np.ndarray(shape, dtype, parts[part])
+def _unpack(path: Path, content: mmap.mmap) -> Any:
+    """Return the object in the piece at `path`, whose file has this content."""
+    size = len(content) - _CHECKSUM_BYTES
+    mapped = arrays_in(content, take_entries(path, content.read, size, most_header_bytes=size))
     # A view keeps the whole file mapped, which costs more than to copy an array of less than a page.
-    return array.copy() if array.nbytes < mmap.PAGESIZE else array
+    arrays = {name: array.copy() if array.nbytes < mmap.PAGESIZE else array for name, array in mapped.items()}
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "tuple": tuple,
+        "dict": dict,
+        "Counter": lambda pairs: Counter(dict(pairs)),
+        "bytes": np.ndarray.tobytes,
+        "path": Path,
+        "array": arrays.__getitem__,
+    }
 
+    def restore(tagged: dict[str, Any]) -> Any:
+        ((kind, plain),) = tagged.items()
+        return kinds[kind](plain) if kind in kinds else _storable[kind](**dict(plain))
 
-def _pairs(content: Any, parts: list[memoryview]) -> dict[Any, Any]:
-    return {_value(key, parts): _value(item, parts) for key, item in content}
-
-
-_KINDS: dict[str, Callable[[Any, list[memoryview]], Any]] = {
-    "tuple": lambda content, parts: tuple(_value(item, parts) for item in content),
-    "dict": _pairs,
-    "Counter": lambda content, parts: Counter(_pairs(content, parts)),
-    "bytes": lambda content, parts: bytes(parts[content]),
-    "array": _array,
-    "path": lambda content, _: Path(content),
-}
+    return json.loads(arrays[_JSON].tobytes(), object_hook=restore)
 
 
 def numbered(title: str, number: int, part: str) -> str:

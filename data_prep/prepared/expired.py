@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.files import sync_folder
+from common.files import new_file
 from data_prep.prepared.data_files import data_file
 from data_prep.prepared.schema import EXPIRED_PREFIX, NO_ID, NUMPY, Schema, first_added_id
 
@@ -67,12 +67,8 @@ def with_expired(folder: Path, schema: Schema, ids: NDArray[np.int64]) -> Schema
 
 def write_array(path: Path, array: NDArray[np.int64]) -> None:
     """Write a .npy file atomically: if the process is killed, it is complete or does not exist."""
-    beside = path.with_name(f".{path.name}.partial")
-    with beside.open("wb") as file:
+    with new_file(path, lone_writer=True) as beside, beside.open("wb") as file:
         np.save(file, array)
-    sync_folder(beside)
-    beside.replace(path)
-    sync_folder(path.parent)
 
 
 def out_of_vocabulary(schema: Schema, expired: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -10,30 +10,32 @@ namespace {
 template <typename Input>
 LayerMemory<Input> memory;  // guarded by layer_mutex
 
-// With dropout, the noise is one more input after the others.
-template <typename Input, bool kDrops>
+// Return the dropout that `noise` asks for, or null.
+const Dropout* dropout_of(const Dropout& noise) { return noise.threshold == 0 ? nullptr : &noise; }
+
+template <typename Input>
 int run_forward(void** params, int64_t** shapes) {
   const std::lock_guard<std::mutex> lock(layer_mutex);
   float** const p = reinterpret_cast<float**>(params);
-  const Dropout dropout = kDrops ? read_noise(params[4]) : Dropout{};
+  const Dropout noise = read_noise(params[4]);
   return run([&] {
     const LayerSizes sizes{shapes[0][0], shapes[0][1], shapes[1][1], shapes[2][1]};
-    const Layer<Input> layer(sizes, p[1], memory<Input>, kDrops ? &dropout : nullptr);
+    const Layer<Input> layer(sizes, p[1], memory<Input>, dropout_of(noise));
     return run_blocks(sizes.rows, [&](std::int64_t, std::int64_t first, std::int64_t rows) {
-      layer.forward(p[0], p[2], p[3], first, rows, p[4 + kDrops]);
+      layer.forward(p[0], p[2], p[3], first, rows, p[5]);
     });
   });
 }
 
-template <typename Input, bool kDrops>
+template <typename Input>
 int run_backward(void** params, int64_t** shapes) {
   const std::lock_guard<std::mutex> lock(layer_mutex);
   float** const p = reinterpret_cast<float**>(params);
-  const Dropout dropout = kDrops ? read_noise(params[5]) : Dropout{};
-  float *const dx = p[5 + kDrops], *const dw = p[6 + kDrops], *const df = p[7 + kDrops];
+  const Dropout noise = read_noise(params[5]);
+  float *const dx = p[6], *const dw = p[7], *const df = p[8];
   return run([&] {
     const LayerSizes sizes{shapes[2][0], shapes[2][1], shapes[3][1], shapes[4][1]};
-    const Layer<Input> layer(sizes, p[3], memory<Input>, kDrops ? &dropout : nullptr);
+    const Layer<Input> layer(sizes, p[3], memory<Input>, dropout_of(noise));
     layer.prepare_backward();
     const int status = run_blocks(sizes.rows, [&](std::int64_t, std::int64_t first, std::int64_t rows) {
       layer.input_gradient(p[0] + first * sizes.out, p[1], first, rows, dx + first * sizes.in);
@@ -56,35 +58,19 @@ void dense_set_threads(int32_t num_threads) {
 }
 
 int dense_forward_float32(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_forward<float, false>(params, shapes);
+  return dense::run_forward<float>(params, shapes);
 }
 
 int dense_forward_bfloat16(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_forward<dense::BFloat16, false>(params, shapes);
+  return dense::run_forward<dense::BFloat16>(params, shapes);
 }
 
 int dense_backward_float32(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_backward<float, false>(params, shapes);
+  return dense::run_backward<float>(params, shapes);
 }
 
 int dense_backward_bfloat16(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_backward<dense::BFloat16, false>(params, shapes);
-}
-
-int dropout_forward_float32(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_forward<float, true>(params, shapes);
-}
-
-int dropout_forward_bfloat16(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_forward<dense::BFloat16, true>(params, shapes);
-}
-
-int dropout_backward_float32(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_backward<float, true>(params, shapes);
-}
-
-int dropout_backward_bfloat16(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_backward<dense::BFloat16, true>(params, shapes);
+  return dense::run_backward<dense::BFloat16>(params, shapes);
 }
 
 }  // extern "C"

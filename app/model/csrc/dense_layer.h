@@ -33,24 +33,16 @@ DENSE_LAYER_API void dense_set_threads(int32_t num_threads);
   DENSE_LAYER_API int name(int num_params, void** params, int* num_dims, int64_t** shapes, const char** dtypes, \
                            void* stream, void* extra)
 
-// x [B, K], W [K, H], n [B, N], F [N, H] -> y [B, H]
+// `noise` int32 [3] is one layer's row of DropoutNoise in app/model/dropout.py. Units of y that stay are multiplied by
+// 1 / (1 - share dropped), the others are 0. If the share is 0, there is no dropout.
+//
+// x [B, K], W [K, H], n [B, N], F [N, H], noise -> y [B, H]
 DENSE_LAYER_OPERATOR(dense_forward_float32);
 DENSE_LAYER_OPERATOR(dense_forward_bfloat16);  // rounds x and W for the product
 
-// dy [B, H], y [B, H], x [B, K], W [K, H], n [B, N] -> dx [B, K], dW [K, H], dF [N, H]
+// dy [B, H], y [B, H], x [B, K], W [K, H], n [B, N], noise -> dx [B, K], dW [K, H], dF [N, H]
 DENSE_LAYER_OPERATOR(dense_backward_float32);
 DENSE_LAYER_OPERATOR(dense_backward_bfloat16);  // rounds x, W, n and dz (dy where y > 0) for the products
-
-// The same functions with dropout. `noise` int32 [3] is one layer's row of DropoutNoise in app/model/dropout.py.
-// Units of y that stay are multiplied by 1 / (1 - share dropped), the others are 0.
-//
-// x [B, K], W [K, H], n [B, N], F [N, H], noise -> y [B, H]
-DENSE_LAYER_OPERATOR(dropout_forward_float32);
-DENSE_LAYER_OPERATOR(dropout_forward_bfloat16);
-
-// dy [B, H], y [B, H], x [B, K], W [K, H], n [B, N], noise -> dx [B, K], dW [K, H], dF [N, H]
-DENSE_LAYER_OPERATOR(dropout_backward_float32);
-DENSE_LAYER_OPERATOR(dropout_backward_bfloat16);
 
 #if defined(__cplusplus)
 }

@@ -32,8 +32,8 @@ from app.tables.native.rows import NativeRows, NativeSnapshot
 from app.tables.optimizers import RunningMean, history_of_steps
 from app.tables.reference import step_rows
 from app.tables.rounding import rounded, rounding_key, widened
+from common.arrays.pages import HugeBuffer
 from common.native_library import address, output_address
-from common.pages import HugeBuffer
 from common.process import num_cores
 
 

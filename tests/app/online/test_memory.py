@@ -16,7 +16,7 @@ from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.online.expiry import IN_ROWS, Expiry, ExpiryOptions
 from app.tables.interface import TableField, TablesSpec
 from app.tables.native.tables import NativeTables
-from common.pages import give_back_freed_memory
+from common.arrays.pages import give_back_freed_memory
 from data_prep.encoding.growing import SMALL_FIELD, GrowingVocabulary, open_to_grow
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from app.checkpoint.array_file import read_entries
 from app.scoring import bundle_folder, bundle_writer
 from app.scoring.bundle_folder import check_files
 from app.scoring.bundle_tables import CHECKSUMS, TABLES, BundleTables, BundleTablesSpec, lookup
@@ -24,6 +23,7 @@ from app.scoring.predictor import Predictor
 from app.tables.initial import initial_rows
 from app.trained import write_tower
 from app.trained.write_bundle import stored_as
+from common.arrays.format import read_entries
 from common.files import FolderInUse, checksum
 
 
@@ -380,7 +380,7 @@ def test_50_gb_open_without_being_read(copied, tiny_log, command_environment):
     for name, width in (("wide", 1), ("deep", spec.width)):
         sums[name] = np.full(blocks, xxhash.xxh3_64_intdigest(bytes(rows * width * 4)), np.uint64)
         sums[name][-1] = xxhash.xxh3_64_intdigest(bytes(last * width * 4))
-    from app.checkpoint.array_writer import column_of, write_arrays
+    from common.arrays.write import column_of, write_arrays
 
     write_arrays(copied / CHECKSUMS, {name: column_of(array.view(np.int64)) for name, array in sums.items()})
     files = dict(manifest.files)

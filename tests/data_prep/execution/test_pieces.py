@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 
+from common.arrays.format import make_header
 from data_prep.execution.pieces import Pieces, numbered, storable
 
 VALUE = {"name": "é", "arrays": [np.arange(7), np.ones((3, 2), np.float32), np.empty(0, np.int64)], "number": 2**80}
@@ -49,7 +50,7 @@ PLAIN = {
     "truth": [True, False],
     "numbers": (0.1, -(2**63), float("inf"), 1e-300),
     "text": "é\n\t\ud800",
-    "bytes": b"\x00\xff",
+    "bytes": (b"\x00\xff", b""),
     "points": {1: Point(1, ("a",)), (2, "b"): [Point(2, ())]},
     "counter": Counter({"columns": 3}),
     "path": Path("/a/b"),
@@ -65,7 +66,7 @@ def test_plain_values_keep_their_types(tmp_path):
     assert type(found["truth"][0]) is bool and type(found["numbers"]) is tuple
 
 
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "uint64", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "uint32", "int32", "int64", "uint64", "float32", "float64"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_arrays_keep_their_bits(tmp_path, dtype, order):
     array = np.asarray(np.arange(24).reshape(4, 6) % 5, dtype, order=order)[:, ::2]
@@ -74,7 +75,7 @@ def test_arrays_keep_their_bits(tmp_path, dtype, order):
     assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
-@pytest.mark.parametrize("value", [Unknown(1), {1, 2}, np.array([object()]), print])
+@pytest.mark.parametrize("value", [Unknown(1), {1, 2}, np.array([object()]), np.zeros(1, ">i4"), print])
 def test_what_a_piece_cannot_hold_is_an_error_of_the_writer(tmp_path, value):
     with pytest.raises(TypeError):
         Pieces(tmp_path).write("one", value)
@@ -91,37 +92,43 @@ class Harmful:
         return Path.touch, (self.path,)
 
 
-def plant(path, *parts):
-    """A piece with these parts, its checksum right."""
-    sizes = np.array([len(parts), *map(len, parts)], "<u8").tobytes()
-    content = sizes
-    for part in parts:
-        content += bytes(-(len(content) + 16) % 64) + part
-    path.write_bytes(b"wd-piece" + np.array(xxhash.xxh3_64_intdigest(content), "<u8").tobytes() + content)
+def plant(path, plain, header=None):
+    """Write a piece without arrays that has this JSON and the right checksum."""
+    content = (make_header({"json": ("uint8", (len(plain),))}, 64) if header is None else header) + plain
+    path.write_bytes(content + xxhash.xxh3_64_digest(content))
 
 
 @pytest.mark.parametrize(
-    "parts",
+    "plain",
     [
-        [b'{"Unknown":{"x":1}}'],
-        [b'{"Point":{"x":1}}'],
-        [b'{"Path":"/etc/passwd"}'],
-        [b'{"array":[1,"|O",[1]]}', bytes(8)],
-        [b'{"array":[1,"<i8",[1000000]]}', bytes(8)],
-        [b'{"array":[7,"<i8",[1]]}', bytes(8)],
-        [b"[" * 100_000],
-        [b"{}"],
-        [b"\xff"],
+        b'{"Unknown":[["x",1]]}',
+        b'{"Point":[["x",1]]}',
+        b'{"Path":"/etc/passwd"}',
+        b'{"array":"7"}',
+        b'{"array":["json"]}',
+        b'{"bytes":1}',
+        b'{"dict":[[[],1]]}',
+        b'{"Counter":7}',
+        b"[" * 100_000,
+        b"{}",
+        b"\xff",
     ],
 )
-def test_a_planted_piece_is_as_if_it_were_not_there(tmp_path, parts):
-    plant(tmp_path / "one", *parts)
+def test_a_planted_piece_is_as_if_it_were_not_there(tmp_path, plain):
+    plant(tmp_path / "one", plain)
+    assert Pieces(tmp_path).is_whole("one")
+    assert Pieces(tmp_path).read("one") is None
+
+
+@pytest.mark.parametrize("header", [b"", make_header({"rows": ("int64", (2,))}, 64), bytes([255] * 8)])
+def test_a_planted_piece_without_its_arrays_is_missing(tmp_path, header):
+    plant(tmp_path / "one", b"[]", header)
     assert Pieces(tmp_path).is_whole("one")
     assert Pieces(tmp_path).read("one") is None
 
 
 def test_reading_a_planted_piece_runs_nothing(tmp_path):
-    plant(tmp_path / "one", b'[1,{"Point":{"x":2,"labels":{"tuple":[]}}}]')
+    plant(tmp_path / "one", b'[1,{"Point":[["x",2],["labels",{"tuple":[]}]]}]')
     assert Pieces(tmp_path).read("one") == [1, Point(2, ())]  # it can be planted as such
     plant(tmp_path / "one", pickle.dumps(Harmful(tmp_path / "made"), protocol=5))
     Pieces(tmp_path).read("one")

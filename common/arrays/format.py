@@ -1,4 +1,4 @@
-"""Read the header of a file of arrays in the safetensors format.
+"""Files of arrays in the safetensors format: make and read their headers, and map their arrays into memory.
 
 The file has 8 bytes with the length of the header, a JSON header, and the bytes of the arrays
 (https://github.com/huggingface/safetensors#format). The safetensors library is not used, because it computes no
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as short_repr
@@ -17,8 +19,9 @@ from reprlib import repr as short_repr
 import numpy as np
 
 DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "bfloat16": "BF16"}
-# These dtypes occur only in the tables of bundles.
+# These dtypes occur only in the tables of bundles and in the results of an unfinished preparation.
 DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64"}
+DTYPE_NAMES |= {"bool": "BOOL", "uint32": "U32"}
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
 LENGTH_BYTES = 8
 # Limit of the header's size. It allows some 10,000 arrays. Parsed JSON takes many times its length in memory.
@@ -47,36 +50,61 @@ def item_bytes(dtype: str) -> int:
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
-def read_entries(path: Path) -> dict[str, ArrayEntry]:
-    """Return the location of each array in a file, in the order of the file.
+def make_header(arrays: Mapping[str, tuple[str, tuple[int, ...]]], alignment: int) -> bytes:
+    """Return the first bytes of a file with `arrays`: names with dtype, which must be in `DTYPE_NAMES`, and shape.
 
-    Raise ValueError, naming file and array, unless the header is one that `write_arrays` would write to a file of
-    this size. An unchecked header would decide how much memory is allocated and which bytes are read.
+    The bytes of the arrays follow in the same order, C-contiguous. The first array begins at a multiple of
+    `alignment` bytes.
     """
-    size = path.stat().st_size
+    header: dict[str, object] = {}
+    end = 0
+    for name, (dtype, shape) in arrays.items():
+        start, end = end, end + math.prod(shape) * item_bytes(dtype)
+        header[name] = {"dtype": DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-(LENGTH_BYTES + len(text)) % alignment)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def map_file(path: Path, access: int = mmap.ACCESS_READ) -> mmap.mmap:
+    """Map a file into memory. Raise ValueError if it is empty."""
     with path.open("rb") as file:
-        length = header_length(path, file.read(LENGTH_BYTES), size)
-        return entries_of(path, file.read(length), size)
+        return mmap.mmap(file.fileno(), 0, access=access)
 
 
-def header_length(path: Path, first: bytes, size: int) -> int:
-    """Return the length of the JSON header of a file of `size` bytes.
+def arrays_in(content: mmap.mmap, entries: Mapping[str, ArrayEntry]) -> dict[str, np.ndarray]:
+    """Return the arrays of a mapped file, without a copy."""
+    return {name: np.ndarray(entry.shape, entry.dtype, content, entry.start) for name, entry in entries.items()}
 
-    `first` are the first bytes of the file. Raise ValueError if the length cannot be right.
+
+def map_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file, mapped into memory. Raise as `take_entries` does."""
+    entries = read_entries(path)
+    return arrays_in(map_file(path), entries)
+
+
+def read_entries(path: Path) -> dict[str, ArrayEntry]:
+    """Return the location of each array in a file, in the order of the file. Raise as `take_entries` does."""
+    with path.open("rb") as file:
+        return take_entries(path, file.read, path.stat().st_size)
+
+
+def take_entries(
+    path: Path, take: Callable[[int], bytes | memoryview], size: int, most_header_bytes: int = MOST_HEADER_BYTES
+) -> dict[str, ArrayEntry]:
+    """Return the location of each array in a file of `size` bytes, in the order of the file.
+
+    `take` returns the next bytes of the file, which is at its start. Raise ValueError, naming file and array, unless
+    the header is one that `make_header` would return for a file of this size. An unchecked header would decide how
+    much memory is allocated and which bytes are read.
     """
+    first = bytes(take(LENGTH_BYTES))
     length = int.from_bytes(first, "little")
-    if len(first) < LENGTH_BYTES or length > min(MOST_HEADER_BYTES, size - LENGTH_BYTES):
+    if len(first) < LENGTH_BYTES or length > min(most_header_bytes, size - LENGTH_BYTES):
         raise ValueError(
             f"{path} is not a safetensors file: it has {size:,} bytes, and its header should take {length:,}"
         )
-    return length
-
-
-def entries_of(path: Path, header: bytes, size: int) -> dict[str, ArrayEntry]:
-    """Return the arrays that the JSON `header` of a file of `size` bytes describes.
-
-    Raise ValueError as `read_entries` does.
-    """
+    header = bytes(take(length))
     try:
         described = json.loads(header.decode(), object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:

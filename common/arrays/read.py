@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from app.checkpoint import disk
-from app.checkpoint.array_file import LENGTH_BYTES, ArrayEntry, entries_of, header_length
-from app.checkpoint.disk import Progress, lend_buffers, no_progress, open_direct
+from common.arrays import disk
+from common.arrays.disk import Progress, lend_buffers, no_progress, open_direct
+from common.arrays.format import ArrayEntry, take_entries
 from common.files import DamagedFileError, FileRecord, check_size, format_checksum
 
 READS_AHEAD = 4
@@ -160,7 +160,5 @@ def read_arrays_once(path: Path, expected: FileRecord, use: Callable[[ArrayReade
     Each byte is read once. Raise DamagedFileError if size or checksum differ from `expected`. What `use` has read is
     then invalid.
     """
-    size = expected["size_bytes"]
     with read_checked(path, expected) as reader:
-        length = header_length(path, bytes(reader.take(LENGTH_BYTES)), size)
-        use(ArrayReader(path, reader, entries_of(path, bytes(reader.take(length)), size)))
+        use(ArrayReader(path, reader, take_entries(path, reader.take, expected["size_bytes"])))

@@ -19,15 +19,15 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from common.arrays.pages import huge_pages
 from common.files import FileRecord, format_checksum
-from common.pages import huge_pages
 
 # Function that is called with the number of bytes just read or written, such as the `update` of tqdm.
 Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSource:
     """Rows that are read directly into the buffer from which they are written."""
 
     count: int
@@ -35,7 +35,7 @@ class Rows:
     read: Callable[[slice, np.ndarray], None]  # Reads the rows of a slice into an array of uint8.
 
 
-Part = memoryview | bytes | Rows
+Part = memoryview | bytes | RowSource
 BUFFER_BYTES = 4 << 20
 # Number of bytes that are copied and hashed together, so that they are still in the core's cache.
 BLOCK_BYTES = 1 << 20
@@ -57,7 +57,9 @@ def write_file(path: Path, parts: Iterable[Part], progress: Progress = no_progre
         with lend_buffers(WRITES_ON_THEIR_WAY + 1) as buffers, threads:
             writer = _Writer(descriptor, buffers, threads)
             for part in parts:
-                for num_bytes in writer.write_rows(part) if isinstance(part, Rows) else writer.write(memoryview(part)):
+                for num_bytes in (
+                    writer.write_rows(part) if isinstance(part, RowSource) else writer.write(memoryview(part))
+                ):
                     progress(num_bytes)
             record = writer.finish()
         os.fsync(descriptor)
@@ -85,7 +87,7 @@ class _Writer:
             part = part[len(block) :]
             yield self._advance(len(block))
 
-    def write_rows(self, rows: Rows) -> Iterator[int]:
+    def write_rows(self, rows: RowSource) -> Iterator[int]:
         """Read `rows` into the buffers. Yield the number of bytes after each block."""
         start = 0
         while start < rows.count:

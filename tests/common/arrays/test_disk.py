@@ -6,7 +6,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.checkpoint import disk, read_once
+from common.arrays import disk, read
 
 SMALL_BUFFER = 8192
 
@@ -40,7 +40,7 @@ def test_a_file_is_read_as_it_was_written(folder, direct, size, takes):
         assert path.read_bytes() == content
         assert record == {"size_bytes": size, "checksum": f"xxh3:{xxhash.xxh3_64(content).hexdigest()}"}
         start = 0
-        with read_once.read_file(path) as reader:
+        with read.read_file(path) as reader:
             for copied, num_bytes in takes:
                 expected = content[start : start + num_bytes]
                 if copied:
@@ -71,7 +71,7 @@ def test_rows_are_read_where_they_are_written_from(folder, before, row_bytes, co
         asked.append((rows.start, rows.stop))
         out.reshape(-1, row_bytes)[:] = values[rows]
 
-    parts = [head, disk.Rows(count, row_bytes, read), b"end"]
+    parts = [head, disk.RowSource(count, row_bytes, read), b"end"]
     record = disk.write_file(folder / "rows", parts, progress.append)
     content = head + values.tobytes() + b"end"
     assert (folder / "rows").read_bytes() == content
@@ -83,6 +83,6 @@ def test_rows_are_read_where_they_are_written_from(folder, before, row_bytes, co
 def test_buffers_are_used_again(folder):
     disk.write_file(folder / "file", [b"x" * 5 * SMALL_BUFFER])
     for _ in range(3):
-        with read_once.read_file(folder / "file") as first, read_once.read_file(folder / "file") as second:
+        with read.read_file(folder / "file") as first, read.read_file(folder / "file") as second:
             assert first.checksum_of_all() == second.checksum_of_all()
-    assert len(disk._FREE_BUFFERS) == 2 * (read_once.READS_AHEAD + 1)
+    assert len(disk._FREE_BUFFERS) == 2 * (read.READS_AHEAD + 1)

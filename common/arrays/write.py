@@ -1,0 +1,46 @@
+"""Write a file of arrays in the safetensors format, which format.py describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from common.arrays.disk import Part, Progress, RowSource, no_progress, write_file
+from common.arrays.format import make_header
+from common.files import FileRecord
+
+ALIGNMENT = 8  # The first array of a file begins at a multiple of this number of bytes.
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """An array that will be written to a file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: Callable[[], Iterable[np.ndarray | RowSource]]  # Returns the values in order. Arrays are C-contiguous.
+
+
+def column_of(array: np.ndarray) -> ArraySource:
+    """Return a column with the values of an array in memory."""
+    return ArraySource(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
+
+
+def write_arrays(
+    path: Path, columns: dict[str, ArraySource], progress: Progress = no_progress, alignment: int = ALIGNMENT
+) -> FileRecord:
+    """Write and sync a file of the given columns, by name. Return its size and checksum.
+
+    Each dtype must be in `DTYPE_NAMES`. The first array begins at a multiple of `alignment` bytes.
+    """
+    return write_file(path, _parts(columns, alignment), progress)
+
+
+def _parts(columns: dict[str, ArraySource], alignment: int) -> Iterator[Part]:
+    yield make_header({name: (column.dtype, column.shape) for name, column in columns.items()}, alignment)
+    for column in columns.values():
+        for piece in column.pieces():
+            yield piece if isinstance(piece, RowSource) else piece.reshape(-1).view(np.uint8).data
