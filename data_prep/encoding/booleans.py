@@ -1,4 +1,4 @@
-"""Booleans and whole numbers of a table as texts: those that the vocabulary to be taken has for them."""
+"""Booleans of a table as texts: those that the vocabulary to be taken has for them."""
 
 from __future__ import annotations
 
@@ -40,15 +40,6 @@ def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVoc
         else:
             booleans[name] = ("1", "0")
     return dataclasses.replace(log_format, booleans=booleans)
-
-
-def with_point_zero(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
-    """Return the format of a log whose tables have whole numbers as the base has them, if that has any."""
-    if base is None or not any(is_table(file.location) for file in files):
-        return log_format
-    of_base = {name for name, has_point in base.whole_numbers.items() if has_point}
-    point_zero = {*log_format.point_zero, *base.log_format.point_zero, *of_base}
-    return dataclasses.replace(log_format, point_zero=tuple(sorted(point_zero)))
 
 
 def _boolean_columns(file: LogFile, names: set[str]) -> set[str]:

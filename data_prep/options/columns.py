@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from data_prep.options.kinds import TEXT_KINDS, Kind
-from data_prep.options.log_format import TIME_FEATURES, LogFormat
+from data_prep.options.log_format import TIME_FEATURES, FormatToScore, LogFormat
 
 USUAL_COMBINATIONS = 100  # of several lists that are crossed, unless one of them is longer, or the length is set
 
@@ -93,7 +93,7 @@ class EncodingOptions:
 
     def without_label(self) -> EncodingOptions:
         """Return the options for rows to score, which need no label."""
-        return replace(self, data=replace(self.data, label="optional"))
+        return replace(self, data=FormatToScore.of(self.data, label="optional"))
 
 
 class NumberGroup(NamedTuple):

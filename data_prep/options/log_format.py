@@ -96,7 +96,7 @@ class LogFormat:
     # For a string or list column that a table has as booleans: the texts of true and false, such as [TRUE, FALSE].
     # Without it they are those of the vocabulary, and 1 and 0 in a new one.
     booleans: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # String and list columns that have the whole number 7 of a table as 7.0. Without it the vocabulary's values decide.
+    # String and list columns that have the whole number 7 as 7.0. Without it the vocabulary's values decide.
     point_zero: tuple[str, ...] = ()
 
     origin = "prepare.data.columns (--data FILE, which describe proposes)"  # of the columns, in errors
@@ -231,6 +231,7 @@ class FormatToScore(LogFormat):
     keep: tuple[str, ...] = ()  # columns that are written beside the scores, described or not
 
     origin = "the model"
+    __hash__ = LogFormat.__hash__  # else the decorator would make one of the dictionaries too
 
     @classmethod
     def of(cls, log_format: LogFormat, **changes: Any) -> FormatToScore:
@@ -244,5 +245,8 @@ def listed(cells: tuple[str, ...] | str) -> str:
 
 
 # Reasons to reject a line, by code. 0 is a kept line.
-REASONS = ("", "too long", "columns", "label", "integer", "categorical", "quotes", "weight", "float", "timestamp")
-TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES, WEIGHT, FLOAT, TIMESTAMP = range(1, 10)
+REASONS = (
+    *("", "too long", "columns", "label", "integer", "categorical", "quotes", "weight", "float", "timestamp"),
+    "inexact id",  # in rows to score alone
+)
+TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES, WEIGHT, FLOAT, TIMESTAMP, INEXACT_ID = range(1, 11)

@@ -50,7 +50,8 @@ def count_log(
     base: BaseVocabulary | None = None,
 ) -> None:
     """First pass over the log: fill `statistics` and write rejects.tsv. Values are counted in the form of `base`."""
-    counter = ChunkCounter(split, options, {} if base is None else base.whole_numbers)
+    of_options: dict[str, bool | None] = dict.fromkeys(options.data.point_zero, True)
+    counter = ChunkCounter(split, options, (base.whole_numbers if base else {}) | of_options)
     with (folder / REJECTS_FILE).open("wb") as rejects:
 
         def consume(counts: ChunkCounts) -> None:
