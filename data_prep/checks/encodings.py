@@ -6,6 +6,8 @@ import contextlib
 
 import numpy as np
 
+from common.packages import load
+
 # Encodings of scripts other than Latin, in which most letters are bytes above 127. Keys are Python's names, and values
 # are the names that iconv uses.
 _OF_OTHER_SCRIPTS = {"gb18030": "GB18030", "big5": "BIG5", "cp932": "CP932", "cp949": "CP949", "koi8_r": "KOI8-R"} | {
@@ -29,9 +31,7 @@ def to_utf8(text: bytes) -> str:
     if not high.any():
         names = []
     elif np.count_nonzero(high[1:] & high[:-1]) > _SIDE_BY_SIDE * np.count_nonzero(high):
-        from charset_normalizer import from_bytes
-
-        matches = from_bytes(text, cp_isolation=list(_OF_OTHER_SCRIPTS))
+        matches = load("charset_normalizer").from_bytes(text, cp_isolation=list(_OF_OTHER_SCRIPTS))
         names = [_OF_OTHER_SCRIPTS[match.encoding] for match in matches][:_SHOWN]
     else:
         names = sorted((name for name in _OF_LATIN if _can_decode(text, name)), key=lambda name: _num_signs(text, name))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import itertools
 import re
@@ -24,7 +23,7 @@ from data_prep.kernels.parse import is_utf8, quoted_cells
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.raw_log.chunks import MOST_LINES_BEFORE, TO_UTF8, columns_of_header
+from data_prep.raw_log.chunks import MOST_LINES_BEFORE, NUL_BYTES, columns_of_header
 from data_prep.raw_log.log_files import LogFile, find_log, is_json, is_table
 from data_prep.raw_log.sample import sample_log, spread
 
@@ -213,6 +212,8 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
         _check_quotes(lines[:_LAYOUT_ROWS], LogFormat(separator=separator, quotes=True, trim=skip_blanks), file)
     rows = list(_cells(text, separator, quotes, skip_blanks))
     width = _usual(map(len, rows[:_LAYOUT_ROWS]))[0]
+    if len(files) > 1 and not any(map(DECIMAL.fullmatch, rows[0])):
+        _check_headers(rows, rows[0], file.location)
     found, first = _header(rows, width, file.location), rows[0]
     header, names = found is not None, found or _numbered(width)
     lines, rows = lines[header:][:num_rows], rows[header:][:num_rows]
@@ -252,6 +253,17 @@ def _remarks(
         )
 
 
+def _check_headers(rows: list[list[str]], names: list[str], location: str) -> None:
+    """Raise ValueError if a row is the header of another file, with these columns in another order, or more."""
+    given = {*names}
+    other = next((row for row in rows[1:] if names[0] in row and row != names and given <= {*row}), None)
+    if other:
+        raise ValueError(
+            f"{location} has the columns {', '.join(names)[:200]}, and a later file {', '.join(other)[:200]}; describe "
+            "one file alone, and set others: ignored in its description: columns are then taken by name"
+        )
+
+
 def _numbered(width: int) -> list[str]:
     criteo = list(LogFormat().columns)
     return criteo if len(criteo) == width else [f"column_{number}" for number in range(1, width + 1)]
@@ -281,7 +293,7 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
             "have (or they are empty); keep fewer columns, for example the first 1,000: cut -d, -f1-1000 OLD > NEW"
         )
     if any(b"\0" in line for line in lines[:100]):
-        raise ValueError(f"{file.location} holds NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}")
+        raise ValueError(f"{file.location} holds {NUL_BYTES}")
     if all(line.startswith(b"{") and line.endswith(b"}") for line in lines[:100]):
         raise ValueError(
             f"{file.location} holds JSON; a log with an object a line has a name that ends in .jsonl; rename it"
@@ -440,17 +452,21 @@ def _has_blanks(column: Column) -> bool:
 def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     """Read the first rows of Parquet or JSON files.
 
-    A file is left out if its columns have types that cannot be combined with those of the first file, such as text for
-    numbers.
+    A file is left out, with a remark, if its columns have types that cannot be combined with those of the first file,
+    such as text for numbers.
     """
     import pyarrow as pa
 
     each, location = -(-num_rows // len(files)), files[0].location
     whole, *others = (_read_table(file, each, _MOST_FILES // len(files)) for file in files)
-    for table in others:
-        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+    left_out = []
+    for file, table in zip(files[1:], others, strict=True):
+        try:
             whole = pa.concat_tables([whole, table], promote_options="permissive")
-    return _of_table(location, whole.slice(0, num_rows))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            left_out.append(f"{file.name} ({str(error).splitlines()[0]})")
+    remark = f"Not looked at, as the types of their columns differ from {files[0].name}: {'; '.join(left_out)[:500]}."
+    return replace(_of_table(location, whole.slice(0, num_rows)), remarks=(remark,) if left_out else ())
 
 
 def _read_table(file: LogFile, num_rows: int, num_groups: int) -> pa.Table:

@@ -67,6 +67,7 @@ _LEAST_LABELS = 50  # Number of clicks, and of other rows, that are needed to co
 _SURE_SEPARATORS = "|;^#\x02"  # Separators of lists that rarely occur within a text.
 _LIST_SEPARATORS = _SURE_SEPARATORS + ", /"
 _LARGEST_FLOAT32 = 3.4028235e38
+_MOST_WORDS_OF_BOOLEANS = 13  # values, of which True and False in all cases are fewer
 _COUNTRY = re.compile("[A-Z]{2}")
 _WITH_ZONE = re.compile(r".*:[0-9.]+ ?(Z|UTC|GMT|[+-][0-9:]{2,5})")
 _FRACTION = re.compile(r" *-?[0-9]+\.[0-9]*([eE]-?[0-9]+)? *")
@@ -127,7 +128,12 @@ def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tupl
             known |= {value for value in texts if _WORD.fullmatch(value) and column.count_of([value]) > 1}
         if column.num_present and all(map(_COUNTRY.fullmatch, {*column.values} - known)):
             known.discard("NA")  # Among codes of two letters, NA is Namibia or North America.
-        beyond = [value for value in column.values if _is_beyond_float32(value)] if is_numeric else []
+        if not is_numeric:
+            beyond = []
+        elif column.numbers is None:
+            beyond = list(filter(_is_beyond_float32, column.values))
+        else:
+            beyond = list(itertools.compress(column.values, np.abs(column.numbers) > _LARGEST_FLOAT32))
         known |= {*beyond} if len(beyond) <= _FEW_WORDS else set()
         words |= dict.fromkeys(value for value in column.values if value in known) if known else {}
     return tuple(word for word in words if word not in set(known_words))
@@ -258,7 +264,7 @@ def _are_booleans(column: Column) -> bool:
     """
     if column.of_type is not None and str(column.of_type) == "bool":
         return True
-    words = {value.lower() for value in column.values}
+    words = {value.lower() for value in column.values[:_MOST_WORDS_OF_BOOLEANS]}
     return not column.are_integers and any(words == {*pair} for pair in BOOLEANS if pair[0].isalpha())
 
 
@@ -292,7 +298,7 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
     is_integer = column.are_integers or (bool(good) and all(map(INTEGER.fullmatch, good)))
     kind: Kind = "integer" if is_integer else "float"
     is_whole = bool(np.all(np.mod(numbers[np.isfinite(numbers)], 1) == 0))
-    if any(map(_is_beyond_float32, good or column.values)):
+    if np.any(np.abs(numbers) > _LARGEST_FLOAT32):
         return Guess(column.name, "ignored", f"{of}; some numbers are beyond float32: divide them")
     is_id, is_version = bool(_ID_NAMES.search(column.name)), _are_versions(column, numbers)
     gain, category_gain, ahead = _compare(column, numbers, labels)
@@ -338,7 +344,8 @@ def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None
         return 0.0, 0.0, 0.0
     as_number = number_losses(np.array([*numbers, np.nan])[column.codes[labels.rows]], labels.clicks)
     # 7 and 7.0 count as the same category, but 10.1 and 10.10 do not, since they are different versions.
-    alike = np.unique([value.removesuffix(".0") for value in column.values], return_inverse=True)[1]
+    numbers_of: dict[str, int] = {}
+    alike = [numbers_of.setdefault(value.removesuffix(".0"), len(numbers_of)) for value in column.values]
     codes = np.array([*alike, -1])[column.codes[labels.rows]]
     # Values too rare to get an id in the preparation are combined to a single category.
     rare = np.bincount(codes + 1) < _MIN_COUNT * len(codes) / len(column.codes)

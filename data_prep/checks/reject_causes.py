@@ -15,7 +15,7 @@ from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.raw_log.chunks import TO_UTF8
+from data_prep.raw_log.chunks import NUL_BYTES
 from data_prep.raw_log.log_files import is_json
 from data_prep.statistics.statistics import LogStatistics
 
@@ -44,7 +44,6 @@ _NO_OBJECTS = (
 )
 _HOW_TO_DESCRIBE = "python -m data_prep describe LOG > my.yaml, then --data my.yaml"
 _NOT_UTF8 = "is not UTF-8, as a text has to be"
-_NUL_BYTES = f"there are NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}"
 
 
 @dataclass
@@ -89,7 +88,7 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
     if not lines:
         return None
     if _are_of_nul(lines):
-        return _NUL_BYTES
+        return f"there are {NUL_BYTES}"
     if sum(not is_utf8(line) for line in lines) > _FEW * len(lines):
         bad = b"\n".join(line for line in lines if not is_utf8(line))
         return f"the text {_NOT_UTF8}; {to_utf8(bad)}"
@@ -165,7 +164,7 @@ def check_statistics(
             "(line number, reason, line):\n"
             + "\n".join(lines)
             + (
-                f"\nIn them {_NUL_BYTES}"
+                f"\nIn them {f'there are {NUL_BYTES}'}"
                 if _are_of_nul(_first_rejects(folder, _REJECTS_SHOWN))
                 else _other_form(statistics, log_name, folder)
                 + _other_labels(statistics, folder)

@@ -1,4 +1,4 @@
-"""Decide how booleans and whole numbers of Parquet or JSON columns are written as text.
+"""Decide how booleans of Parquet or JSON columns are written as text.
 
 A base vocabulary that is used or extended may already have such values, so they must be written in the same way.
 """
@@ -44,18 +44,6 @@ def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVoc
         else:
             booleans[name] = ("1", "0")
     return dataclasses.replace(log_format, booleans=booleans)
-
-
-def with_point_zero(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
-    """Return `log_format` with the text columns whose whole numbers are written like 7.0, as in the base vocabulary.
-
-    Without a base or without Parquet or JSON files the format stays unchanged.
-    """
-    if base is None or not any(is_table(file.location) for file in files):
-        return log_format
-    of_base = {name for name, has_point in base.whole_numbers.items() if has_point}
-    point_zero = {*log_format.point_zero, *base.log_format.point_zero, *of_base}
-    return dataclasses.replace(log_format, point_zero=tuple(sorted(point_zero)))
 
 
 def _boolean_columns(file: LogFile, names: set[str]) -> set[str]:

@@ -27,7 +27,7 @@ from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings, are_whole, end_in_point_zero
 from data_prep.options.columns import EncodingOptions, number_groups
-from data_prep.options.log_format import BOOLEANS, LogFormat
+from data_prep.options.log_format import BOOLEANS, FormatToScore, LogFormat
 from data_prep.options.plain_values import from_dict
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import INDICATOR, NO_ID, NumericField, Schema, transform_numbers
@@ -82,20 +82,19 @@ class RowEncoder:
 
     @functools.cached_property
     def log_format(self) -> LogFormat:
-        """Format of the rows to encode. Booleans and whole numbers are written as in the vocabulary, if it has them."""
+        """Format of the rows to encode. Booleans are written as the vocabulary has them, if it has both."""
         log_format, columns = self._options.data, self._options.categorical_columns
         of_texts = {column.name: column.place for column in columns if column.is_text and not column.cross}
         texts = {name: self._texts_of_booleans(place) for name, place in of_texts.items()}
-        with_zero = {name for name, has_point in self._whole_numbers.items() if has_point}
-        booleans, point_zero = {**texts, **log_format.booleans}, tuple(sorted({*log_format.point_zero, *with_zero}))
-        return dataclasses.replace(log_format, booleans=booleans, point_zero=point_zero)
+        return dataclasses.replace(log_format, booleans={**texts, **log_format.booleans})
 
     @functools.cached_property
     def _whole_numbers(self) -> dict[str, bool]:
         """Form of the whole numbers in each text column: the result of `whole_numbers`, unless that is None."""
         columns = (column for column in self._options.categorical_columns if column.is_text and not column.cross)
         forms = {column.name: whole_numbers(self._texts_of(column.place)) for column in columns}
-        return {name: form for name, form in forms.items() if form is not None}
+        known = {name: form for name, form in forms.items() if form is not None}
+        return known | dict.fromkeys(self._options.data.point_zero, True)
 
     def _texts_of(self, place: int) -> list[Strings]:
         return [lookup.opened[1][place].texts for lookup in (self._lookup, *self.additions)]
@@ -160,6 +159,11 @@ class RowEncoder:
         kernels = choose_kernels(self._options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, log_format)
         rows = parsed.rows.with_lists(log_format, kernels)
+        if isinstance(log_format, FormatToScore):
+            are_bad = rows.have_inexact_ids(log_format.text_fields)
+            if are_bad.any():
+                parsed = parsed.without_inexact_ids(chunk, are_bad)
+                rows = parsed.rows.with_lists(log_format, kernels)
         if forms := self._whole_numbers:
             rows = rows.with_whole_numbers(forms)
         if rows is not parsed.rows:

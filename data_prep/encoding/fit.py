@@ -33,8 +33,9 @@ from data_prep.encoding.vocabulary_file import VocabularyWriter, order_strings
 from data_prep.execution.prepared_folder import WORK_FOLDER
 from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK, NOTHING, concatenate_strings, group_equal
 from data_prep.kernels.parsed import MISSING
-from data_prep.kernels.strings import Strings, are_whole, with_whole_numbers
+from data_prep.kernels.strings import Strings, are_inexact_texts, are_whole, with_whole_numbers
 from data_prep.options.columns import CategoricalColumn
+from data_prep.options.log_format import INEXACT
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField
 from data_prep.statistics.sketch import ValueSketch
@@ -73,7 +74,7 @@ def fit_vocabulary(
 
     def listed() -> Iterator[FieldVocabulary]:
         for field in make_vocabulary(num_oov_ids, ordered, num_numeric):
-            _warn_of_two_forms(field)
+            _warn_of_floats(field)
             writer.add(field)
             yield field
         writer.finish()
@@ -237,13 +238,17 @@ def _take(
     return values.take(places), counts[places]
 
 
-def _warn_of_two_forms(field: FieldVocabulary) -> None:
-    """Log a warning if a number has two ids, one for 7 and one for 7.0.
+def _warn_of_floats(field: FieldVocabulary) -> None:
+    """Log a warning about values that were probably converted to floats before the log was written.
 
-    Parts of such a log were probably converted to floats before they were written.
+    These are numbers with two ids, one for 7 and one for 7.0, and whole numbers too large to be exact as floats.
     """
     if field.texts is None:
         return
+    large = field.texts.take(are_inexact_texts(field.texts))
+    if len(large):
+        example = large.take(slice(0, 1)).tolist()[0].decode()
+        log.warning("column %s has %d values such as %s: %s", field.name, len(large), example, INEXACT)
     with_point = field.texts.take(are_whole(field.texts, has_point=True))
     both = with_point.take(_are_in(field, with_whole_numbers(with_point, has_point=False)))
     if len(both):

@@ -20,7 +20,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk, are_inexact
 from data_prep.options.kinds import KINDS, Kind
-from data_prep.options.log_format import INEXACT, NO_BOOLEANS, LogFormat
+from data_prep.options.log_format import INEXACT, INEXACT_ID, NO_BOOLEANS, REASONS, LogFormat
 from data_prep.options.time_forms import LIKELY_SECONDS, UNITS, time_text
 
 _BARE = bytes([BARE_SEPARATOR])
@@ -244,8 +244,7 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
     if isinstance(value, _TIMES if kind.array == "strings" else _MOMENTS * ("moments" in kind.arrow)):
         return _text_of_column(value, name, log_format)
     if isinstance(value, (int, np.integer)) and not isinstance(value, np.timedelta64):
-        point = ".0" * (name in log_format.point_zero)
-        return _hex_text(int(value)) if kind.has_hex_digits else f"{value}{point}"
+        return _hex_text(int(value)) if kind.has_hex_digits else str(value)
     raise TypeError(f"expected text, a number or None, found {value!r}")
 
 
@@ -302,7 +301,11 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat, reason: str) -> str:
         )
     for name, cell in zip(log_format.columns, cells, strict=True):
         kind = log_format.columns[name]
-        parsed = choose_kernels("auto").parse_chunk(cells_to_chunk({name: cell}, log_format), log_format)
+        kernels = choose_kernels("auto")
+        parsed = kernels.parse_chunk(cells_to_chunk({name: cell}, log_format), log_format)
+        of_texts = [name] if reason == REASONS[INEXACT_ID] and name in log_format.text_fields else []
+        if parsed.rows.with_lists(log_format, kernels).have_inexact_ids(of_texts).any():
+            return f"column {name!r} of kind {kind}, found {cell!r}; {INEXACT}"
         if reason in parsed.rejects_by_reason:
             form = f" in the form {log_format.time_form(name)}" * (kind == "timestamp")
             return f"column {name!r} of kind {kind}{form}, found {cell!r}{_other_unit(cell, kind, log_format, name)}"

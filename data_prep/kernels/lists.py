@@ -113,11 +113,15 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 def spans_in_brackets(cell: bytes, separator: str) -> list[tuple[int, int]] | None:
     """Return the start and end of each value in a cell such as `[3, 7]` or `['a', "b"]`, or None for any other cell.
 
-    Blanks and quotes around a value are not part of it. Within quotes, a separator does not end the value, and a
-    character after a backslash does not either. The result is None for a list of lists.
+    `divider_in_brackets` finds the character between the values. Blanks and quotes around a value are not part of it.
+    Within quotes, the separator does not end the value, and a character after a backslash does not either. The result
+    is None for a list of lists.
     """
     opening, closing = cell[:1], cell[-1:]
-    if len(cell) < 2 or _CLOSING.get(opening) != closing or (opening == b"(" and separator.encode() not in cell):
+    if len(cell) < 2 or _CLOSING.get(opening) != closing:
+        return None
+    separator = divider_in_brackets(cell[1:-1], separator)
+    if opening == b"(" and separator.encode() not in cell:
         return None
     spans, at, end = [], 1, len(cell) - 1
     while at <= end:
@@ -132,6 +136,28 @@ def spans_in_brackets(cell: bytes, separator: str) -> list[tuple[int, int]] | No
             spans.append((match.start("plain"), match.start("plain") + len(plain.rstrip(b" "))))
         at = match.end() + 1
     return spans
+
+
+def divider_in_brackets(text: bytes, separator: str) -> str:
+    """Return what divides the values of a list, given its text without the brackets.
+
+    It is the separator if that is there outside of quotes, else a comma: in CSV files pandas, polars and duckdb write
+    lists so, whatever the separator of the column is. Arrays of NumPy have blanks between numbers or quoted values.
+    """
+    unquoted = _quoted_values(separator).sub(b"", text)
+    marks = (",", separator) if separator == " " else (separator, ",")
+    divider = next((mark for mark in marks if mark.encode() in unquoted), None)
+    return divider or (" " if _OF_NUMPY.fullmatch(unquoted) else separator)
+
+
+_OF_NUMPY = re.compile(rb"[-+.0-9e ]*")
+
+
+@functools.lru_cache(maxsize=16)
+def _quoted_values(separator: str) -> re.Pattern[bytes]:
+    """Return the pattern of text in quotes at the beginning of a value."""
+    pattern = rf"""(?<![^ ,{re.escape(separator)}])(?P<quote>["'])(?:\\.|(?!(?P=quote)|\\).)*+(?P=quote)"""
+    return re.compile(pattern.encode(), re.DOTALL)
 
 
 @functools.lru_cache(maxsize=16)

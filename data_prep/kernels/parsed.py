@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.kernels.lists import Lists
-from data_prep.kernels.strings import Strings, with_whole_numbers
+from data_prep.kernels.strings import Strings, are_inexact_texts, with_whole_numbers
 from data_prep.kernels.times import zone_table
 from data_prep.options.columns import NumberGroup
-from data_prep.options.log_format import REASONS, LogFormat
+from data_prep.options.log_format import INEXACT_ID, REASONS, LogFormat
 from data_prep.prepared.schema import DAY
 
 # Longer lines are rejected, and only their start is kept, so that a file without line ends cannot fill the memory.
@@ -159,6 +159,16 @@ class ParsedRows:
                 separate[name] = Cells(with_whole_numbers(separate[name].values, has_point), separate[name].present)
         return replace(self, lists=lists, separate=separate)
 
+    def have_inexact_ids(self, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which rows [n] have, in these fields of text, a float that may stand for several ids."""
+        are_bad = np.zeros(len(self.labels), np.bool_)
+        for name in names:
+            if lists := self.lists.get(name):
+                are_bad[lists.rows[are_inexact_texts(lists.values)]] = True
+            else:
+                are_bad |= are_inexact_texts(self.columns[name].values)
+        return are_bad
+
     def blanked(self, *names: str) -> ParsedRows:
         """Return one copy of the rows for each name, one after the other. In each copy, the named field is missing.
 
@@ -233,6 +243,17 @@ class ParsedChunk:
         counts = np.bincount(rejects[-1]).tolist()
         by_reason = Counter({REASONS[code]: count for code, count in enumerate(counts) if count})
         return cls(rows, by_reason, _rejects_tsv(chunk, *rejects) if by_reason else b"")
+
+    def without_inexact_ids(self, chunk: Chunk, are_bad: NDArray[np.bool_]) -> ParsedChunk:
+        """Return the parsed chunk with these of its rows [n] rejected as well."""
+        lines = self.rows.row_numbers[are_bad] - chunk.first_line
+        ends = np.flatnonzero(np.frombuffer(chunk.lines, np.uint8) == ord("\n"))
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        more = ParsedChunk.of(
+            chunk, self.rows.take(~are_bad), lines, starts[lines], ends[lines], np.full(len(lines), INEXACT_ID)
+        )
+        by_reason = self.rejects_by_reason + more.rejects_by_reason
+        return ParsedChunk(more.rows, by_reason, self.rejects_tsv + more.rejects_tsv)
 
 
 def _rejects_tsv(

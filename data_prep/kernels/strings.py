@@ -19,6 +19,8 @@ from common.hashing import GOLDEN, mix64
 _WORD_BYTES = 8
 PADDING_BYTES = _WORD_BYTES  # Number of bytes after the last string.
 _PADDING = np.zeros(PADDING_BYTES, np.uint8)
+# Whole floats as pandas, C and Java write large ones. A point or a sign tells them from hex digits such as 12e7.
+_LARGE_FLOAT = re.compile(rb"-?(?:[0-9]{16,}\.0|[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,3}|[0-9]\.[0-9]+[eE][0-9]{2,3})")
 _WHOLE, _WHOLE_WITH_POINT = re.compile(rb"-?[0-9]{1,15}"), re.compile(rb"-?[0-9]{1,15}\.0")
 # Masks that keep the n lowest bytes of a word, by n from 0 to 8. They clear the bytes after the end of a string.
 _OWN_MASKS = np.array([2 ** (8 * n) - 1 for n in range(_WORD_BYTES + 1)], np.uint64)
@@ -126,6 +128,18 @@ def are_whole(texts: Strings, has_point: bool) -> NDArray[np.bool_]:
     return are_whole
 
 
+def are_inexact_texts(texts: Strings) -> NDArray[np.bool_]:
+    """Return which strings [n] are floats of 2**53 and above, each of which stands for several whole numbers."""
+    are_inexact, ends = (texts.lengths >= 5) & (texts.lengths <= 320), texts.starts + texts.lengths
+    marks = [texts.data[ends - place] for place in (3, 4)]
+    has_mark = np.any([np.isin(each, np.frombuffer(b"+eE", np.uint8)) for each in marks], axis=0)
+    are_inexact &= has_mark | (end_in_point_zero(texts) & (texts.lengths >= 18))
+    places = np.flatnonzero(are_inexact)
+    found = texts.take(places).tolist()
+    are_inexact[places] = [bool(_LARGE_FLOAT.fullmatch(text)) and abs(float(text)) >= 2.0**53 for text in found]
+    return are_inexact
+
+
 def with_whole_numbers(texts: Strings, has_point: bool) -> Strings:
     """Return strings [n] in which whole numbers are rewritten in the form 7.0 (with `has_point`) or 7 (without)."""
     changed = are_whole(texts, not has_point)
@@ -133,7 +147,7 @@ def with_whole_numbers(texts: Strings, has_point: bool) -> Strings:
         return Strings(texts.data, texts.starts, texts.lengths - 2 * changed)
     if not changed.any():
         return texts
-    return Strings.of([text + b".0" * change for text, change in zip(texts.tolist(), changed, strict=True)])
+    return Strings.of([text + b".0" * change for text, change in zip(texts.tolist(), changed.tolist(), strict=True)])
 
 
 def trim_blanks(

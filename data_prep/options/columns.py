@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from data_prep.options.kinds import TEXT_KINDS, Kind
-from data_prep.options.log_format import TIME_FEATURES, LogFormat
+from data_prep.options.log_format import TIME_FEATURES, FormatToScore, LogFormat
 
 # Upper bound of the default `max_length` of a cross of several lists, unless one of the lists is longer.
 USUAL_COMBINATIONS = 100
@@ -99,7 +99,7 @@ class EncodingOptions:
 
     def without_label(self) -> EncodingOptions:
         """Return a copy of the options for rows to score, which need no label."""
-        return replace(self, data=replace(self.data, label="optional"))
+        return replace(self, data=FormatToScore.of(self.data, label="optional"))
 
 
 class NumberGroup(NamedTuple):

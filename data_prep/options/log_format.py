@@ -99,8 +99,8 @@ class LogFormat:
     # For a string or list column that is boolean in Parquet or JSON: the texts for true and false, such as
     # [TRUE, FALSE]. The default is the texts in the vocabulary that is used, or 1 and 0 in a new vocabulary.
     booleans: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # String and list columns in which the whole number 7 of a Parquet or JSON file is written as 7.0. Columns whose
-    # vocabulary already has such values are added.
+    # String and list columns in which the whole number 7 is written as 7.0. The default is the form of the values in the
+    # vocabulary.
     point_zero: tuple[str, ...] = ()
 
     origin = "prepare.data.columns (--data FILE, which describe proposes)"  # Source of the columns, for errors.
@@ -243,6 +243,7 @@ class FormatToScore(LogFormat):
     keep: tuple[str, ...] = ()  # Columns that are copied to the output beside the scores, even if not described.
 
     origin = "the model"
+    __hash__ = LogFormat.__hash__  # else the decorator would make one of the dictionaries too
 
     @classmethod
     def of(cls, log_format: LogFormat, **changes: Any) -> FormatToScore:
@@ -255,6 +256,10 @@ def listed(cells: tuple[str, ...] | str) -> str:
     return cells if isinstance(cells, str) else ", ".join(map(repr, cells))
 
 
-# Reasons to reject a line, by the parser's code. Code 0 means that the line is kept.
-REASONS = ("", "too long", "columns", "label", "integer", "categorical", "quotes", "weight", "float", "timestamp")
-TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES, WEIGHT, FLOAT, TIMESTAMP = range(1, 10)
+# Reasons to reject a line, by the parser's code. Code 0 means that the line is kept. Only rows to score can be rejected
+# as "inexact id".
+REASONS = (
+    *("", "too long", "columns", "label", "integer", "categorical", "quotes", "weight", "float", "timestamp"),
+    "inexact id",
+)
+TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES, WEIGHT, FLOAT, TIMESTAMP, INEXACT_ID = range(1, 11)

@@ -53,7 +53,8 @@ def count_log(
 
     Whole numbers in text columns are counted in the form that the vocabulary of `base` has.
     """
-    counter = ChunkCounter(split, options, {} if base is None else base.whole_numbers)
+    of_options: dict[str, bool | None] = dict.fromkeys(options.data.point_zero, True)
+    counter = ChunkCounter(split, options, (base.whole_numbers if base else {}) | of_options)
     with (folder / REJECTS_FILE).open("wb") as rejects:
 
         def consume(counts: ChunkCounts) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from common.process import num_cores
 from data_prep.checks.reject_causes import check_statistics
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
-from data_prep.encoding.booleans import with_booleans, with_point_zero
+from data_prep.encoding.booleans import with_booleans
 from data_prep.encoding.encoder import MOST_UNKNOWN, RowEncoder
 from data_prep.encoding.fit import fit_vocabulary
 from data_prep.encoding.from_values import bad_cell
@@ -107,7 +107,9 @@ def prepare(
     if extend and vocabulary_of is None:
         raise ValueError("--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR")
     base = read_base_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
-    options = replace(options, data=with_point_zero(files, with_booleans(files, options.data, base), base))
+    point_zero = {*options.data.point_zero, *(base.log_format.point_zero if base else ())}
+    log_format = with_booleans(files, options.data, base)
+    options = replace(options, data=replace(log_format, point_zero=tuple(sorted(point_zero))))
     identity = run_fingerprint(files, options, base, file_rows)
     chunk_bytes = chunk_bytes or memory_limit.chunk_bytes(options)
     needed = whole_bytes(guess_rows(files), *_row_bytes(options))

@@ -25,8 +25,14 @@ from data_prep.raw_log.log_files import LogFile
 _READ_BYTES = 1 << 20
 _SHORT_LINE_BYTES = 16  # Lower bound for the assumed length of a line, for logs with few columns.
 MOST_LINES_BEFORE = 10  # Maximum number of other lines before the line of names that an error message can point out.
-_UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # The first bytes of UTF-16 files.
-TO_UTF8 = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW"
+# The first bytes of files in other encodings. UTF-32 comes first, because its mark begins with the mark of UTF-16.
+_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"}
+_MARKS |= {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+_TO_UTF8 = "convert it to UTF-8: iconv -f {} -t UTF-8 OLD > NEW"
+NUL_BYTES = (
+    "NUL bytes: it is no text, but for example a database or a file of another packer, to be unpacked or written as "
+    f"CSV or Parquet first, or it is UTF-16: {_TO_UTF8.format('UTF-16LE')}"
+)
 
 
 @dataclass(frozen=True)
@@ -228,8 +234,9 @@ def _check_text(location: str, stream: Any) -> None:
 
 
 def _check_encoding(location: str, start: bytes) -> None:
-    if start.startswith(_UTF16) and b"\0" in start:
-        raise ValueError(f"{location} is UTF-16, by its first two bytes; {TO_UTF8}")
+    name = next((name for mark, name in _MARKS.items() if start.startswith(mark)), "")
+    if name and b"\0" in start:
+        raise ValueError(f"{location} is {name}, by its first bytes; {_TO_UTF8.format(name)}")
 
 
 def _names_in(line: bytes, log_format: LogFormat) -> list[str]:

@@ -41,7 +41,10 @@ _REPACK = "pack it by gzip or zstd instead: {} OLD | gzip > NEW.gz"
 _FRAME = "make it Parquet: {}.to_parquet(NEW)"
 _ARROW = "make it Parquet: pyarrow.parquet.write_table({}, NEW)"
 _BINARY = [
-    *((re.escape(magic), "packed", f"rename it to end in {ending}") for magic, ending in ENDINGS.items()),
+    *(
+        (re.escape(magic), "packed", f"rename it to end in {ending}, or unpack it once if it does")
+        for magic, ending in ENDINGS.items()
+    ),
     (rb"PAR1[\0-\x1f]", "Parquet", "rename it to end in .parquet"),
     (
         rb"PK\x03\x04.{26}(\[Content_Types\]|_rels|docProps|xl/)",
@@ -60,13 +63,17 @@ _BINARY = [
     (rb"Obj\x01", "Avro", "make it Parquet: polars.read_avro(OLD).write_parquet(NEW)"),
     (rb"SQLite format 3\0", "a SQLite database", "sqlite3 -header -csv OLD 'SELECT * FROM TABLE' > NEW.csv"),
     (rb"\x80[\x02-\x05]", "a pickle", f"{_FRAME.format('pandas.read_pickle(OLD)')}, if you trust its writer"),
+    (rb".{8}DUCK", "a DuckDB database", "duckdb OLD -c \"COPY TABLE TO 'NEW.parquet'\""),
+    (rb".{257}ustar", "a tar archive without compression", "give the files in it: tar -xf OLD; or gzip OLD"),
+    (rb"(?i)\s*<(!doctype|html|table|\?xml)", "HTML or XML", "if a download failed, look at what the page says"),
+    (rb"%PDF-", "a PDF document", "look for the table that it was made from"),
     (rb"\x89HDF\r\n", "HDF5", _FRAME.format("pandas.read_hdf(OLD)")),
     (rb"\x93NUMPY", "an array of NumPy", _FRAME.format("pandas.DataFrame(numpy.load(OLD))")),
     (rb"\xd0\xcf\x11\xe0", "an old Excel file", _FRAME.format("pandas.read_excel(OLD)")),
     (rb"...\0{5}.{4}[\n\x12]", "TFRecord, as it seems", "read it by tf.data.TFRecordDataset(OLD), and write Parquet"),
 ]
 _BINARY_FILES = [(re.compile(pattern, re.DOTALL), what, advice) for pattern, what, advice in _BINARY]
-_START_BYTES = 64  # Number of bytes at the start of a file that are examined.
+_START_BYTES = 512  # Number of bytes at the start of a file that are examined.
 
 
 def binary_kind(start: bytes) -> str:

@@ -90,15 +90,14 @@ class JsonChunk:
         if cells is not None and is_readable(cells.type, kind) and (booleans or not holds_booleans(cells.type)):
             return cells
         between = self.log_format.list_form(name).separator
-        point_zero = name in self.log_format.point_zero
 
         def text(value: Any, in_list: bool = False) -> str:
             if value is None or isinstance(value, str):
                 return value or ""
             if type(value) is int and value not in _INT64:
-                return f"{value}{'.0' * point_zero}"
+                return str(value)
             if isinstance(value, _SCALARS) and (booleans or type(value) is not bool):
-                cell: bytes = cells_as_text(pa.array([value]), kind, b"\n", booleans, point_zero)[0].as_py()
+                cell: bytes = cells_as_text(pa.array([value]), kind, b"\n", booleans)[0].as_py()
                 return cell.decode()
             if isinstance(value, list) and not in_list and "lists" in KINDS[kind].arrow:
                 texts = [text(each, in_list=True) for each in value]
@@ -189,7 +188,7 @@ def first_objects(file: LogFile, num_rows: int = 1000) -> list[Row]:
     if text.startswith(b"[") or (text and not rows):
         raise ValueError(
             f"{file.location} has no JSON object a line; make it so: jq -c '.[]' OLD > NEW for an array of objects, "
-            "jq -c . OLD > NEW for objects of several lines"
+            "jq -c . OLD > NEW for objects of several lines. Lines of cells need a name that ends in .csv or .txt"
         )
     return rows
 

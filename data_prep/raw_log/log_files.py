@@ -156,7 +156,8 @@ def _files_of_folder(folder: str, files: list[str]) -> list[str]:
     if not parts:
         raise FileNotFoundError(
             f"the folder {folder} holds no log: expected {_WHOLE_LOG}, {_WHOLE_LOG}.gz or a .tar.gz, or part files "
-            f"such as day_0.gz, part-0.parquet; found {_some_names(names.values())}"
+            f"such as day_0.gz, part-0.parquet (in folders of it: give '{folder}/*/*'); "
+            f"found {_some_names(names.values())}"
         )
     _check_not_twice(folder, parts)
     _log_skipped(folder, files, parts)

@@ -76,8 +76,7 @@ class TableChunk:
         kind = self.log_format.columns[name]
         if kind == "ignored" or name not in self.rows.schema.names:
             return pa.repeat(pa.scalar(self.log_format.blank_row[name].encode(), pa.large_binary()), self.num_lines)
-        point_zero = name in self.log_format.point_zero
-        return cells_as_text(self._cells(name), kind, separator, self.log_format.texts_of_booleans(name), point_zero)
+        return cells_as_text(self._cells(name), kind, separator, self.log_format.texts_of_booleans(name))
 
     def _kept(self, name: str) -> list[str]:
         """Return the texts of a column that is copied. They may contain separators, as lines do not include them."""
@@ -159,10 +158,11 @@ def parquet_file(location: str) -> Iterator[pq.ParquetFile]:
         ):
             yield table
     except pa.ArrowInvalid as error:
-        start = storage.read_range(location, 0, 64)
-        what = binary_kind(start) if start[:4] != b"PAR1" else str(error).splitlines()[0]
+        start = storage.read_range(location, 0, 512)
+        first_line = str(error).splitlines()[0]
+        what = binary_kind(start) or "if it is text, rename it to end in .csv" * (b"\0" not in start)
         raise ValueError(
-            f"{location} is damaged or not a Parquet file ({what or str(error).splitlines()[0]})"
+            f"{location} is damaged or not a Parquet file ({what if what and start[:4] != b'PAR1' else first_line})"
         ) from error
     except pa.ArrowNotImplementedError as error:
         what = f"{location} has a column of a type that pyarrow cannot read ({str(error).splitlines()[0]})"
@@ -193,7 +193,7 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
     if missing:
         raise ValueError(
             f"{location} lacks columns of {log_format.origin}: not found, or not once: {', '.join(missing)}; "
-            f"found {', '.join(schema.names)}"
+            f"found {', '.join(schema.names)}; a column that only some files have can be ignored, or be added"
         )
     for name, kind in expected.items():
         if not is_readable(schema.field(name).type, kind):
@@ -342,8 +342,7 @@ def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
     A value that contains the list's separator becomes a line end, so that `cells_as_text` makes its line a bad one.
     """
     separator = log_format.list_form(name).separator.encode()
-    texts_of_booleans, point_zero = log_format.texts_of_booleans(name), name in log_format.point_zero
-    values = cells_as_text(decoded(lists.flatten()), "list", b"\n", texts_of_booleans, point_zero)
+    values = cells_as_text(decoded(lists.flatten()), "list", b"\n", log_format.texts_of_booleans(name))
     values = pc.if_else(pc.match_substring(values, separator), pa.scalar(b"\n", pa.large_binary()), values)
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -359,7 +358,7 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     is_text = pa.types.is_string(of_type) or pa.types.is_large_string(of_type)
     is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
     is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
-    is_number |= pa.types.is_decimal(of_type)
+    is_number |= pa.types.is_decimal(of_type) or pa.types.is_duration(of_type)  # of which the seconds count
     is_time = ("times" in types and _is_written_time(of_type)) or ("moments" in types and is_moment(of_type))
     return is_text or is_number or is_time or pa.types.is_null(of_type)
 
@@ -376,14 +375,13 @@ def _is_written_time(of_type: pa.DataType) -> bool:
 
 
 def cells_as_text(
-    cells: pa.Array, kind: Kind, separator: bytes, booleans: tuple[str, ...] = ("1", "0"), point_zero: bool = False
+    cells: pa.Array, kind: Kind, separator: bytes, booleans: tuple[str, ...] = ("1", "0")
 ) -> pa.LargeBinaryArray:
     """Convert the cells of an Arrow column to text, as they would be written in a log. Missing cells become empty.
 
     A line end in a cell becomes `separator`, so that its line has too many cells and is rejected. `booleans` are the
-    texts for true and false. With `point_zero`, whole numbers are written like 7.0.
+    texts for true and false.
     """
-    point_zero &= pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)
     if pa.types.is_boolean(cells.type):
         cells = pc.if_else(cells, *booleans)
     has_hex_digits, keeps_zeros = KINDS[kind].has_hex_digits, KINDS[kind].keeps_zeros
@@ -405,8 +403,6 @@ def cells_as_text(
         text = pa.array([each if each is None else f"{Decimal(each) / units:f}" for each in numbers], pa.string())
     else:
         text = cells.cast(pa.large_string())
-    if point_zero:
-        text = pc.replace_substring_regex(text, "^-?[0-9]+$", r"\0.0")
     text = pc.fill_null(text.cast(pa.large_binary()), b"")
     return pc.replace_substring(text, b"\n", separator)
 

@@ -126,6 +126,28 @@ void lower_bounds(const std::uint64_t* keys, std::int64_t num_keys, const std::u
   }
 }
 
+// Returns the character between the values of a list, given the list's text without its brackets. Equals
+// lists.divider_in_brackets.
+std::uint8_t divider_in_brackets(const std::uint8_t* begin, const std::uint8_t* end, std::uint8_t separator) {
+  bool has_separator = false, has_comma = false, is_of_numpy = true;
+  for (const std::uint8_t* at = begin; at < end; ++at) {
+    const bool is_first = at == begin || at[-1] == ' ' || at[-1] == ',' || at[-1] == separator;
+    if (is_first && (*at == '\'' || *at == '"')) {
+      const std::uint8_t* quote = at + 1;
+      while (quote < end && *quote != *at) quote += *quote == '\\' ? 2 : 1;
+      if (quote < end) {
+        at = quote;
+        continue;
+      }
+    }
+    has_separator |= *at == separator;
+    has_comma |= *at == ',';
+    is_of_numpy &= std::memchr(" +-.0123456789e", *at, 15) != nullptr;
+  }
+  if (has_separator && !(separator == ' ' && has_comma)) return separator;
+  return has_comma ? ',' : is_of_numpy ? ' ' : separator;
+}
+
 // Splits a list in brackets such as ['a', "b"], as lists.spans_in_brackets does, and calls `add` with the start and end
 // of each value. Returns false for any other cell. The caller must then discard the values that were added so far.
 template <typename Add>
@@ -134,6 +156,7 @@ bool split_brackets(const std::uint8_t* data, std::int64_t begin, std::int64_t e
   const std::uint8_t opening = data[begin];
   const std::uint8_t closing = opening == '[' ? ']' : opening == '{' ? '}' : opening == '(' ? ')' : 0;
   if (closing == 0 || data[--end] != closing) return false;
+  separator = divider_in_brackets(data + begin + 1, data + end, separator);
   if (opening == '(' && std::memchr(data + begin, separator, end + 1 - begin) == nullptr) return false;
   for (std::int64_t at = begin + 1; at <= end; ++at) {
     while (at < end && data[at] == ' ') ++at;

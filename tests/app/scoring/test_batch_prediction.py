@@ -266,7 +266,7 @@ def test_standard_input_that_comes_slowly_at_first(tiny_bundle, predictor, lines
 def test_standard_input_packed_in_another_way_is_refused_with_the_way_out(tiny_bundle, tmp_path, monkeypatch):
     (tmp_path / "packed").write_bytes(b"PK\x03\x04" + bytes(1000))
     monkeypatch.setattr(sys, "stdin", Binary((tmp_path / "packed").open("rb")))
-    with pytest.raises(ValueError, match=r"stdin\.txt is no text .*; pack it by gzip or zstd instead: unzip -p OLD"):
+    with pytest.raises(ValueError, match=r"stdin\.txt is no text.*; pack it by gzip or zstd instead: unzip -p OLD"):
         predict(tiny_bundle, ["-"], str(tmp_path / "scores.csv"))
 
 

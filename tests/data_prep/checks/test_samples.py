@@ -49,4 +49,15 @@ def test_a_parquet_file_is_looked_at_all_over(tmp_path):
 def test_a_part_with_other_types_is_left_out(tmp_path):
     part(1).to_parquet(tmp_path / "a.parquet")
     part(2).assign(size="x").to_parquet(tmp_path / "b.parquet")
-    assert describe(str(tmp_path)).rows.num_rows == 200
+    proposal = describe(str(tmp_path))
+    assert proposal.rows.num_rows == 200
+    (remark,) = proposal.remarks
+    assert remark.startswith("Not looked at, as the types of their columns differ from a.parquet: b.parquet (")
+
+
+@pytest.mark.parametrize("change", [lambda frame: frame[frame.columns[::-1]], lambda frame: frame.assign(more=1)])
+def test_parts_with_other_headers_are_named(tmp_path, change):
+    part(1).to_csv(tmp_path / "a.csv", index=False)
+    change(part(2)).to_csv(tmp_path / "b.csv", index=False)
+    with pytest.raises(ValueError, match=r"a\.csv has the columns click, .*, and a later file .*set others: ignored"):
+        describe(str(tmp_path))

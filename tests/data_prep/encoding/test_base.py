@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 from collections import Counter
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 from data_prep.__main__ import main
 from data_prep.encoding.base import read_base_vocabulary
+from data_prep.encoding.from_values import bad_cell, lines_to_chunk, rejected
+from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -236,6 +239,25 @@ def test_a_number_in_two_forms_is_a_warning(tmp_path, caplog):
     prepare(tmp_path / "log.csv", tmp_path / "out", PrepareOptions(data=format_, workers=1, min_count=1))
     assert "column hour has 3 numbers in two forms, such as 0 and 0.0" in caplog.text
     assert "version" not in caplog.text
+
+
+@pytest.mark.parametrize("form", ["{}.0", "9.00719925474{}e+15", "9.00719925474{}E15"])
+def test_inexact_ids_of_text_are_refused_in_scoring(tmp_path, caplog, form):
+    """A vocabulary of such ids is a warning. 12e7 and the like are texts."""
+    format_ = LogFormat({"click": "label", "item": "string", "seen": "list", "size": "float"}, separator=",")
+    rows = [f"{row % 2},{form.format(9007199254740992 + row % 3)},a|12e17,{2**60}.0" for row in range(60)]
+    (tmp_path / "log.csv").write_text("\n".join(rows))
+    prepare(tmp_path / "log.csv", tmp_path / "out", PrepareOptions(data=format_, workers=1, min_count=1))
+    assert "column item has 3 values such as " in caplog.text and "column seen" not in caplog.text
+    encoder, large = open_encoder(tmp_path / "out"), form.format(2**53)
+    chunk = lines_to_chunk([f"{large},a,1.0", "7,a,1.0", f"8,a|{large},2.0"], encoder.log_format)
+    parsed, encoded = encoder.encode(chunk)
+    assert (len(encoded.ids), parsed.rows.row_numbers.tolist()) == (1, [1])
+    assert rejected(chunk, parsed) == {0: "inexact id", 2: "inexact id"}
+    for row, name in ((0, "item"), (2, "seen")):
+        assert re.match(
+            f"column '{name}' of kind .*; whole numbers so large", bad_cell(chunk, row, format_, "inexact id")
+        )
 
 
 def test_ids_beyond_the_exact_floats_are_a_warning(tmp_path, caplog):

@@ -107,23 +107,6 @@ def test_times_of_a_zone_are_written_by_the_clock_of_the_form_s(zone, expected):
     assert times_as_text(plain, log_format.time_form("seen"))[0].as_py() == f"2024-07-01 14:00:00{zone}"
 
 
-@pytest.mark.parametrize("name", ["C", "tags"])
-def test_whole_numbers_have_a_point_where_the_log_has_it(name):
-    """In mappings as in columns, and only there: texts and other numbers stay as they are."""
-    log_format = LogFormat({"label": "label", "C": "string", "tags": "list"}, ",", point_zero=(name,))
-    numbers = [7, 7.0, -3.0, 0.5, 1e-5, 10**15, np.int8(4), np.float32(2)]
-    lines = ["7.0", "7.0", "-3.0", "0.5", "0.00001", "1000000000000000.0", "4.0", "2.0"]
-    other = {"C": "tags", "tags": "C"}[name]
-    rows = [{other: "7", name: [number] if name == "tags" else number} for number in numbers]
-    table = pa.table({other: ["7"] * len(rows), name: pa.array([float(number) for number in numbers])})
-    expected = "".join(f"0,{text},7\n" if name == "C" else f"0,7,{text}\n" for text in lines).encode()
-    assert mappings_to_chunk(rows, log_format).lines == expected
-    assert table_to_chunk(table, log_format).lines == expected
-    lists = pa.array([[float(number)] for number in numbers])
-    if name == "tags":
-        assert table_to_chunk(table.set_column(1, name, lists), log_format).lines == expected
-
-
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [

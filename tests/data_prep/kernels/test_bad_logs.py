@@ -54,7 +54,7 @@ def test_bad_lines_are_rejected_and_counted(tmp_path, lines, small_options, name
         (lambda text: text.replace(b"\n", b"\r"), r"(?s)bad \(columns 1\).*It has .r within; .*change the line ends"),
         (lambda text: text.upper(), r"lines .* are bad \(categorical \d+\)"),
         (lambda text: text.replace(b"\t", b";"), r"(?s)columns 300.*has 40 columns between ';'; .* 40 columns .* tabs"),
-        (lambda text: text.decode().encode("utf-16"), r"is UTF-16, by its first two bytes; convert it to UTF-8: iconv"),
+        (lambda text: text.decode().encode("utf-16"), r"is UTF-16, by its first bytes; convert it to UTF-8: iconv"),
         (lambda text: text.decode().encode("utf-16-le"), r"(?s)are bad.*\\x00.*convert it to UTF-8"),
     ],
 )

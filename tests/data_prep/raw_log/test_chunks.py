@@ -332,6 +332,9 @@ OTHER_FILES = {
     "polars.read_avro(OLD)": b"Obj\x01\x04\x14avro.codec\x08null",
     "sqlite3 -header": written(lambda path: sqlite3.connect(path).executescript("CREATE TABLE log (click)").close()),
     "pandas.read_pickle(OLD)": pickle.dumps(FRAME),
+    "duckdb OLD -c": bytes(range(8)) + b"DUCK" + bytes(60),
+    "tar -xf OLD": tarfile.TarInfo("log.csv").tobuf() + bytes(1024),
+    "look at what the page says": b"<!DOCTYPE html><title>Log in</title>" * 20,
     "tf.data.TFRecordDataset(OLD)": struct.pack("<QI", 70, 0x9ABC1234) + b"\n\x44\x0a\x42" + bytes(70),
 }
 

@@ -14,7 +14,7 @@ from data_prep.options.options_file import read_options
 from data_prep.options.time_forms import time_text
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.log_files import find_log
-from data_prep.raw_log.parquet import TableChunk, cells_as_text, open_table
+from data_prep.raw_log.parquet import TableChunk, cells_as_text, is_readable, open_table
 from tests.prepared_folders import contents
 
 FORMAT = LogFormat(
@@ -182,6 +182,7 @@ def test_times_have_one_text_whatever_their_unit(of_type, numbers, texts):
         whole = pa.array([each and each * units for each in numbers], pa.int64())
         cells = whole.cast(pa.int32()).cast(kind) if kind.bit_width == 32 else whole.cast(kind)
         assert cells_as_text(cells, "string", b"\t").to_pylist() == texts
+        assert is_readable(kind, "float") == is_readable(kind, "integer") == (of_type is pa.duration)
     parts = pa.array([1_500_000, -1, 10], pa.int64())
     assert cells_as_text(parts.cast(pa.duration("us")), "string", b"\t").to_pylist() == [
         b"1.5",
