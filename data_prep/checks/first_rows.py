@@ -46,7 +46,10 @@ _LEAST_PLACES = 4  # At least this many names 0, 1, 2 … count as a header, not
 _SHOWN = 60  # Number of characters of a line that a message shows.
 # Names of a contest's files, which often share a folder but are not one log. Parts of a log may be named train or test
 # too, so these names only count if both occur.
-_SUBMISSION, _TRAIN_AND_TEST = re.compile("submission", re.IGNORECASE), (re.compile("train"), re.compile("test"))
+_SUBMISSION, _TRAIN_AND_TEST = (
+    re.compile("submission", re.IGNORECASE),
+    tuple(re.compile(f"(?<![a-z]){part}") for part in ("train", "test")),
+)
 _DIGIT = re.compile(".*[0-9].*")
 # Matches a cell that does not show the form of its column, such as a word for a missing value.
 _NOTHING = re.compile(r"(?i)\W*|\\N|[(<#]?(na|n/a|nan|nat|null|none|nil|unk|unknown|missing|undefined)[)>]?")
@@ -57,11 +60,22 @@ _OTHER_FORMS = {
         "of libsvm's or libffm's form; to have a label and a list of features, without their values",
         r"s/ *#.*//; s/ qid:[^ ]+//; s/[ \t]+/ /g; s/ /\t/; s/([0-9]+:)?([0-9]+):[^ ]+/\2/g",
     ),
-    r"[-+]?[0-9.]+( [0-9.]+)* *('[^ |]*)? *\|(\w+(:[0-9.]+)? +[^ |]| *[^ |]+[:=]).*": (
+    r"[-+]?[0-9.]+( [0-9.]+)* *('[^ |]*)? *\|(\w+(:[0-9.]+)? +[^ |]|[^|]*[A-Za-z]\w*:-?[0-9.]|( +[^ |]+){2,} *$).*": (
         "of Vowpal Wabbit's form; to have a column for each namespace, if all lines have the same ones",
         r"s/ *[|][^ ]* */\t/g",
     ),
-    r"[^:|]*((::|\|\|)[^:|]*)+": ("separated by two characters; to have tabs in their place", r"s/::|[|][|]/\t/g"),
+    r"[|+].*[|+]": (
+        "a table with bars at its edges; to have tabs",
+        r"/^[|+][-+:|= ]*$/d; s/^[| ]+|[| ]+$//g; s/ *[|] */\t/g",
+    ),
+    r"\w+=[^=]*([ ,;|\t&]\w+=[^=]*)+": (
+        "of names with values; to have the values, if all lines have the same names",
+        r"s/(^|[ ,;|\t&])\w+=/\1/g",
+    ),
+    r"[^:,;|\t]*(::[^:]*(:(?!:)[^:]*)*)+|[^|]*(\|\|[^|]*)+|[^@,;|\t]*(@@[^@]*)+": (
+        "separated by two characters; to have tabs in their place",
+        r"s/::|[|][|]|@@/\t/g",
+    ),
     r"[^,;|\t]*\S {2,}\S[^,;|\t]*": ("aligned by blanks; to have tabs in their place", r"s/^ +//; s/ +/\t/g"),
 }
 _CLOCK = re.compile(r"[^:]*([ \t]+[0-2]?[0-9]:[0-5][0-9](:[0-5][0-9]([.,][0-9]+)?)?)+\s*")
@@ -160,9 +174,9 @@ class FirstRows:
         return self.lines.count(b"\n") or self.num_rows
 
     @property
-    def bad_lines(self) -> bytes:
+    def bad_lines(self) -> list[bytes]:
         """The lines that are not valid UTF-8. A table has no such lines."""
-        return b"\n".join(line for line in self.lines.split(b"\n") if not is_utf8(line))
+        return [line for line in self.lines.split(b"\n") if not is_utf8(line)]
 
     def chunk(self, log_format: LogFormat) -> Chunk:
         """Return the rows as a chunk, in the way in which the preparation would read them with `log_format`."""
@@ -188,7 +202,7 @@ def read_first_rows(log: Any, num_rows: int) -> FirstRows:
         return _of_table("the table", table.slice(0, num_rows))
     all_files = find_log(log)
     names = [each.name for each in all_files]
-    if any(map(_SUBMISSION.search, names)) or all(any(map(kind.match, names)) for kind in _TRAIN_AND_TEST):
+    if any(map(_SUBMISSION.search, names)) or all(any(map(kind.search, names)) for kind in _TRAIN_AND_TEST):
         raise ValueError(f"by their names, {', '.join(names)[:500]} are no parts of one log; name the one to describe")
     kinds = [(is_table(file.location), is_json(file.location)) for file in all_files]
     files = spread([file for file, kind in zip(all_files, kinds, strict=True) if kind == kinds[0]], _MOST_FILES)
@@ -341,7 +355,8 @@ def _divide(lines: list[str], location: str) -> tuple[str, bool]:
     if not trials or max(share for share, *_ in trials) < _MOST_BROKEN:
         raise ValueError(
             f"{location}: no separator divides its lines into columns; tried "
-            f"{', '.join(map(repr, _SEPARATORS + _RARE_SEPARATORS))}. The first line is {lines[0][:120]!r}"
+            f"{', '.join(map(repr, _SEPARATORS + _RARE_SEPARATORS))}. The first line is {lines[0][:120]!r}; if "
+            r"other characters stand between its cells, put tabs in their place: sed 's/CHARACTERS/\t/g' OLD > NEW"
         )
     most = max(share for share, *_ in trials)
     *_, separator, skip_blanks = max((each for each in trials if each[0] >= most - _BROKEN), key=lambda each: each[1:3])
@@ -355,11 +370,9 @@ def _usual(widths: Iterable[int]) -> tuple[int, int]:
 def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool) -> Iterable[list[str]]:
     """Split each line into its cells."""
     # Every line is split separately, as in the preparation, so that an unclosed quote does not join several lines.
+    how: dict[str, Any] = {"delimiter": separator, "skipinitialspace": skip_blanks}
     for line in lines:
-        if quotes and '"' in line:
-            yield next(csv.reader([line], delimiter=separator, skipinitialspace=skip_blanks))
-        else:
-            yield line.split(separator)
+        yield next(csv.reader([line], **how)) if quotes and '"' in line else line.split(separator)
 
 
 def _header(rows: list[list[str]], width: int, location: str) -> list[str] | None:
@@ -372,7 +385,8 @@ def _header(rows: list[list[str]], width: int, location: str) -> list[str] | Non
     for place, first in enumerate(rows[:MOST_LINES_BEFORE]):
         body = [row for row in rows[place + 1 : place + 1 + _LAYOUT_ROWS] if len(row) == width]
         names = columns_of_header([name.strip(" ") for name in first], body[0] if body else first)
-        is_title = len(names) > 2 * sum(map(bool, names)) and body and _is_header(body[0], body[1:])
+        after = [body[at + 1 :] for at, row in enumerate(body[:2]) if row != names and _is_header(row, body[at + 1 :])]
+        is_title = after and (2 * sum(map(bool, names)) < len(names) or _is_header(names, after[0]))
         if len(names) == width and not is_title:
             break
     if not _is_header(names, body):
@@ -385,7 +399,8 @@ def _header(rows: list[list[str]], width: int, location: str) -> list[str] | Non
     if place:
         raise ValueError(
             f"{location}: the names of its columns ({', '.join(names)[:_SHOWN]}) stand in line {place + 1}; remove the "
-            f"lines before them, such as {'…'.join(rows[0])[:_SHOWN]!r}: tail -n +{place + 1} OLD > NEW"
+            f"lines before them, such as {'…'.join(rows[0])[:_SHOWN]!r}: tail -n +{place + 1} OLD > NEW. If that one "
+            f"names them, and line {place + 1} their types or units, remove this one: sed {place + 1}d OLD > NEW"
         )
     if twice := [name for name, times in Counter(names).items() if name and times > 1]:
         raise ValueError(f"{location}: its header names {twice[0]!r} twice; give each column a name of its own")
@@ -411,10 +426,10 @@ def _is_header(names: list[str], rows: list[list[str]]) -> bool:
             is_number = bool(DECIMAL.fullmatch(name))
             words += not is_number and _are_nearly_all(DECIMAL, cells)
             others += not _DIGIT.fullmatch(name) and _are_nearly_all(_DIGIT, cells)
-            others += is_number and not any(map(_DIGIT.fullmatch, filled))
-    if len(given) >= _LEAST_PLACES and given[:-1] == [str(place) for place in range(len(given) - 1)]:
+            others += is_number and not any(map(DECIMAL.fullmatch, filled))
+    if len(given) >= _LEAST_PLACES - bool(others) and given[:-1] == [str(place) for place in range(len(given) - 1)]:
         # pandas names the columns of an array 0, 1, 2 …
-        return 2 * len(repeated) <= len(given)
+        return others > 0 or 2 * len(repeated) <= len(given)
     if len({*given}) < len(given) and repeated:
         return False
     if words or others:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from data_prep.options.time_forms import ISO
 _HARD_WORDS = (
     *("NULL", "null", "(null)", r"\N", "NA", "<NA>", "N/A", "n/a", "#N/A", "NaN", "nan", "NaT", "nil"),
     *("?", "??", "-", "--", "---", ".", "None", "0000-00-00", "0000-00-00 00:00:00"),
+    *("#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!", "1.#INF", "-1.#INF", "1.#QNAN", "-1.#IND"),
     *("9999-12-31", "9999-12-31 00:00:00", "9999-12-31 23:59:59", "9999-12-31T00:00:00", "9999-12-31T23:59:59"),
 )
 _SOFT_WORDS = ("unknown", "unk", "missing", "undefined", "unspecified", "not available", "not set", "(not set)", "none")
@@ -44,7 +46,8 @@ _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+|[-+]?[0-9]+")
 _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+|[-+]?[0-9]{1,3}")
 # Matches numbers with marks between thousands: 1,234.50 or 1.234,50.
 _GROUPED = re.compile(r"[-+]?[0-9]{1,3}(,[0-9]{3})*(\.[0-9]+)?|[-+]?[0-9]{1,3}(\.[0-9]{3})*(,[0-9]+)?")
-_MARKED = re.compile(r"[-+]?[$€£]?[-+]?[0-9]+([.,][0-9]+)* ?[%$€£]?")  # Matches numbers such as 12.5% and $3,000.
+# Matches numbers with a sign of a currency or percent: 12.5% and $3,000.
+_MARKED = re.compile(r"(?=.*[%$€£])[-+]?[$€£]?[-+]?[0-9]+([.,][0-9]+)* ?[%$€£]?")
 _MANY_ROWS = 1_000  # From this many rows on, a fraction of distinct values is meaningful.
 _FEW_ROWS = 20  # From this many rows on, it is meaningful that all values of a column are distinct.
 _UNIQUE_SHARE = 0.99  # Fraction of rows with distinct values from which a column counts as unique.
@@ -65,11 +68,16 @@ _EXAMPLES = 3
 _ONE_VALUE_SHARE = 0.99  # A column with a single value is ignored if more than this fraction of the rows have it.
 _LEAST_LABELS = 50  # Number of clicks, and of other rows, that are needed to compare log losses.
 _SURE_SEPARATORS = "|;^#\x02"  # Separators of lists that rarely occur within a text.
-_LIST_SEPARATORS = _SURE_SEPARATORS + ", /"
+_WORD_SEPARATORS = " /~+&"  # These separate a list only if its values are words of letters and digits.
+_LIST_SEPARATORS = _SURE_SEPARATORS + "," + _WORD_SEPARATORS
+# Matches such a word, with its weight if it has one, or a word that pads lists, such as <pad>.
+_LIST_WORD = r"([\w-]+([:=]-?[0-9]+\.[0-9]+)?|[<\[]\w+[>\]])"
 _LARGEST_FLOAT32 = 3.4028235e38
-_MOST_WORDS_OF_BOOLEANS = 13  # values, of which True and False in all cases are fewer
+# Number of values that are compared with words for true and false. Both words in all cases are fewer.
+_MOST_WORDS_OF_BOOLEANS = 13
 _COUNTRY = re.compile("[A-Z]{2}")
 _WITH_ZONE = re.compile(r".*:[0-9.]+ ?(Z|UTC|GMT|[+-][0-9:]{2,5})")
+_ONE_IN_BRACKETS = re.compile(r"\[ *(['\"0-9-].*)?\]")  # [INFO] is a text
 _FRACTION = re.compile(r" *-?[0-9]+\.[0-9]*([eE]-?[0-9]+)? *")
 _WEIGHTED = re.compile(r".+[:=]-?[0-9]+\.?[0-9]*")
 _VECTOR = "a vector: no kind has several numbers in a cell, so give each a column of its own"
@@ -77,6 +85,8 @@ _VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|[0-9]{1,3}")
 _VERSION_NAMES = re.compile(
     r"(^|[_ .-])(v|ver|version|release|os|sdk|build|firmware)$|(?-i:[a-z](Version|Ver))$", re.IGNORECASE
 )
+# A value pads lists if this fraction of the lists that end in the same value twice end in it.
+_MOST_FILLED = 0.9
 # Fraction of the cells that must have several values for a list. If cells are in brackets, a single cell is enough.
 _LIST_SHARE = 0.2
 
@@ -90,6 +100,7 @@ class Guess:
     reason: str
     form: str = ""  # Form of the times, if the kind is timestamp.
     list_form: ListForm | None = None
+    has_blanks: bool = False  # around the values of a list
     decimal: str = "."
     is_bucketed: bool = False  # Buckets of this number would help as a categorical field.
 
@@ -128,7 +139,7 @@ def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tupl
             known |= {value for value in texts if _WORD.fullmatch(value) and column.count_of([value]) > 1}
         if column.num_present and all(map(_COUNTRY.fullmatch, {*column.values} - known)):
             known.discard("NA")  # Among codes of two letters, NA is Namibia or North America.
-        if not is_numeric:
+        if texts and not is_numeric:
             beyond = []
         elif column.numbers is None:
             beyond = list(filter(_is_beyond_float32, column.values))
@@ -165,8 +176,7 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return Guess(column.name, "boolean", of)
     if column.all_match(_HEX) and not column.are_integers:
         return Guess(column.name, "hex32", of)
-    is_code = bool(_ID_NAMES.search(column.name) or _CODE_NAMES.search(column.name))
-    form, of_time = time_form(column, is_code)
+    form, of_time = time_form(column, is_code=bool(_ID_NAMES.search(column.name) or _CODE_NAMES.search(column.name)))
     if form:
         has_zones = "%z" in form or (form == ISO and column.all_match(_WITH_ZONE))
         of_zone = "" if has_zones else f"; hours are those of UTC, or of timezone: {{{column.name}: Europe/Berlin}}"
@@ -174,20 +184,16 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
     numbers, slips = _numbers(column)
     if numbers is not None:
         return _guess_number(column, numbers, of + of_time, slips, labels)
-    has_commas = any("," in value for value in column.values)
-    if has_commas and column.all_match(_THOUSANDS):
-        return Guess(column.name, "string", f"{of}; to have numbers, take the commas between thousands out")
-    if has_commas and column.all_match(_DECIMAL_COMMA):
+    if "," in "".join(column.values) and column.all_match(_DECIMAL_COMMA) and not column.all_match(_THOUSANDS):
         return Guess(column.name, "float", of, decimal=",")
-    if has_commas and column.all_match(_GROUPED):
-        return Guess(column.name, "string", f"{of}; to have numbers, take the marks between thousands out")
-    if re.search("[%$€£]", column.values[0]) and column.all_match(_MARKED):
+    if column.all_match(_GROUPED) or column.all_match(_MARKED):
         return Guess(column.name, "string", f"{of}; to have numbers, leave only digits and points in its cells")
     if list_form := _list_form(column, separator):
-        values = [part for value in column.values for part in value.strip("[]()").split(list_form.separator) if part]
-        if values and all(map(_FRACTION.fullmatch, values)):
+        lists = [re.split(rf" *{re.escape(list_form.separator)} *", value.strip("[]{}() ")) for value in column.values]
+        if all(_FRACTION.fullmatch(part) for parts in lists for part in parts):
             return Guess(column.name, "ignored", f"{of}; {_VECTOR}")
-        return Guess(column.name, "list", of + _of_list(values), list_form=list_form)
+        has_blanks = any(value[0] not in "[{(" and f"{list_form.separator} " in value for value in column.values)
+        return Guess(column.name, "list", of + _of_list(lists), list_form=list_form, has_blanks=has_blanks)
     if _is_unique(column):
         return Guess(column.name, "ignored", f"a new value in nearly every row: {shown}, …{of_time}")
     return _as_string(column, of + _nearly(column) + of_time)
@@ -204,12 +210,13 @@ def _as_string(column: Column, of: str) -> Guess:
     return Guess(column.name, "string", _with_group(column.name, of))
 
 
-def _of_list(values: Sequence[str]) -> str:
-    """Return a remark if the values of lists contain weights, or zeros that pad the lists, else ""."""
-    if all(map(_WEIGHTED.fullmatch, values)):
+def _of_list(lists: Sequence[Sequence[str]]) -> str:
+    """Return a remark if the values of lists contain weights, or one that pads the lists, else ""."""
+    if all(_WEIGHTED.fullmatch(part) for parts in lists for part in parts if part):
         return "; the weights are part of the values: take them out of the cells to have the values alone"
-    is_padded = values.count("0") > 1 and all(map(INTEGER.fullmatch, values))
-    return "; 0 is a value: take it out of the cells if it only fills lists up" if is_padded else ""
+    ends = Counter(parts[-1] for parts in lists if len(parts) > 1 and parts[-1] == parts[-2])
+    padding = next((end for end, count in ends.items() if count > max(1, _MOST_FILLED * ends.total())), "")
+    return f"; {padding} is a value: take it out of the cells if it only fills lists up" if padding else ""
 
 
 def _of_type(column: Column, of: str) -> Guess | None:
@@ -427,7 +434,8 @@ def _list_form(column: Column, separator: str) -> ListForm | None:
             # Two parts with different sets of values, such as a city and its country, are one text.
             are_halves = (found.lengths == 2).all() and {*parts[::2]}.isdisjoint(parts[1::2])
             is_list = 2 * len(values) <= len(column.values) and not are_halves
-        if is_list and (between not in " /" or is_bracketed or all(re.fullmatch(r"[\w-]+", part) for part in values)):
+        are_words = re.compile(rf" *{_LIST_WORD}({re.escape(between)}+{_LIST_WORD})* *")
+        if is_list and (between not in _WORD_SEPARATORS or is_bracketed or column.all_match(are_words)):
             return ListForm(between, longest)
-    has_one_each = is_bracketed and cells[0].startswith(b"[") and not _is_unique(column)
+    has_one_each = is_bracketed and column.all_match(_ONE_IN_BRACKETS) and not _is_unique(column)
     return ListForm(" " if separator == "," else ",") if has_one_each else None

@@ -17,7 +17,7 @@ _TIME_NAMES = re.compile(
     r"([_ ]?(ms|us|ns|s|sec|seconds|millis|micros|nanos|utc|gmt|local|unix|epoch))?$|(?-i:[a-z](Time|Date|Day|At|Ts))$",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"-?[0-9]{1,19}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
+_NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
 _NO_TIMES = ("0", "-1", "0.0", "-1.0")
 _MOST_TIMES = 5_000  # Maximum number of distinct times that are examined.
 _FEW_TIMES = 50  # Number of times that are tried first, because they already exclude most forms.
@@ -38,7 +38,12 @@ _DATES_OF_DIGITS = {
     12: ("%Y%m%d%H%M", "%y%m%d%H%M%S"),
     14: ("%Y%m%d%H%M%S",),
     17: ("%Y%m%d%H%M%S%f",),
+    20: ("%Y%m%d%H%M%S%f",),
 }
+# Orders of a date's numbers beside the name of a month, and of those of one without it.
+_WITH_MONTH = ("dY", "Yd", "dy", "yd")
+_WITHOUT_MONTH = ("mdY", "dmY", "Ymd", "Ydm", "mdy", "dmy", "ymd", "ydm")
+_WITH_HOUR = ("YmdH", "YmdHM", "YmdHMS")  # without colons, as in 2024-05-07-22
 _MONTH = "(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _WEEKDAY = "(?i:mon|tue|wed|thu|fri|sat|sun)[a-z]*"
 _LIKE_A_MOMENT = re.compile(
@@ -152,7 +157,7 @@ def _forms_like(text: str, is_named: bool) -> Iterator[str]:
     """Yield the forms with % codes that the time in `text` may have."""
     text = re.sub("  (?=[0-9](?![0-9]))", " ", text)  # Remove a blank that replaces a leading zero.
     clock = re.search(r"(?<![0-9])[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]{1,9})?( ?[AaPp][Mm])?(?![0-9:])", text)
-    clock = clock or re.search(r"(?<=[0-9]T)([0-9]{2}){2,3}(?![0-9])", text)
+    clock = clock or re.search(r"((?<=[0-9]T)|(?<=[0-9]{8}[_ -]))([0-9]{2}){2,3}(?![0-9])", text)
     # Oracle separates hours, minutes and seconds by points.
     clock = clock or re.search(r"(?<= )[0-9]{1,2}\.[0-9]{2}\.[0-9]{2}(\.[0-9]{1,9})? [AaPp][Mm]", text)
     before, after, of_clock = text, "", ""
@@ -167,8 +172,7 @@ def _forms_like(text: str, is_named: bool) -> Iterator[str]:
     numbers = re.findall("[0-9]+", parts)
     if re.search("[a-zA-Z]", re.sub("%[a-zA-Z]|T(?=\0)| at ", "", parts)):
         return  # The text contains other words or the abbreviation of a time zone, so no form fits.
-    all_codes = [()] if not numbers and "%d" in parts else _date_codes(numbers, "%b" in parts, is_named or bool(clock))
-    for codes in all_codes:
+    for codes in [[]] if not numbers and "%d" in parts else _date_codes(numbers, "%b" in parts, is_named, bool(clock)):
         of_each = iter(codes)
         form = re.sub("[0-9]+", lambda _: next(of_each), parts)  # noqa: B023
         yield form.replace("\0", of_clock)
@@ -185,35 +189,23 @@ def _form_of_clock(clock: str) -> str:
     return form + (f"{fraction[0]}%f" if fraction else "") + (" " * half[0].startswith(" ") + "%p" if half else "")
 
 
-def _date_codes(numbers: Sequence[str], has_month: bool, is_sure: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the possible orders of year, month and day for the numbers of a date, as % codes.
+def _date_codes(numbers: Sequence[str], has_month: bool, is_named: bool, has_clock: bool) -> Iterator[list[str]]:
+    """Yield the possible orders of year, month, day and hour for the numbers of a date, as % codes.
 
-    `has_month` is True if the month is a name. Without `is_sure`, one of three numbers must be a year of four digits.
+    `has_month` is True if the month is a name. A year of two digits needs a month's name, a clock or a column's name.
     """
-    sizes = [len(number) for number in numbers]
-    orders: list[tuple[str, ...]]
-    if has_month and len(numbers) == 2 and max(sizes) in (2, 4):
-        orders = [("%d", "%Y"), ("%Y", "%d")] if max(sizes) == 4 else [("%d", "%y"), ("%y", "%d")]
-        yield from (order for order in orders if _fits(order, sizes))
-    elif not has_month and len(numbers) == 3 and (is_sure or max(sizes) == 4):
-        year = "%Y" if max(sizes) == 4 else "%y"
-        orders = [("%m", "%d", year), ("%d", "%m", year), (year, "%m", "%d"), (year, "%d", "%m")]
-        yield from (order for order in orders if _fits(order, sizes))
-
-
-def _fits(order: Sequence[str], sizes: Sequence[int]) -> bool:
-    return all(size == 4 if code == "%Y" else size <= 2 for code, size in zip(order, sizes, strict=True))
+    for order in _WITH_MONTH if has_month else _WITHOUT_MONTH if has_clock else _WITHOUT_MONTH + _WITH_HOUR:
+        pairs = [*zip(order, map(len, numbers), strict=False)]
+        fits = len(order) == len(numbers) and all(size == 4 if code == "Y" else size <= 2 for code, size in pairs)
+        if fits and ("Y" in order or has_month or is_named or has_clock):
+            yield [f"%{code}" for code in order]
 
 
 def _order_of_date(form: str) -> str:
     """Return a remark about the order of day, month and year that a form assumes, if the numbers do not decide it."""
-    places = {code: form.find(code) for code in ("%d", "%m", "%y")}
-    if form == ISO or min(places["%d"], places["%m"]) < 0:
-        return ""
-    if 0 <= places["%y"] < places["%d"]:
-        return f"; the year is first: {form}"
-    first = "month" if places["%d"] > places["%m"] else "day"
-    return "" if form.startswith("%Y") else f"; the {first} is first: {form}"
+    first, *others = re.findall("%[dmyY]", form) or [""]
+    word = {"%d": "day", "%m": "month", "%y": "year"}.get(first)
+    return f"; the {word} is first: {form}" if word and len(others) == 2 else ""
 
 
 def _mixed_times(column: Column) -> str:

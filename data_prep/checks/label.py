@@ -178,9 +178,9 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
 
     `has_names` is False if the log has no header. Raise ValueError with the candidates if no label is sure.
     """
-    candidates = sorted(_candidates(columns, has_names), key=_by_weight)
+    candidates = sorted(_candidates(columns, has_names), key=lambda each: -each.weight)
     near = [each for each in candidates if candidates[0].weight - each.weight < _LEAD + 1]
-    weighed = sorted((_with_predictor(each, columns) for each in near), key=_by_weight)
+    weighed = sorted((_with_predictor(each, columns) for each in near), key=lambda each: -each.weight)
     if not weighed or weighed[0].weight <= 0:
         filled = [each for each in columns[::-1] if each.values]
         named = [each for each in filled if has_names and _evidence_of_name(each.name).weight > 0]
@@ -204,10 +204,6 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
         "which column is the label is not sure. Name it: --label NAME, with --label NAME=VALUE for another value of a "
         f"click. The candidates, the likeliest first:\n{listed}{more}"
     )
-
-
-def _by_weight(label: Label) -> float:
-    return -label.weight
 
 
 def _casts_doubt(other: Label, best: Label) -> bool:
@@ -243,13 +239,15 @@ def _how_to_choose(column: Column) -> str:
         return (
             f"{column.name} has one value, {column.values[0]!r}, in these rows, and a label two; look at more (--rows)"
         )
+    or_rest = f", or --label {column.name}={REST} if each filled cell is a click" if _gaps(column) else ""
     if column.numbers is None:
-        return f"{column.name}: {_values_of(column)}; --label {column.name}={column.frequent(2)[-1]}"
+        click = next((value for value in column.values if value.lower() in _YES), column.frequent(2)[-1])
+        return f"{column.name}: {_values_of(column)}; --label {column.name}={click}{or_rest}"
     numbers = column.numbers[column.codes[column.codes >= 0]]
     low, high, middle = numbers.min(), numbers.max(), np.median(numbers)
     middle = middle if middle > low else numbers[numbers > low].min()
     rates = " (no kind has labels between them)" if (low, high) == (0, 1) or 0 < high - low < 1 else ""
-    return f"{column.name} has numbers from {low:g} to {high:g}{rates}; --label '{column.name}>={middle:g}'"
+    return f"{column.name} has numbers from {low:g} to {high:g}{rates}; --label '{column.name}>={middle:g}'{or_rest}"
 
 
 def chosen_label(columns: Sequence[Column], choice: str) -> Label:
@@ -275,6 +273,8 @@ def chosen_label(columns: Sequence[Column], choice: str) -> Label:
         raise ValueError(f"--label {choice}: no column has that name; found {', '.join(by_name)[:500]}")
     if match["relation"] != "=":
         return Label(column.name, f"{match['relation']} {match['value'].strip()}", evidence=evidence)
+    if match["value"] == REST and _gaps(column):
+        return Label(column.name, REST, _gaps(column), evidence=evidence)
     if match["value"] not in column.values:
         raise ValueError(f"--label {choice}: {column.name} has no such value; {_values_of(column)}")
     other_values = [value for value in column.values if value != match["value"] and value not in NO_LABEL]
@@ -320,7 +320,8 @@ def _evidence_of_name(name: str) -> Evidence:
         labels, words = {"noshow"}, ["noshow"]
     if labels == {"y"} and len(words) > 1:
         labels = set()
-    if labels and not other_words and all(word in labels or word in _NEUTRAL_WORDS for word in words):
+    is_sure = "label" in words or all(word in labels or word in _NEUTRAL_WORDS for word in words)
+    if labels and not other_words and is_sure:
         return Evidence(4.0, _NAMED)
     if any(word.startswith("non") and word[3:] in _LABEL_WORDS for word in words):
         return Evidence(-2.0, "named like the opposite of a label")
@@ -407,8 +408,7 @@ def _meaning(column: Column) -> Label | None:
             ordered = sorted(Counter(counts).elements(), key=float)
             return Label(column.name, f">= {ordered[len(ordered) // 2]}")
         if "0" in present and all(map(INTEGER.fullmatch, present)) and not _is_nearly_two(counts):
-            is_named = bool({*_LABEL_WORDS, "num"}.intersection(words))
-            return Label(column.name, ">= 1") if is_named else None
+            return Label(column.name, ">= 1") if {*_LABEL_WORDS, "num"}.intersection(words) else None
     if len(ways) < 2:
         return None
     first, second = sorted(counts, key=lambda value: -counts[value])[:2]

@@ -6,7 +6,6 @@ the label, and guesses the kind of each column. Every guess is written with its 
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -37,7 +36,10 @@ _LEAK_AUC = 0.99
 _ANOTHER_LABEL = "named like a label too: it may be known only when {} is; give it a kind if it is known before"
 _WEIGHT = "; weight if it is the row's weight in the loss"
 _WEIGHT_NAME = re.compile(r"(^|[_ .-])(weights?|wgt)$", re.IGNORECASE)
-_IMPRESSIONS = re.compile(r"(^|[_ .-])(impressions?|imps?|impr|exposures?|shows|views)$", re.IGNORECASE)
+_IMPRESSIONS = re.compile(
+    r"(^|[_ .-])(impressions?|imps?|impr\.?|exposures?|shows?|shown|views?|displays?|served|delivered|pv)$",
+    re.IGNORECASE,
+)
 _COUNTS = (
     "A row with clicks of several impressions ({}) is one click here: write a row for each click and each other one."
 )
@@ -69,8 +71,9 @@ class Proposal:
     @cached_property
     def encoding_line(self) -> str:
         """Sentence about rows or names that are not valid UTF-8 and what to do, or "" if there are none."""
-        if broken := _rows_with_bad_bytes(self.rows):
-            return f"{broken:,} of these rows are not valid UTF-8 and will be rejected: {to_utf8(self.rows.bad_lines)}."
+        if bad := self.rows.bad_lines:
+            how = to_utf8(b"\n".join(bad))
+            return f"{len(bad):,} of these rows are not valid UTF-8 and will be rejected: {how}."
         if any(_NO_TEXT in each.name for each in self.guesses):
             return f"The names of the columns are not valid UTF-8: {to_utf8(b'')}."
         return ""
@@ -159,7 +162,8 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
     sure_labels = labels if labels.are_enough else None
     guesses = [_of_label(target) if column is target else guess(column, separator, sure_labels) for column in cleaned]
     guesses = _without_leaks(guesses, cleaned, clicks, good, of_log.name)
-    _check_fields(guesses)
+    if not any(KINDS[each.kind].role for each in guesses):
+        raise ValueError("besides the label no column tells rows apart, or tells anything: there is nothing to learn")
     rate = float(clicks[good].mean()) if good.any() else 0.0
     return Proposal(rows, of_log, rate, tuple(guesses), _settings(rows.layout, missing, target, of_log, guesses))
 
@@ -169,6 +173,8 @@ def _settings(
 ) -> dict[str, Any]:
     """Return the fields of LogFormat, except the columns, that differ from the defaults."""
     settings = dict(layout)
+    if any(each.has_blanks for each in guesses):
+        settings["trim"] = True
     if any(each.decimal == "," for each in guesses):
         settings["decimal"] = ","
     if missing:
@@ -242,19 +248,3 @@ def _as_leak_column(column: Column, good: np.ndarray) -> LeakColumn:
     ranks = np.unique(column.numbers, return_inverse=True)[1] + 1
     codes = np.array([*ranks, 0])[column.codes[good]]
     return LeakColumn(column.name, codes, column.numbers)
-
-
-def _check_fields(guesses: Sequence[Guess]) -> None:
-    """Raise ValueError if no column has a kind that a model can use."""
-    if not any(KINDS[each.kind].role for each in guesses):
-        raise ValueError("besides the label no column tells rows apart, or tells anything: there is nothing to learn")
-
-
-def _rows_with_bad_bytes(rows: FirstRows) -> int:
-    with contextlib.suppress(UnicodeDecodeError):
-        rows.lines.decode()
-        return 0
-    bad = np.zeros(rows.num_rows, np.bool_)
-    for column in rows.columns:
-        bad |= np.array([_NO_TEXT in value for value in column.values] + [False])[column.codes]
-    return int(bad.sum())

@@ -99,8 +99,8 @@ class LogFormat:
     # For a string or list column that is boolean in Parquet or JSON: the texts for true and false, such as
     # [TRUE, FALSE]. The default is the texts in the vocabulary that is used, or 1 and 0 in a new vocabulary.
     booleans: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # String and list columns in which the whole number 7 is written as 7.0. The default is the form of the values in the
-    # vocabulary.
+    # String and list columns in which the whole number 7 is written as 7.0. The default is the form of the values in
+    # the vocabulary.
     point_zero: tuple[str, ...] = ()
 
     origin = "prepare.data.columns (--data FILE, which describe proposes)"  # Source of the columns, for errors.

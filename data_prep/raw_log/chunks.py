@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from data_prep.raw_log import storage
 from data_prep.raw_log.compression import DAMAGED, binary_kind, unpacked
 from data_prep.raw_log.log_files import LogFile
 
+log = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
 _SHORT_LINE_BYTES = 16  # Lower bound for the assumed length of a line, for logs with few columns.
 MOST_LINES_BEFORE = 10  # Maximum number of other lines before the line of names that an error message can point out.
@@ -101,7 +103,7 @@ class LogReader:
     stored: StoredFile
     stream: io.BufferedIOBase
     plain_location: str | None  # Location of the file, or None if it is compressed.
-    header_bytes: int  # Number of bytes before the first row.
+    before: bytes  # Byte order mark and header, if the file has them.
     # Assumed minimum length of a line. It limits the number of lines in a chunk.
     least_line_bytes: int = 1
     fingerprint: Fingerprint | None = None  # Set once the whole file has been read.
@@ -127,10 +129,13 @@ class LogReader:
         # after its last line end are moved to the front. The buffer only grows for a line longer than a chunk.
         buffer, filled, num_dropped = bytearray(chunk_bytes), 0, 0
         most_lines = max(chunk_bytes // self.least_line_bytes, 1)
-        offset, first_line = self.header_bytes, file.first_line
+        offset, first_line, names = len(self.before), file.first_line, self.before.removeprefix(codecs.BOM_UTF8)
         while num_read := self.stream.readinto(memoryview(buffer)[filled:]):
             filled += num_read
             start, last = 0, buffer.rfind(b"\n", 0, filled) + 1
+            if names and (at := buffer.find(names, 0, last)) >= 0:
+                row, names = first_line - file.first_line + buffer.count(b"\n", 0, at), b""
+                log.warning("line %s of %s has the names again: remove it there", row + 2, file.name or "the log")
             while start < last:
                 end = last
                 while (num_lines := buffer.count(b"\n", start, end)) > most_lines:
@@ -174,8 +179,8 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
             plain_location = file.location if stream is buffered else None
             # Every cell of a line takes at least a byte, including the separator after it.
             least_line_bytes = max(len(log_format.columns), _SHORT_LINE_BYTES)
-            num_header_bytes = _skip_header(file.location, stream, log_format)
-            reader = LogReader(stored, stream, plain_location, num_header_bytes, least_line_bytes)
+            before = _skip_header(file.location, stream, log_format)
+            reader = LogReader(stored, stream, plain_location, before, least_line_bytes)
             yield reader
         reader.fingerprint = stored.fingerprint()
 
@@ -196,15 +201,15 @@ def _stored(file: LogFile) -> Iterator[tuple[StoredFile, io.BufferedReader[Any]]
             ) from error
 
 
-def _skip_header(location: str, stream: Any, log_format: LogFormat) -> int:
-    """Skip a byte order mark, and the header if the format has one. Return the number of skipped bytes.
+def _skip_header(location: str, stream: Any, log_format: LogFormat) -> bytes:
+    """Skip a byte order mark, and the header if the format has one. Return the skipped bytes.
 
     Raise ValueError if the file is UTF-16, or if its header does not have the columns of the format.
     """
     if not log_format.header:
         start = stream.peek(4)[:4]
         _check_encoding(location, start)
-        return len(stream.read(len(codecs.BOM_UTF8))) if start.startswith(codecs.BOM_UTF8) else 0
+        return bytes(stream.read(len(codecs.BOM_UTF8))) if start.startswith(codecs.BOM_UTF8) else b""
     line = stream.readline(MAX_LINE_BYTES)
     _check_encoding(location, line)
     expected = list(log_format.columns)
@@ -224,7 +229,7 @@ def _skip_header(location: str, stream: Any, log_format: LogFormat) -> int:
             f"{_listed('not found', missing)}{_listed('not expected', unknown)}found {', '.join(names)[:500]}; "
             f"expected {', '.join(expected)}, between {log_format.separator!r}{advice}"
         )
-    return len(line)
+    return bytes(line)
 
 
 def _check_text(location: str, stream: Any) -> None:

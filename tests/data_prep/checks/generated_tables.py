@@ -1,5 +1,7 @@
 """Tables like some that others wrote: columns of codes as integers, among amounts, with what the label follows."""
 
+from datetime import UTC, datetime
+
 import numpy as np
 
 
@@ -53,6 +55,8 @@ HEADERS = (
     "both end",
     "names end",
     "again",
+    "places",
+    "title",
     "none",
     "none, like others",
     "none, a mark",
@@ -76,6 +80,8 @@ def laid_out_text(seed, separator=","):
     rows = [list(map(str, row)) for row in zip(*columns, strict=True)]
     if layout == "numbers":
         names[2:] = [str(1_000 + place) for place in range(len(drawn))]
+    elif layout == "places":
+        names = [str(place) for place in range(len(names))]
     elif layout == "a gap":
         names[-1] = ""
     elif layout == "none, like others":  # its cells are alike, and in other rows
@@ -87,5 +93,68 @@ def laid_out_text(seed, separator=","):
     header = separator.join(names) + separator * (layout in ("names end", "both end"))
     if layout == "again":
         lines.insert(100, header)
+    if layout == "title":
+        header = f"Clicks of March{separator}2024{separator * (len(names) - 2)}\n{header}"
     text = "\n".join([*([] if layout.startswith("none") else [header]), *lines]) + "\n"
     return text, None if layout.startswith("none") else [name for name in names if name], num_rows
+
+
+def _tags(random):
+    return [f"t{number}" for number in random.integers(0, 9, random.integers(1, 4))]
+
+
+def _clock(form):
+    return lambda r, t: datetime.fromtimestamp(t, UTC).strftime(form)
+
+
+# Columns such as others wrote, by how their cells are written: a name, the cells by a generator and a time, their kind.
+WRITTEN = {
+    "list of Python": ("tags", lambda r, t: str(_tags(r)), "list"),
+    "list of numbers": ("tags", lambda r, t: str(r.integers(0, 9, 2)), "list"),
+    "list with blanks": ("tags", lambda r, t: " | ".join(_tags(r)), "list"),
+    "list with tildes": ("tags", lambda r, t: "~".join(_tags(r)), "list"),
+    "weighted list": ("tags", lambda r, t: " ".join(f"{each}:0.{r.integers(9)}" for each in _tags(r)), "list"),
+    "padded list": ("tags", lambda r, t: " ".join([*_tags(r), "<pad>", "<pad>", "<pad>"][:4]), "list"),
+    "vector": ("vector", lambda r, t: str(r.random(4).round(3).tolist()), "ignored"),
+    "level of a log": ("level", lambda r, t: r.choice(["[INFO]", "[WARN]", "[DEBUG]"]), "string"),
+    "path": ("path", lambda r, t: f"/{r.choice(['shop', 'blog'])}/{r.integers(9)}/{r.integers(9)}", "string"),
+    "brand": ("brand", lambda r, t: r.choice(["H&M", "C&A", "A&F", "Marks&Co"]), "string"),
+    "version": ("os_version", lambda r, t: r.choice(["9.3", "10.1", "10.10", "12.0"]), "string"),
+    "price": ("price", lambda r, t: r.choice(["4.99", "9.99", "19.90"]), "float"),
+    "id of 13 digits": ("item_id", lambda r, t: f"{3_017_620_422_003 + 7_919 * r.integers(300)}", "string"),
+    "id with points": ("cat_id", lambda r, t: f"{r.integers(40)}{r.choice(['', '.0'])}", "string"),
+    "float codes": ("x", lambda r, t: f"{r.choice([1680, 2000, 750])}.0", "string"),
+    "weight": ("sample_weight", lambda r, t: f"{r.random():.3f}", "float"),
+    "infinity": ("x", lambda r, t: r.choice(["inf", *[f"{r.random():.3f}"] * 40]), "float"),
+    "error of a spreadsheet": ("x", lambda r, t: r.choice(["#DIV/0!", *[f"{r.random():.3f}"] * 40]), "float"),
+    "country": ("country", lambda r, t: r.choice(["NA", "DE", "FR"]), "string"),
+    "seconds or -1": ("time", lambda r, t: r.choice(["-1", *[str(t)] * 19]), "timestamp"),
+    "seconds as a float": ("time", lambda r, t: f"{t}.0", "timestamp"),
+    "milliseconds": ("x", lambda r, t: f"{t}{r.integers(1000):03}", "timestamp"),
+    "digits": ("x", lambda r, t: _clock("%Y%m%d%H%M%S")(r, t) + f"{r.integers(10**6):06}", "timestamp"),
+    "day as a float": ("day", _clock("%Y%m%d.0"), "timestamp"),
+    "hour of digits": ("hour", _clock("%y%m%d%H"), "timestamp"),
+    "hour of a partition": ("x", _clock("%Y-%m-%d-%H"), "timestamp"),
+    "time of a file": ("x", _clock("%Y%m%d_%H%M%S"), "timestamp"),
+    "time of a server": ("x", _clock("%d/%b/%Y:%H:%M:%S +0000"), "timestamp"),
+    "year first": ("date", _clock("%y-%m-%d"), "timestamp"),
+    "a fraction or none": ("x", lambda r, t: _clock("%Y-%m-%d %H:%M:%S")(r, t) + r.choice(["", ".125"]), "timestamp"),
+}  # fmt: skip
+LABELS = [("0", "1"), ("-1", "1"), ("no", "yes"), ("0.0", "1.0"), ("", "1"), ("NULL", "1"), ("false", "true")]
+
+
+def written_table(seed, num_rows=1_200):
+    """Columns of some kinds of WRITTEN after a label of LABELS: the columns, their kinds, and which rows are clicks."""
+    random = np.random.default_rng(seed)
+    shops = random.integers(0, 6, num_rows)
+    clicks = random.random(num_rows) < (1 + shops) / 10
+    columns = {
+        "click": np.array(LABELS[seed % len(LABELS)])[clicks.astype(int)],
+        "shop": [f"s{shop}" for shop in shops],
+    }
+    times, kinds = 1_588_889_317 + np.sort(random.integers(0, 20 * 86_400, num_rows)), {}
+    for style in random.choice([*WRITTEN], 4, replace=False):
+        name, cell, kind = WRITTEN[style]
+        kinds[f"{style} {name}"] = kind
+        columns[f"{style} {name}"] = np.array([cell(random, time) for time in times.tolist()], object)
+    return columns, kinds, clicks

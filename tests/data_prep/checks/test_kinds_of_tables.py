@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -19,7 +21,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.prepared.schema import read_schema
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.reading import file_of_log, first_chunks
-from tests.data_prep.checks.generated_tables import access_table, ad_table, write_csv
+from tests.data_prep.checks.generated_tables import access_table, ad_table, write_csv, written_table
 
 ROWS = 1_200
 
@@ -135,6 +137,8 @@ def test_how_times_are_written(tmp_path, name, cell, form):
         ("sample_weight", lambda r: f"{r.random():.3f}", "float", "weight if it is the row's weight in the loss"),
         ("x", lambda r: "|".join(f"t{v}:0.{v}" for v in r.integers(1, 9, 2)), "list", "the weights are part of"),
         ("x", lambda r: "|".join([*map(str, r.integers(1, 9, 2)), *"000"][: r.integers(3, 6)]), "list", "only fills"),
+        ("x", lambda r: "|".join([*map(str, r.integers(1, 9, 2)), "-1", "-1"][: r.integers(3, 5)]), "list", "-1 is"),
+        ("x", lambda r: " ".join([f"t{r.integers(9)}", *["<pad>"] * r.integers(1, 4)]), "list", "only fills"),
         ("x", lambda r: "#".join(f"t{v}" for v in r.integers(1, 9, 2)), "list", ""),
         ("x", lambda r: "/".join(f"t{v}" for v in r.integers(1, 9, 3)), "list", ""),
         ("x", lambda r: "\2".join(f"t{v}" for v in r.integers(1, 9, 2)), "list", ""),
@@ -154,6 +158,27 @@ def test_close_readings_are_remarked(tmp_path, name, cell, kind, remark):
     assert remark in _guesses(log)[name].reason
     values = {*columns[name]} - {*read.get("missing", [])}
     assert ("NA" in values) == (name == "country") and not values & {"inf", "-inf", "3e39"}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6))
+def test_columns_are_read_as_written(tmp_path_factory, seed):
+    columns, kinds, clicks = written_table(seed)
+    proposal = describe(str(write_csv(tmp_path_factory.mktemp("log") / "log.csv", columns, ";")))
+    assert {guess.name: guess.kind for guess in proposal.guesses if guess.name in kinds} == kinds
+    assert (proposal.label.name, proposal.click_rate) == ("click", clicks.mean())
+    log_format = proposal.as_format()
+    assert len(choose_kernels("auto").parse_chunk(proposal.rows.chunk(log_format), log_format).rows.labels) == len(
+        clicks
+    )
+    values = [value for name, kind in kinds.items() if kind == "list" for value in _values(proposal, name)]
+    assert not any(set(value) & set("[](' ~|") for value in values)
+
+
+def _values(proposal, name):
+    log_format, kernels = proposal.as_format(), choose_kernels("auto")
+    rows = kernels.parse_chunk(proposal.rows.chunk(log_format), log_format).rows.with_lists(log_format, kernels)
+    return {value.decode() for value in rows.lists[name].values.tolist()}
 
 
 def test_vectors_of_a_table_are_ignored():
@@ -200,7 +225,7 @@ def test_decimals_with_marks_between_thousands_are_named_as_numbers(tmp_path, ma
     ]
     assert (price.kind, price.reason.split("; ")[1]) == (
         "string",
-        "to have numbers, take the marks between thousands out",
+        "to have numbers, leave only digits and points in its cells",
     )
 
 
@@ -251,7 +276,8 @@ def test_the_index_of_a_sorted_table_is_no_column_and_leaks_are_left_out(tmp_pat
     assert kinds == {"click": "label", "shop": "string", "status": "ignored", "hint": kinds["hint"]}
     assert "AUC 1.000" in next(guess.reason for guess in proposal.guesses if guess.name == "status")
     assert (pa.Table.from_pandas(frame).num_columns, proposal.as_format().label_column) == (5, "click")
-    assert repr(proposal).startswith("# Proposed from the first 1,200 rows of ")
+    first = "1,200 rows from all over" if kind == "parquet" else "the first 1,200 rows of"
+    assert repr(proposal).startswith(f"# Proposed from {first} ")
     if kind != "frame":
         assert prepared(log, tmp_path)[1] == 0
 

@@ -127,6 +127,20 @@ def test_clicks_joined_to_impressions(tmp_path, name, capsys):
     assert sum(split.clicks for split in schema.splits.values()) == rate * ROWS and not schema.rejected_rows
 
 
+@pytest.mark.parametrize("cells", ["clicked_at", "clicks"])
+def test_filled_cells_are_clicks_if_the_user_says_so(tmp_path, cells):
+    columns = table("click")
+    clicks = columns.pop("click") == "1"
+    texts = {
+        "clicked_at": [f"2024-05-07 22:{row % 60:02}:{row // 60:02}" for row in range(ROWS)],
+        "clicks": np.arange(ROWS) % 3 + 1,
+    }
+    path = write_csv(tmp_path / "log.csv", columns | {cells: np.where(clicks, texts[cells], "")})
+    with pytest.raises(ValueError, match=f"--label {cells}=rest if each filled cell is a click"):
+        describe(str(path))
+    assert describe(str(path), label=f"{cells}=rest").click_rate == clicks.mean()
+
+
 @pytest.mark.parametrize("value", [True, 1, 1.0, "1"])
 def test_nulls_of_a_table_are_no_clicks(tmp_path, value):
     columns = table("click", ("", "1"))
@@ -174,7 +188,9 @@ def test_a_column_named_label_is_a_candidate(tmp_path, name):
     assert 0 < describe(str(path), label=choice).click_rate < 1
 
 
-@pytest.mark.parametrize("names", [("click", "buy"), ("clicked", "is_converted"), ("label", "purchase_flag")])
+@pytest.mark.parametrize(
+    "names", [("click", "buy"), ("clicked", "is_converted"), ("label", "purchase_flag"), ("clk", "cvr_label")]
+)
 def test_another_label_is_no_feature(tmp_path, names):
     first, second = names
     columns = table(first)
@@ -198,12 +214,13 @@ def test_what_may_follow_the_click_has_a_remark(tmp_path):
     assert reasons["sample_weight"].endswith("; weight if it is the row's weight in the loss")
 
 
-def test_counts_of_clicks_and_impressions_have_a_remark(tmp_path, capsys):
+@pytest.mark.parametrize("shown", ["impression", "Impr.", "show"])
+def test_counts_of_clicks_and_impressions_have_a_remark(tmp_path, capsys, shown):
     random = np.random.default_rng(1)
-    columns = table("click") | {"impression": random.integers(4, 9, ROWS)}
+    columns = table("click") | {shown: random.integers(4, 9, ROWS)}
     columns["click"] = np.where(columns["click"] == "1", random.integers(1, 4, ROWS).astype(str), "0")
     assert main(["describe", str(write_csv(tmp_path / "log.csv", columns))]) == 0
-    assert "several impressions (impression) is one click here" in capsys.readouterr().err
+    assert f"several impressions ({shown}) is one click here" in capsys.readouterr().err
 
 
 def test_a_column_that_is_nearly_as_likely_is_named(tmp_path):

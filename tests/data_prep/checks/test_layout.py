@@ -24,7 +24,12 @@ def test_header_is_told_from_rows(tmp_path_factory, seed, separator):
     text, names, num_rows = laid_out_text(seed, separator)
     path = tmp_path_factory.mktemp("log") / "log.csv"
     path.write_text(text)
-    proposal = describe(str(path), label="click" if names else "column_1")
+    if text.startswith("Clicks of March"):
+        with pytest.raises(ValueError, match="stand in line 2; remove the lines before them"):
+            describe(str(path))
+        path.write_text(text := text.partition("\n")[2])
+    first = "column_1" if names is None else names[0]
+    proposal = describe(str(path), label=first)
     log_format = proposal.as_format()
     assert proposal.rows.num_rows == num_rows
     assert names is None or [*log_format.columns] == names
@@ -50,6 +55,11 @@ CONVERTED = {
     "Vowpal Wabbit": (lambda c, s, n: f"{2 * c - 1} |site {s} |price n:{n % 5}", "Vowpal Wabbit's", 3),
     "colons": (lambda c, s, n: f"{c}::{s}::{n % 7}", "separated by two characters", 3),
     "aligned": (lambda c, s, n: f"{c}   {s}{n % 900:6}", "aligned by blanks", 3),
+    "Vowpal Wabbit without a namespace": (lambda c, s, n: f"{2 * c - 1} | {s} n{n % 5}", "Vowpal Wabbit's", 2),
+    "edges": (lambda c, s, n: f"| {c} | {s} | {n % 7} |", "bars at its edges", 3),
+    "names": (lambda c, s, n: f"click={c} site={s} n={n % 7}", "names with values", 3),
+    "ats": (lambda c, s, n: f"{c}@@{s}@@{n % 7}", "separated by two characters", 3),
+    "titles": (lambda c, s, n: f"{c}::Film {n % 7}: {s}::{s}|{n % 7}", "separated by two characters", 3),
     "bars": (lambda c, s, n: f"{c}||{s}||{n % 7}", "separated by two characters", 3),
 }
 BEFORE = {
@@ -57,6 +67,9 @@ BEFORE = {
     "Excel": ["sep=,"],
     "title": ["Clicks of March, 2024", ""],
     "title of a spreadsheet": ["Clicks,,"],
+    "titles of a spreadsheet": ["Clicks,,", ",,"],
+    "title as wide": ["Clicks,March,2024"],
+    "title and dates": ["Clicks", "May 1, 2020 - May 31, 2020", ""],
 }
 
 
@@ -73,7 +86,7 @@ def test_the_command_of_the_error_converts_the_log(tmp_path, name):
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(ValueError, match=words) as error:
         describe(str(path))
-    command = re.search("(sed|tail) .* OLD > NEW", str(error.value))[0]
+    command = re.search("(sed|tail) .*? OLD > NEW", str(error.value))[0]
     new = tmp_path / "new.csv"
     subprocess.run(command.replace("OLD", str(path)).replace("NEW", str(new)), shell=True, check=True)
     proposal = describe(str(new), label=None if name in ("R", *BEFORE) else "column_1")
@@ -113,6 +126,18 @@ def test_every_line_is_counted(tmp_path, capsys):
     assert "first 400 rows" in printed.out and "# 342 of these rows are good" in printed.out
 
 
+def test_prepare_warns_of_names_that_come_again(tmp_path, caplog):
+    lines = lines_of(lambda c, s, n: f"{'click' if c else 'none'},{s},{n % 7}", ["event,site,price"])
+    (tmp_path / "log.csv").write_text("\n".join([*lines, lines[0], lines[1]]) + "\n")
+    (tmp_path / "my.yaml").write_text(
+        "separator: ','\nheader: true\nclicked: rest\nnot_clicked: [none]\n"
+        "columns: {event: label, site: string, price: string}"
+    )
+    words = ["prepare", str(tmp_path / "log.csv"), str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml")]
+    assert main([*words, "prepare.workers=1"]) == 0
+    assert f"line {len(lines) + 1} of the log has the names again" in caplog.text
+
+
 @pytest.mark.parametrize("others", [["test.csv"], ["sample_submission.csv"], ["gender_submission.csv", "test.csv"]])
 def test_files_of_a_contest_are_a_question(tmp_path, others):
     for name in ["train.csv", *others]:
@@ -149,6 +174,7 @@ def test_prepare_says_how_many_lines_it_rejects(tmp_path, capsys, caplog):
 
 WRITTEN = {
     "python": lambda values: f'"{values}"',
+    "blanks": lambda values: '"{}"'.format(", ".join(values)),
     "json": lambda values: '"[{}]"'.format(", ".join(f'""{value}""' for value in values)),
     "numpy": lambda values: "[{}]".format(" ".join(map(repr, values))),
     "postgres": lambda values: '"{{{}}}"'.format(",".join(values)),
@@ -186,8 +212,10 @@ def test_lists_have_the_same_values_however_they_are_written(tmp_path, name):
         lambda n: f"\"{{'a': {n % 5}, 'b': {n % 3}}}\"",
         lambda n: f'"Miller{n % 40}, Jo{n % 9}"',
         lambda n: f"[{n % 5}",
+        lambda n: ["[INFO]", "[WARN]", "[DEBUG]"][n % 3],
+        lambda n: f"/shop/{n % 5}/{n % 7}",
     ],
-    ids=["places", "mappings", "names", "one bracket"],
+    ids=["places", "mappings", "names", "one bracket", "levels", "paths"],
 )
 def test_texts_with_commas_or_brackets_are_no_lists(tmp_path, cell):
     lines = lines_of(lambda c, s, n: f"{c},{cell(n)},{s}", ["click,text,site"])
