@@ -80,7 +80,7 @@ download: setup  ## get Criteo's dac.tar.gz into data/, under Criteo's terms, or
 	$(RUN_PYTHON) -m data_prep download data $(ARGS)
 
 .PHONY: describe
-describe: setup  ## propose the description of a log with other columns, for --data: INPUT=log.csv DATA=my.yaml ARGS='--label NAME'
+describe: setup  ## propose a log's description: INPUT=log.csv DATA=my.yaml ARGS='--label NAME'
 	$(RUN_PYTHON) -m data_prep describe "$(INPUT)" $(ARGS) > "$(DATA).new"
 	mv "$(DATA).new" "$(DATA)"
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from common.process import die_with_parent
 from common.signals import die_quietly
-from common.text import show
 
 # Do this before the imports, which take a moment, so that Ctrl-C prints no traceback of an import.
 if __name__ == "__main__":
@@ -17,6 +15,8 @@ from pathlib import Path
 
 from app.cli.predict import main
 from app.scoring.bundle_writer import fold
+from common.process import die_with_parent
+from common.text import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name, found in summary.get("unknown_values", {}).items():
         log.warning(
             "column %s: %s of %s rows have values that the model does not know, as had %.1f %% of its held-out rows. "
-            "Are they written as there (7, not 7.0)?",
+            "Are they written as there (7, not 07)?",
             *(name, f"{found['unknown']:,}", f"{found['rows']:,}", 100 * found["held_out_share"]),
         )
     if summary["bad_lines"] > bound * summary["rows"]:

@@ -71,7 +71,7 @@ class Expiry:
             touched = self._touched[remaining]
             last = np.partition(touched, surplus - 1)[surplus - 1]
             older, among = remaining[touched < last], remaining[touched == last]
-            rarest_last = among[np.lexsort((among, -counts[among]))]
+            rarest_last = among[np.lexsort((among, -counts[among].astype(np.int64)))]
             old[older] = old[rarest_last[len(among) - (surplus - len(older)) :]] = True
         expired = np.flatnonzero(old)
         self._touched[expired] = EXPIRED

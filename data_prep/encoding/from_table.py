@@ -41,7 +41,9 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
     if hasattr(rows, "collect_schema") and hasattr(rows, "collect"):
         raise TypeError(f"a {type(rows).__name__} of polars has no rows yet; give the table that its collect() returns")
     if hasattr(rows, "to_arrow"):  # polars
-        if wide := [name for name, of_type in rows.schema.items() if str(of_type) in ("Int128", "UInt128")]:
+        if wide := [
+            name for name, of_type in dict(getattr(rows, "schema", {})).items() if str(of_type) in ("Int128", "UInt128")
+        ]:
             raise TypeError(f"columns of 128 bits, which Arrow does not have: {', '.join(wide)}; {NO_INT128}")
         rows = rows.to_arrow()
     if not (is_table := hasattr(rows, "schema")) and not hasattr(rows, "iloc"):

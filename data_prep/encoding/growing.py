@@ -62,6 +62,7 @@ from data_prep.statistics.statistics import LogStatistics
 from data_prep.statistics.value_counts import count_numbers, count_texts
 
 SMALL_FIELD = 256  # The values of a field with at most this many values never expire.
+MOST_COUNT = 2**32 - 1  # Largest count of a value that `counts_of_ids` tells from larger ones.
 _ANY_BYTES = 1 << 62  # Memory limit that is never reached, so that the counts of a part are not written to disk.
 
 
@@ -113,8 +114,7 @@ class GrowingVocabulary:
         self.num_pending = 0
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
         self.expired = read_expired(folder, self.schema)  # Expired ids in ascending order.
-        # Result of `counts_of_ids`, and the number of vocabulary files that it includes.
-        self._counts, self._num_counted_files = np.zeros(0, np.int64), 0
+        self._counts: NDArray[np.uint32] | None = None  # Result of `counts_of_ids`, once it was asked for.
 
     @property
     def num_in_use(self) -> int:
@@ -201,6 +201,10 @@ class GrowingVocabulary:
             other_files=(*schema.other_files, data_file(self.folder, name)),
         )
         write_schema(self.schema, self.folder)
+        if self._counts is not None:
+            self._counts = np.append(self._counts, np.zeros(num_new, np.uint32))
+            for _, field in fields:
+                self._counts[field.value_ids] = np.minimum(field.counts, MOST_COUNT)
         with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
             missing = (self.encoder.missing_id(column.is_text, column.place) for column, _ in fields)
             whole = (with_missing(field, each) for (_, field), each in zip(fields, missing, strict=True))
@@ -258,14 +262,18 @@ class GrowingVocabulary:
                     values[:] = False
         return can
 
-    def counts_of_ids(self) -> NDArray[np.int64]:
-        """Return, for each id [V], how often its value had occurred when it got the id. An id without value has 0."""
-        files = self.schema.vocabulary_files
-        self._counts = np.append(self._counts, np.zeros(self.schema.vocabulary_size - len(self._counts), np.int64))
-        for name in files[self._num_counted_files :]:
-            table = pq.read_table(self.folder / name, columns=["id", "count"])
-            self._counts[table["id"].to_numpy()] = table["count"].to_numpy()
-        self._num_counted_files = len(files)
+    def counts_of_ids(self) -> NDArray[np.uint32]:
+        """Return, for each id [V], how often its value had occurred when it got the id. An id without value has 0.
+
+        Counts above MOST_COUNT are given as that."""
+        if self._counts is None:
+            self._counts = np.zeros(self.schema.vocabulary_size, np.uint32)
+            for name in self.schema.vocabulary_files:
+                # Threads of pyarrow would keep memory, and so would its module `dataset`, which `read_table` loads.
+                with pq.ParquetFile(self.folder / name) as file:
+                    for group in range(file.num_row_groups):
+                        rows = file.read_row_group(group, ["id", "count"], use_threads=False)
+                        self._counts[rows["id"].to_numpy()] = np.minimum(rows["count"].to_numpy(), MOST_COUNT)
         return self._counts
 
     def expire(self, ids: NDArray[np.int64]) -> None:

@@ -41,7 +41,7 @@ def bound(row_bytes):
     """The formula of docs/online.md, with the counts of --admission-mib."""
     num_rows = MOST_IDS + NUM_NEW + SMALL_FIELD * COLUMNS
     num_ids = MOST_IDS + NUM_NEW * FULL_EVERY + SMALL_FIELD * COLUMNS
-    return 1.1 * num_rows * row_bytes + num_ids * (12 / 0.7 + 8 + 48) + (SKETCH_MIB << 20)
+    return 1.1 * num_rows * row_bytes + num_ids * (12 / 0.7 + 8 + 48 + 4) + (SKETCH_MIB + 10 << 20)
 
 
 def lines_of(part, num_rows):

@@ -78,14 +78,14 @@ def scored(table, tmp_path):
 
 def test_values_that_the_model_knew_in_its_held_out_rows_are_named_if_they_are_unknown_now(counted, scored, table):
     assert scored(counted) == {}
-    with_point = [f"{code}.0" for code in table["code"]]
-    assert scored(counted, code=with_point) == {"code": {"unknown": NUM_ROWS, "rows": NUM_ROWS, "held_out_share": 0}}
-    assert scored(counted, code=[*with_point[:300], *table["code"].astype(str)[300:]]) == {}  # three in four
+    padded = [f"0{code}" for code in table["code"]]
+    assert scored(counted, code=padded) == {"code": {"unknown": NUM_ROWS, "rows": NUM_ROWS, "held_out_share": 0}}
+    assert scored(counted, code=[*padded[:300], *table["code"].astype(str)[300:]]) == {}  # three in four
 
 
 def test_a_few_rows_tell_nothing(counted, scored, table):
-    assert scored(counted, 19, code="7.0") == {}
-    assert list(scored(counted, 20, code="7.0")) == ["code"]
+    assert scored(counted, 19, code="07") == {}
+    assert list(scored(counted, 20, code="07")) == ["code"]
 
 
 def test_a_missing_cell_is_not_an_unknown_value(counted, scored, table):
@@ -106,25 +106,25 @@ def test_a_field_that_knew_few_values_there_is_not_named(counted, scored):
 
 def test_a_field_that_no_part_of_the_model_sees_is_not_named(bundle, scored):
     of_model = ("model.wide_fields=['code*shop']", "model.deep_fields=['user']")
-    new = {"code": "7.0", "shop": "A", "tags": [["X"]] * NUM_ROWS}
+    new = {"code": "07", "shop": "A", "tags": [["X"]] * NUM_ROWS}
     assert list(scored(bundle(of_model, min_count=2), **new)) == ["code", "shop"]
 
 
 def test_a_hashed_field_and_a_bundle_without_counts_have_none(bundle, counted, scored, tmp_path):
-    assert scored(bundle(vocabulary="hash"), code="7.0") == {}
+    assert scored(bundle(vocabulary="hash"), code="07") == {}
     before = shutil.copytree(counted, tmp_path / "before")
     (before / DISTRIBUTION).unlink()
     manifest = Predictor.open(counted).manifest
     assert DISTRIBUTION not in manifest.files
-    assert scored(before, code="7.0") == {}
+    assert scored(before, code="07") == {}
 
 
 def test_the_command_warns_and_ends_with_0(counted, table, tmp_path, caplog):
     log = tmp_path / "log.csv"
-    table.assign(code=table["code"].astype(float)).drop(columns="tags").assign(tags="x").to_csv(log, index=False)
+    table.assign(code="0" + table["code"].astype(str)).drop(columns="tags").assign(tags="x").to_csv(log, index=False)
     words = [str(counted), str(log), str(tmp_path / "scores.csv"), "--workers", "1"]
     assert command.main(command.add_arguments, "app.cli.predict", words) == 0
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "column code: 400 of 400 rows have values that the model does not know, as had 0.0 % of its held-out rows. Are "
-        "they written as there (7, not 7.0)?"
+        "they written as there (7, not 07)?"
     ]
