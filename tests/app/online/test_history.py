@@ -64,6 +64,7 @@ PREPARE = PrepareOptions(
     test_fraction=0.0,
     workers=1,
 )
+DAY = 86_400  # Seconds. Times begin on the second day, because 0 means that there is no time.
 FIELDS = ("user", "item", "tags", "at_hour", "item*user")  # that have a vocabulary of their own
 
 
@@ -93,14 +94,18 @@ class Part:
             tags = {value() for _ in range(chance.randrange(4))}
             hour = (self.window * 5 + chance.randrange(4)) % 24
             cells = [int(click), weight, f"{value():08x}", f"i{item}", "|".join(f"t{tag}" for tag in sorted(tags))]
-            cells += [f"i{last + (last == item)}" if chance.random() < 0.8 else "", hour * 3600, chance.randrange(9)]
+            cells += [
+                f"i{last + (last == item)}" if chance.random() < 0.8 else "",
+                DAY + hour * 3600,
+                chance.randrange(9),
+            ]
             yield "\t".join(map(str, cells))
 
 
 def cells_of(line):
     """The (field, value) of a line, of the fields with a vocabulary."""
     _, _, user, item, tags, last, at, _ = line.split("\t")
-    cells = [("user", user), ("item", item), ("at_hour", str(int(at) // 3600)), ("item*user", f"{item}*{user}")]
+    cells = [("user", user), ("item", item), ("at_hour", str(int(at) % DAY // 3600)), ("item*user", f"{item}*{user}")]
     return [*cells, *(("item", last) for last in [last] if last), *(("tags", tag) for tag in tags.split("|") if tag)]
 
 
