@@ -358,7 +358,8 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     is_text = pa.types.is_string(of_type) or pa.types.is_large_string(of_type)
     is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
     is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
-    is_number |= pa.types.is_decimal(of_type) or pa.types.is_duration(of_type)  # of which the seconds count
+    # A duration is a number of seconds.
+    is_number |= pa.types.is_decimal(of_type) or pa.types.is_duration(of_type)
     is_time = ("times" in types and _is_written_time(of_type)) or ("moments" in types and is_moment(of_type))
     return is_text or is_number or is_time or pa.types.is_null(of_type)
 
