@@ -132,8 +132,10 @@ def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tupl
     words: dict[str, None] = {}
     for column in columns:
         known = _MISSING_WORDS.intersection(column.values)
-        strange = (value for value in column.values if not DECIMAL.fullmatch(value) and value and value not in known)
-        texts = list(itertools.islice(strange, _FEW_WORDS + 1))
+        texts: list[str] = []
+        if column.numbers is None:
+            strange = (value for value in column.values if value and value not in known and not DECIMAL.fullmatch(value))
+            texts = list(itertools.islice(strange, _FEW_WORDS + 1))
         is_numeric = len(texts) <= _FEW_WORDS and len(column.values) - len(known) - len(texts) >= _MANY_NUMBERS
         if is_numeric and 2 * column.count_of(texts) < column.num_present:
             known |= {value for value in texts if _WORD.fullmatch(value) and column.count_of([value]) > 1}

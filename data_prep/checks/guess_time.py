@@ -19,7 +19,7 @@ _TIME_NAMES = re.compile(
 )
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
 _NO_TIMES = ("0", "-1", "0.0", "-1.0")
-_MOST_TIMES = 5_000  # Maximum number of distinct times that are examined.
+_MOST_TIMES = 2_000  # Maximum number of distinct times that are examined.
 _FEW_TIMES = 50  # Number of times that are tried first, because they already exclude most forms.
 _SLIP_SHARE = 0.001  # Fraction of the values that may have another form.
 _MOST_NO_TIMES = 0.5  # Fraction of the rows that may have 0 or -1, which mean that there is no time.
@@ -64,8 +64,8 @@ def time_form(column: Column, is_code: bool) -> tuple[str, str]:
         return "", ""
     few = values[:: -(-len(values) // _MOST_TIMES) or 1]
     if not column.all_match(_NUMBER):
-        form = next(_forms_of_text(few, is_named), "")
-        if form and _num_of_others(column, few, form) <= _SLIP_SHARE * column.num_present:
+        form, strays = next(_forms_of_text(few, is_named), ("", []))
+        if form and column.count_of(strays) <= _SLIP_SHARE * column.num_present:
             return form, _order_of_date(form)
         return "", _mixed_times(column)
     if is_code and not is_named:
@@ -94,7 +94,7 @@ def _digit_form(values: Sequence[str], is_named: bool) -> str:
         else:
             is_likely = all(value[:2] < "40" for value in digits)
             is_likely &= is_named or (len(form) > len("%y%m%d") and len(digits) >= _FEW_DAYS)
-        if is_likely and _are_times(values, form + end):
+        if is_likely and _strays(values, form + end) is not None:
             return form + end
     return ""
 
@@ -119,31 +119,28 @@ def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, s
     return "", ""
 
 
-def _are_times(values: Sequence[str], form: str) -> bool:
-    """Return True if nearly all values are times in the given form."""
+def _strays(values: Sequence[str], form: str) -> list[str] | None:
+    """Return the few values that are not times in the given form, or None if they are more than slips."""
+    strays: list[str] = []
     for some in (values[:_FEW_TIMES], values):
         _, present, good = parse_times([value.encode() for value in some], form, "")
-        if not present.any() or np.count_nonzero(~good) > max(_SLIP_SHARE * len(some), len(some) > _FEW_DAYS):
-            return False
-    return bool(np.count_nonzero(~good) <= _SLIP_SHARE * len(values))
+        strays = list(itertools.compress(some, ~good))
+        if not present.any() or len(strays) > max(_SLIP_SHARE * len(some), len(some) > _FEW_DAYS):
+            return None
+    return strays if len(strays) <= _SLIP_SHARE * len(values) else None
 
 
-def _num_of_others(column: Column, values: Sequence[str], form: str) -> int:
-    """Return the number of rows whose value is among `values` and is not a time in the given form."""
-    good = parse_times([value.encode() for value in values], form, "")[2]
-    return column.count_of(list(itertools.compress(values, ~good)))
-
-
-def _forms_of_text(values: Sequence[str], is_named: bool) -> Iterator[str]:
-    """Yield the forms in which nearly all values are times, the most likely form first."""
+def _forms_of_text(values: Sequence[str], is_named: bool) -> Iterator[tuple[str, list[str]]]:
+    """Yield the forms in which nearly all values are times, the most likely form first, and the other values."""
     # The longest value has a fraction if some values have one.
     longest = max(values[:: len(values) // _FEW_TIMES + 1], key=len)
-    if re.match(r"[0-9]{4}-[0-9]", longest) and _are_times(values, ISO):
-        yield ISO
-    found = [form for form in dict.fromkeys(_forms_like(longest, is_named)) if _are_times(values, form)]
+    if re.match(r"[0-9]{4}-[0-9]", longest) and (strays := _strays(values, ISO)) is not None:
+        yield ISO, strays
+    all_strays = {form: _strays(values, form) for form in _forms_like(longest, is_named)}
+    found = [(form, strays) for form, strays in all_strays.items() if strays is not None]
     # A log has fewer distinct years than months, and fewer months than days. So 20-05-07 to 20-05-27 are taken as days
     # of May 2020.
-    yield from sorted(found, key=lambda form: _num_distinct(values, form))
+    yield from sorted(found, key=lambda form_strays: _num_distinct(values, form_strays[0])) if found[1:] else found
 
 
 def _num_distinct(values: Sequence[str], form: str) -> tuple[int, int]:
