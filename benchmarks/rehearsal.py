@@ -53,7 +53,7 @@ from benchmarks.harness.results import replace_section
 from benchmarks.harness.timing import machine, metered
 from common.files import write_whole
 from common.html.charts import Axis, Bars, bar_chart
-from common.html.page import Part, Section, render_page
+from common.html.page import PagePart, Section, render_page
 from common.text import Unit, number_text
 from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.schema import read_schema
@@ -333,10 +333,10 @@ def page(content: dict[str, Any]) -> str:
         bar_chart(title, names, [Bars("", [stage[key] for stage in stages.values()])], Axis("", UNITS[key]))
         for title, key in (("CPU time", "cpu_seconds"), ("Peak memory of all processes", "peak_bytes"))
     ]
-    table = Part("table", [(name, "text") for name in COLUMNS], [row_of(*stage) for stage in stages.items()])
+    table = PagePart("table", [(name, "text") for name in COLUMNS], [row_of(*stage) for stage in stages.items()])
     where = f"{content['machine']['processor']}, {content['machine']['cores']} cores"
     subtitle = f"{content['rows']:,} synthetic rows in Criteo's form; {where}, commit {content['machine']['commit']}"
-    return render_page("Rehearsal", subtitle, [], [Section("Stages", Part("charts", charts), table)])
+    return render_page("Rehearsal", subtitle, [], [Section("Stages", PagePart("charts", charts), table)])
 
 
 def section(content: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: Iterable[
             signal.signal(number, former)
 
 
-class Stopped(BaseException):
+class StopSignal(BaseException):
     """Raised after a stop signal.
 
     It is a BaseException, like KeyboardInterrupt, so `except Exception` does not catch it.
@@ -43,7 +43,7 @@ class Stopped(BaseException):
 def stop_by_signals(at_once: bool = False) -> Iterator[None]:
     """Inside the `with` block, record the first stop signal for `check_stop`. A second signal kills the process.
 
-    With `at_once`, raise Stopped directly when the first signal arrives.
+    With `at_once`, raise StopSignal directly when the first signal arrives.
     """
 
     def note(number: int, _: FrameType | None) -> None:
@@ -71,9 +71,9 @@ def die_quietly() -> None:
 
 
 def check_stop() -> None:
-    """Raise Stopped if a stop signal was recorded. Call it at points where the program may safely end."""
+    """Raise StopSignal if a stop signal was recorded. Call it at points where the program may safely end."""
     if _received:
-        raise Stopped(_received[0])
+        raise StopSignal(_received[0])
 
 
 @contextmanager

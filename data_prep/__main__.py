@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.signals import Stopped, die_quietly, stop_by_signals
+from common.signals import StopSignal, die_quietly, stop_by_signals
 
 # The imports below take a while, so Ctrl-C must not print a traceback during them.
 if __name__ == "__main__":
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             return STOPPED_BY_READER
         show(f"error: {message_of(error)}", file=sys.stderr)
         return 2
-    except Stopped as stop:
+    except StopSignal as stop:
         show(f"stopped by {stop.name}{command.after_stop}", file=sys.stderr)
         return stop.exit_status
 

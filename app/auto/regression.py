@@ -31,7 +31,7 @@ MAX_NEWTON_STEPS = 100
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedRegression:
     """A fitted logistic regression, the inverse penalty C that was best on valid rows, and the number of
     training rows.
     """
@@ -47,7 +47,7 @@ class Fitted:
         return logits
 
 
-def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> Fitted:
+def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> FittedRegression:
     """Fit to the training rows, and choose the penalty by log loss on the valid rows, if there are any.
 
     Raise ValueError if all training rows have the same label.
@@ -62,7 +62,7 @@ def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> Fitted:
     if not schema.splits["valid"].rows:
         return solver.fit(FIRST_C)
 
-    def valid_loss(fitted: Fitted) -> float:
+    def valid_loss(fitted: FittedRegression) -> float:
         loss = float(evaluate(fitted, folder, schema, "valid").log_loss)
         log.info("inverse penalty C %.2g: log loss %.6f on valid rows", fitted.inverse_penalty, loss)
         return loss
@@ -70,7 +70,7 @@ def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> Fitted:
     return fit_best(solver, valid_loss)
 
 
-def fit_best(solver: Solver, valid_loss: Callable[[Fitted], float]) -> Fitted:
+def fit_best(solver: Solver, valid_loss: Callable[[FittedRegression], float]) -> FittedRegression:
     """Search the penalty with the smallest loss, and return its fit."""
     first = best = solver.fit(FIRST_C)
     least = valid_loss(best)
@@ -101,14 +101,14 @@ class Solver:
         self._rows = (features, labels, weights)
         self._model = LogisticRegression(solver="newton-cg", warm_start=True, max_iter=MAX_NEWTON_STEPS)
 
-    def fit(self, inverse_penalty: float) -> Fitted:
+    def fit(self, inverse_penalty: float) -> FittedRegression:
         """Fit with the inverse penalty C."""
         model = self._model.set_params(C=inverse_penalty).fit(*self._rows)
         weights = model.coef_[0].astype(np.float64)
-        return Fitted(weights, float(model.intercept_[0]), inverse_penalty, len(self._rows[1]))
+        return FittedRegression(weights, float(model.intercept_[0]), inverse_penalty, len(self._rows[1]))
 
 
-def evaluate(fitted: Fitted, folder: Path, schema: Schema, split: str) -> Metrics:
+def evaluate(fitted: FittedRegression, folder: Path, schema: Schema, split: str) -> Metrics:
     """Return the metrics of all rows of a split, reading one block at a time."""
     stream = MetricStream()
     for rows in read_blocks(folder, schema, split):

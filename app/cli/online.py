@@ -10,7 +10,7 @@ from typing import Any
 
 from app.online.candidate import MOST_WORSE
 from app.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
-from app.online.log_parts import Bounds
+from app.online.log_parts import GuardBounds
 from app.online.online_options import ADMISSION_MIB, KEPT, OnlineOptions
 from app.online.online_start import plan_online
 from app.online.state import release, status_of
@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one RUN was trained on)")
     for bound, help_text in BOUNDS.items():
         text = f"hold a part aside if {help_text} (%(default)g)"
-        parser.add_argument(f"--most-{bound}", type=float, default=getattr(Bounds, bound), metavar="X", help=text)
+        parser.add_argument(f"--most-{bound}", type=float, default=getattr(GuardBounds, bound), metavar="X", help=text)
     parser.add_argument(
         "--label-delay",
         dest="delay_seconds",
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
     same = ("source", "serve", "once", "frozen", "delay_seconds", "most_worse", "keep", "admission_mib")
     options = OnlineOptions(
         **{name: getattr(arguments, name) for name in same},
-        bounds=Bounds(**{bound: getattr(arguments, f"most_{bound}") for bound in BOUNDS}),
+        bounds=GuardBounds(**{bound: getattr(arguments, f"most_{bound}") for bound in BOUNDS}),
         expiry=ExpiryOptions(after, ages_in, arguments.most_ids),
     )
     launch = plan_online(work, arguments.run, arguments.dataset, options, arguments.settings)

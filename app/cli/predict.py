@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.signals import Stopped, die_quietly, stop_by_signals
+from common.signals import StopSignal, die_quietly, stop_by_signals
 
 # Do this before the imports, which take a moment, so that Ctrl-C prints no traceback of an import.
 if __name__ == "__main__":
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
                 arguments.overwrite,
                 arguments.restart,
             )
-    except Stopped as stopped:
+    except StopSignal as stopped:
         advice = "" if STDIN in (arguments.output, *arguments.inputs) else "; the same command resumes"
         log.error("stopped by %s%s", stopped.name, advice)
         return stopped.exit_status
@@ -129,7 +129,7 @@ def main(add: Callable[[argparse.ArgumentParser], None], module: str, words: lis
             status = int(arguments.command(arguments))
             sys.stdout.flush()
         return status
-    except Stopped as stopped:
+    except StopSignal as stopped:
         log.error("stopped by %s", stopped.name)
         return stopped.exit_status
     except (ValueError, TypeError, OSError, MemoryError) as error:

@@ -74,7 +74,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class GuardBounds:
     """Bounds of the guard. A part beyond one of them is held aside."""
 
     rejected: float = 0.0  # Share of bad lines in a part. An online run takes prepare.max_reject_fraction.
@@ -134,7 +134,7 @@ class Ledger:
         return None
 
 
-class Source:
+class PartSource:
     """The parts in a folder.
 
     `held` maps the name of each part that was held aside to the reason. A part stays there until its file changes. The
@@ -312,7 +312,7 @@ def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
 
 
 def why_suspicious(
-    part: Part, ledger: Ledger, click_rate: float, bounds: Bounds, columns: Sequence[str] = ()
+    part: Part, ledger: Ledger, click_rate: float, bounds: GuardBounds, columns: Sequence[str] = ()
 ) -> str | None:
     """Return why a part should not be trained on, or None if it is similar to the last parts.
 
@@ -349,7 +349,7 @@ def why_suspicious(
     return None
 
 
-def why_miscalibrated(part: Part, ledger: Ledger, bounds: Bounds) -> str | None:
+def why_miscalibrated(part: Part, ledger: Ledger, bounds: GuardBounds) -> str | None:
     """Return a reason if the model's expectation differs too much from a part's labels, otherwise None.
 
     A model that was not published is no evidence against a part.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app.online.candidate import MOST_WORSE
 from app.online.expiry import ExpiryOptions
-from app.online.log_parts import Bounds
+from app.online.log_parts import GuardBounds
 
 KEPT, ADMISSION_MIB = 14, 64  # Defaults of the options `keep` and `admission_mib`.
 
@@ -18,7 +18,7 @@ class OnlineOptions:
 
     source: str
     serve: Path
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: GuardBounds = field(default_factory=GuardBounds)
     once: bool = False
     # Bundle whose scores are measured for comparison.
     frozen: Path | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.html.charts import Axis, Chart, Series, Size, line_chart
-from common.html.page import Part, Section, render_page
+from common.html.page import PagePart, Section, render_page
 from common.text import Unit, number_text
 
 Line = Mapping[str, Any]  # The measurements of one part.
@@ -32,12 +32,12 @@ COLUMNS = {  # Title of each column in the page's table of log parts, and how it
 def online_page(name: str, lines: Sequence[Line], status: Mapping[str, Any]) -> str:
     """Return the page as HTML. `status` contains `held`, `waiting` and `withheld` of status.json."""
     warnings = (
-        [Part("warning", f"The newest model is not published: {status['withheld']}")] if status["withheld"] else []
+        [PagePart("warning", f"The newest model is not published: {status['withheld']}")] if status["withheld"] else []
     )
-    warnings += [Part("warning", f"Waiting for the labels of {status['waiting']}")] if status["waiting"] else []
+    warnings += [PagePart("warning", f"Waiting for the labels of {status['waiting']}")] if status["waiting"] else []
     sections = [_aside(status["held"]), _quality(lines), _vocabulary(lines), _lag(lines), _drift(lines), _parts(lines)]
     subtitle = f"Its last {len(lines):,} parts" if lines else "No part was trained on yet"
-    top = [Part("tiles", _figures(lines, status)), *warnings]
+    top = [PagePart("tiles", _figures(lines, status)), *warnings]
     return render_page(f"Online run {name}", subtitle, top, [section for section in sections if section is not None])
 
 
@@ -58,7 +58,7 @@ def _figures(lines: Sequence[Line], status: Mapping[str, Any]) -> list[tuple[str
 def _aside(reasons: Mapping[str, str]) -> Section | None:
     if not reasons:
         return None
-    table = Part("table", [("part", "text"), ("why", "text")], list(reasons.items()))
+    table = PagePart("table", [("part", "text"), ("why", "text")], list(reasons.items()))
     note = "Look at the part. One that is right is trained on after: python -m app online release PART --work DIR"
     return Section("Parts held aside", table, note=note)
 
@@ -109,7 +109,7 @@ def _parts(lines: Sequence[Line]) -> Section | None:
     last = lines[: -IN_TABLE - 1 : -1]
     keys = [key for key in COLUMNS if any(line.get(key) is not None for line in last)]
     rows = [[_cell(line.get(key), COLUMNS[key][1]) for key in keys] for line in last]
-    return Section("The last parts", Part("table", [COLUMNS[key] for key in keys], rows)) if last else None
+    return Section("The last parts", PagePart("table", [COLUMNS[key] for key in keys], rows)) if last else None
 
 
 def _cell(value: Any, kind: str) -> Any:
@@ -118,7 +118,7 @@ def _cell(value: Any, kind: str) -> Any:
 
 def _section(title: str, charts: Sequence[Chart | None], note: str) -> Section | None:
     present = [chart for chart in charts if chart is not None]
-    return Section(title, Part("charts", present), note=note) if present else None
+    return Section(title, PagePart("charts", present), note=note) if present else None
 
 
 def _chart(

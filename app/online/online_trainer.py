@@ -21,7 +21,7 @@ from app.evaluation.metrics import MetricStream, defined
 from app.evaluation.results import Measurement, interval_ends
 from app.online.candidate import LAST_PARTS, Samples, scores_shift, served_logits, why_worse
 from app.online.expiry import IN_SECONDS, Expiry
-from app.online.log_parts import Ledger, Part, Source, read_part, why_miscalibrated, why_suspicious, why_useless
+from app.online.log_parts import Ledger, Part, PartSource, read_part, why_miscalibrated, why_suspicious, why_useless
 from app.online.online_options import OnlineOptions
 from app.online.progress import Progress
 from app.online.publish import Publisher
@@ -82,7 +82,7 @@ class OnlineTrainer(Trainer):
         schema = open_to_grow(prepared if is_own else context.dataset, prepared, moment)
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
         self.checkpoints.full_every = FULL_EVERY
-        self.options, self.source = options, Source(options.source, self.run.path / RELEASED, options.delay_seconds)
+        self.options, self.source = options, PartSource(options.source, self.run.path / RELEASED, options.delay_seconds)
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else self._ledger_of_source()
         self.expiry = self._open_expiry()
         self.vocabulary = GrowingVocabulary(prepared, options.admission_mib << 20)

@@ -1,6 +1,6 @@
 """Write TensorBoard event files that hold scalars. Each launch writes its own file.
 
-Events and checksums come from tensorboardX, but the file is a `LogFile`: the writer of tensorboardX hands events to a
+Events and checksums come from tensorboardX, but the file is a `RunLog`: the writer of tensorboardX hands events to a
 thread, so a kill would lose the latest events, and a full disk would end the thread.
 """
 
@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from app.run.logs import LogFile
+from app.run.logs import RunLog
 
 
-class EventFile(LogFile):
+class EventFile(RunLog):
     """The event file of one launch.
 
     `purge_step` is the first step that this launch takes. TensorBoard ignores points of this and later steps in older

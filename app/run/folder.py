@@ -24,7 +24,7 @@ from app.evaluation.results import write_evaluation
 from app.run.decision import ASKED, STATE_FILE, Plan, asked_otherwise, checkpoint_folder
 from app.run.event_file import EventFile
 from app.run.identity import identity
-from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, LogFile
+from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, RunLog
 from app.run.older import FORMAT_VERSION, read_config
 from common import settings, yaml_settings
 from common.files import message_of, write_whole
@@ -47,7 +47,7 @@ class RunFolder:
         self._state: dict[str, Any] = {}  # Content of run.json.
         self.log_path = path / f"test_deep{rank}.log"
         self.loss_path, self.eval_path, self.metrics_path = path / LOSS_LOG, path / EVAL_LOG, path / METRICS
-        self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
+        self._losses, self._evals, self._metrics = map(RunLog, (self.loss_path, self.eval_path, self.metrics_path))
         first_step = plan.checkpoint.manifest.step + 1 if plan.checkpoint else 0
         self._events = EventFile(path / TENSORBOARD, purge_step=first_step)
         # Steps whose checkpoint could not be written. Saving the last step is tried twice, so this is a set.

@@ -42,7 +42,7 @@ def forget_after(run_path: Path, manifest: Manifest) -> None:
 log = logging.getLogger(__name__)
 
 
-class LogFile:
+class RunLog:
     """A file that lines are appended to.
 
     Lines that cannot be written, for example because the disk is full, are kept in memory and written before the next

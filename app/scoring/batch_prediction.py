@@ -140,7 +140,7 @@ def predict(
         }
         _begin_or_resume(folder, identity, restart)
         score = ChunkScorer(str(bundle.absolute()), predictor.manifest.id, tuple(log.log_format.columns), tuple(keep))
-        with _Writer(folder / RESULT, output, keep, len(log.files) > 1, log.has_labels) as writer:
+        with _ScoreWriter(folder / RESULT, output, keep, len(log.files) > 1, log.has_labels) as writer:
             log.run(score, writer.add, "score", folder / WORK, executor, num_workers, chunk_bytes)
         if output != STDIN:
             finished.touch()
@@ -218,7 +218,7 @@ def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> N
 
 
 def _spool(folder: Path) -> str:
-    """Copy standard input to a file in the work folder, because workers read a log in pieces. Raise Stopped after a
+    """Copy standard input to a file in the work folder, because workers read a log in pieces. Raise StopSignal after a
     signal.
     """
     stream: Any = sys.stdin.buffer
@@ -269,7 +269,7 @@ def _unknown_values(predictor: Predictor, counts: Any, num_rows: int) -> dict[st
     }
 
 
-class _Writer:
+class _ScoreWriter:
     """Writes the scored chunks in the order of the log, and counts rows and metrics."""
 
     def __init__(self, path: Path, output: str, keep: Sequence[str], has_files: bool, labelled: bool) -> None:
@@ -283,7 +283,7 @@ class _Writer:
         open_writer: Callable[..., Any] = pq.ParquetWriter if output.endswith(".parquet") else pa_csv.CSVWriter
         self._writer = open_writer(sys.stdout.buffer if output == STDIN else path, self._schema)
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> _ScoreWriter:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -37,7 +37,7 @@ TOLERANCE = "tolerance"  # Column of golden.parquet.
 
 
 @dataclass(frozen=True)
-class Manifest:
+class BundleManifest:
     """Content of manifest.json."""
 
     # Settings of the run that describe the model: hidden_widths, activation and others.
@@ -64,7 +64,7 @@ class Manifest:
         return self.folded or self.id
 
 
-ChainEntry = tuple[Path, Manifest]  # A bundle's folder and manifest, as a link of a chain.
+ChainEntry = tuple[Path, BundleManifest]  # A bundle's folder and manifest, as a link of a chain.
 Chain = tuple[ChainEntry, ...]  # A whole bundle, followed by its deltas, oldest first.
 
 
@@ -77,7 +77,7 @@ def bundles_in(folder: Path) -> list[Path]:
     return [path for path in paths if not path.name.startswith(".") and path.suffix not in (".partial", ".replaced")]
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> BundleManifest:
     """Read the manifest of a bundle.
 
     Raise FileNotFoundError if there is none, ValueError if it is damaged or has another format version.
@@ -102,7 +102,7 @@ def read_manifest(folder: Path) -> Manifest:
     advice = f"score with {folder}/code, the bundle's own, or export again"
     check_format_version(path, version, BFLOAT16_VERSION, advice, FORMAT_VERSION)
     try:
-        manifest = record_of(content, Manifest)
+        manifest = record_of(content, BundleManifest)
         if manifest.parent is not None and not {"id", "name"} <= manifest.parent.keys():
             raise ValueError("key 'parent' lacks 'id' or 'name'")
         if (type(manifest.checkpoint.get("id")), type(manifest.checkpoint.get("step"))) != (str, int):
@@ -136,7 +136,7 @@ def read_chain(folder: Path) -> Chain:
     return (*before, (folder, manifest))
 
 
-def read_manifests(folder: Path) -> dict[Path, Manifest]:
+def read_manifests(folder: Path) -> dict[Path, BundleManifest]:
     """Return the manifests of the bundles in `folder`. Bundles whose manifest cannot be read are left out."""
     manifests = {}
     for path in bundles_in(folder):
@@ -150,7 +150,7 @@ def short(version: str) -> str:
     return version.rpartition(":")[2]
 
 
-def chains(manifests: Mapping[Path, Manifest]) -> dict[str, Chain]:
+def chains(manifests: Mapping[Path, BundleManifest]) -> dict[str, Chain]:
     """Return the chain of each version (in its short form) whose bundles are all in `manifests`.
 
     A whole bundle is preferred to a chain of deltas. If two folders hold copies of a version, the first name counts.
@@ -174,7 +174,7 @@ def rank(chain: Chain) -> tuple[int, int, int, str]:
     return newest.whole_serial, newest.generation, newest.serial, newest.version
 
 
-def check_parent(folder: Path, manifest: Manifest, parent: Manifest) -> None:
+def check_parent(folder: Path, manifest: BundleManifest, parent: BundleManifest) -> None:
     """Raise ValueError if the bundle in `folder` is not a delta of `parent`."""
     if manifest.parent is None:
         raise ValueError(f"{folder} is a whole bundle and no delta; open it by itself")
@@ -186,7 +186,7 @@ def check_parent(folder: Path, manifest: Manifest, parent: Manifest) -> None:
         )
 
 
-def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
+def check_files(folder: Path, manifest: BundleManifest, every_byte: bool) -> None:
     """Raise ValueError, naming the file, if a file is missing or differs from the manifest.
 
     Every file is read except the tables, of which only the size is compared. With `every_byte`, the tables are read,

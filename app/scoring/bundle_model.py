@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from app.scoring.bundle_folder import GOLDEN, TOLERANCE, ChainEntry, opening, reexport_advice
 from app.scoring.bundle_tables import BundleTables, BundleTablesSpec, lookup
-from app.scoring.onnx_tower import MANY, TOWER, Tower
+from app.scoring.onnx_tower import MANY, TOWER, OnnxTower
 from app.tables.fields import TableField, columns_of, pool, position_weights, sum_in_order, sum_over_positions
 from common.files import parse_json
 from data_prep.encoding.encoder import Chunk, Examples, ParsedRows, open_lookup
@@ -84,7 +84,7 @@ class BundleModel:
                 for part, whole in ((used, positions), (of_deep, used), (of_wide, used))
             )
             self._has_lists, self._has_deep = len(used) > len(self._used_fields), bool(of_deep)
-            self._tower = Tower(folder / TOWER, num_threads)
+            self._tower = OnnxTower(folder / TOWER, num_threads)
 
     @property
     def log_format(self) -> LogFormat:

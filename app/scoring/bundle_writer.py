@@ -23,7 +23,7 @@ from app.scoring.bundle_folder import (
     FORMAT,
     FORMAT_VERSION,
     MANIFEST,
-    Manifest,
+    BundleManifest,
     check_files,
     checksum_of,
     read_chain,
@@ -120,7 +120,7 @@ def _check_output(output: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{output} is there; replace it with --overwrite or give another output")
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: BundleManifest) -> None:
     """Add the size and checksum of every file in `folder` to the manifest, and write it."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {
@@ -132,7 +132,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_whole(folder / MANIFEST, json.dumps({**content, "checksum": checksum_of(content)}, indent=1) + "\n")
 
 
-def numbered(manifest: Manifest, beside: Path) -> Manifest:
+def numbered(manifest: BundleManifest, beside: Path) -> BundleManifest:
     """Return a new bundle's manifest with a serial number above those of the bundles in the folder `beside`.
 
     The number is the time in milliseconds, so that bundles exported on different machines can be ordered as well. It is
@@ -235,7 +235,7 @@ def chain_stored(chain: Sequence[BundleTables]) -> ReadStored:
     return read
 
 
-def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Manifest:
+def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> BundleManifest:
     """Write a whole bundle that scores like `delta` together with the bundles that it needs. Return its manifest.
 
     Rows are copied in their stored form, one piece at a time. Raise ValueError if a file is damaged.

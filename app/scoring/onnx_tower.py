@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 TOWER = "tower.onnx"
-# The bits of a matrix product may depend on its number of rows, so only these numbers are used. `Tower` checks which of
-# them give the same bits as MANY.
+# The bits of a matrix product may depend on its number of rows, so only these numbers are used. `OnnxTower` checks
+# which of them give the same bits as MANY.
 ONE, FEW, MANY = 1, 8, 256
 # Maximum number of rows for which runs of this size are faster than one run of the next size.
 MOST_ROWS = {ONE: 2, FEW: 96}
 
 
-class Tower:
+class OnnxTower:
     """tower.onnx in onnxruntime, for any number of rows. A row's logit does not depend on the other rows."""
 
     def __init__(self, path: Path, num_threads: int) -> None:

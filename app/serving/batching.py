@@ -65,7 +65,7 @@ class Work:
 
 
 @dataclass
-class Batch:
+class ScoredBatch:
     """Requests that were scored together."""
 
     answers: list[tuple[Work, Result]]
@@ -206,23 +206,23 @@ class _Queue:
         scored = asyncio.get_running_loop().run_in_executor(self._thread, score_batch, self._waiting, self.limits)
         scored.add_done_callback(self._scored)
 
-    def _scored(self, batch: asyncio.Future[Batch]) -> None:
+    def _scored(self, batch: asyncio.Future[ScoredBatch]) -> None:
         self._is_scoring = False
         self._finish(batch.result(), batch.result().milliseconds)
 
-    def _finish(self, batch: Batch, thread_ms: float) -> None:
+    def _finish(self, batch: ScoredBatch, thread_ms: float) -> None:
         """Send the answers of a batch. Afterwards, record the pace and schedule the next batch."""
         for work, result in batch.answers:
             _answer(work, result)
         asyncio.get_running_loop().call_soon(self._note_batch, batch, thread_ms)
 
-    def _note_batch(self, batch: Batch, thread_ms: float) -> None:
+    def _note_batch(self, batch: ScoredBatch, thread_ms: float) -> None:
         self._note_pace(batch, thread_ms)
         self._plan()
         for each in batch.scored:
             self._observe(*each)
 
-    def _note_pace(self, batch: Batch, thread_ms: float) -> None:
+    def _note_pace(self, batch: ScoredBatch, thread_ms: float) -> None:
         """Record the time per request, including the work of the event loop since the last batch.
 
         For small batches only the time of scoring counts, because the loop may have done anything in between.
@@ -253,7 +253,7 @@ def pace_of(batches: Collection[tuple[float, int]]) -> float:
     return sum(value * count for value, count in kept) / sum(count for _, count in kept)
 
 
-def score_batch(queue: deque[Work], limits: Limits) -> Batch:
+def score_batch(queue: deque[Work], limits: Limits) -> ScoredBatch:
     """Take requests from a queue until there are `max_batch` rows, and score them. One thread at a time may
     call this.
     """
@@ -280,7 +280,7 @@ def score_batch(queue: deque[Work], limits: Limits) -> Batch:
         results, scored = score_together(works[0].predictor, chunks)
         answers += zip(works, results, strict=True)
         seen += scored
-    return Batch(answers, seen, stopwatch.milliseconds())
+    return ScoredBatch(answers, seen, stopwatch.milliseconds())
 
 
 class _Stopwatch:

@@ -23,8 +23,8 @@ import numpy as np
 
 from app.scoring.bundle_folder import (
     MANIFEST,
+    BundleManifest,
     Chain,
-    Manifest,
     bundles_in,
     chains,
     check_files,
@@ -67,7 +67,7 @@ class _BundleState:
 
     stamp: tuple[int, ...]  # Times, inode and size of the manifest file, to detect a change.
     since: float  # Time when the bundle was first seen or refused.
-    manifest: Manifest | None = None
+    manifest: BundleManifest | None = None
     is_newer: bool = False  # True if the bundle is newer than the current model, or pinned in its place.
     reason: str = ""  # Reason why the bundle is refused.
     pause: float = 0.0

@@ -160,7 +160,7 @@ def update_name(spec: TablesSpec, table: str) -> str:
 
 
 @dataclass(frozen=True)
-class Lists:
+class ListPositions:
     """The n values of a batch whose fields may be lists, in row order. Unused positions of lists are left out."""
 
     first: np.ndarray  # int32 [B * C + 1]: field f of the flattened batch has the values first[f] … first[f + 1] - 1.
@@ -178,7 +178,7 @@ class UniqueIds:
     shape: tuple[int, int]  # B, C
     values: np.ndarray  # [U] the distinct ids
     inverse: np.ndarray  # [B * C], or [n] with `lists`: for each position or value, the index of its id in `values`.
-    lists: Lists | None = field(default=None, kw_only=True)
+    lists: ListPositions | None = field(default=None, kw_only=True)
 
     def of(self, table: str) -> UniqueIds:
         """Return the ids that a table looks up.

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.tables.checks import check_ids
 from app.tables.fields import NO_ROW, TableField, field_of_position, position_weights
-from app.tables.interface import Lists, TablesSpec, UniqueIds
+from app.tables.interface import ListPositions, TablesSpec, UniqueIds
 
 
 def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
@@ -23,13 +23,13 @@ def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
     return UniqueIds((len(ids), len(spec.fields)), values.astype(np.int64), inverse.reshape(-1), lists=lists)
 
 
-def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> Lists:
+def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> ListPositions:
     """Return the values among `ids` [B, P] with the field and the weight of each."""
     row, position = np.nonzero(ids != NO_ROW)
     places = (row * len(fields) + field_of_position(fields)[position]).astype(np.int32)
     counts = np.bincount(places, minlength=len(ids) * len(fields))
     first = np.append(0, np.cumsum(counts)).astype(np.int32)
-    return Lists(first, places, position_weights(ids, fields)[row, position])
+    return ListPositions(first, places, position_weights(ids, fields)[row, position])
 
 
 def expand(unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

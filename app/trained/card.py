@@ -10,7 +10,7 @@ from typing import Any
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED, Metrics
-from app.scoring.bundle_folder import GOLDEN, Manifest
+from app.scoring.bundle_folder import GOLDEN, BundleManifest
 from app.trained.bundle_code import CODE, CODE_PACKAGE
 from app.trained.write_bundle import PACKAGES
 from common import settings
@@ -34,7 +34,7 @@ class Evaluated:
 
 
 def texts(
-    manifest: Manifest, config: Config, schema: Schema, evaluated: Evaluated | None, sizes: Mapping[str, int]
+    manifest: BundleManifest, config: Config, schema: Schema, evaluated: Evaluated | None, sizes: Mapping[str, int]
 ) -> dict[str, str]:
     """Return the bundle's text files by name.
 
@@ -59,7 +59,7 @@ def texts(
 
 
 def _card(
-    manifest: Manifest, config: Config, schema: Schema, evaluated: Evaluated | None, sizes: Mapping[str, int]
+    manifest: BundleManifest, config: Config, schema: Schema, evaluated: Evaluated | None, sizes: Mapping[str, int]
 ) -> str:
     rows, checkpoint = manifest.rows, manifest.checkpoint
     options = schema.options
@@ -112,7 +112,7 @@ def _card(
     return "\n".join(lines) + "\n"
 
 
-def _calibration_of(manifest: Manifest) -> str:
+def _calibration_of(manifest: BundleManifest) -> str:
     if "calibration" not in manifest.model:
         return (
             "Scores are not calibrated after training: see the calibration above before they are used as probabilities."

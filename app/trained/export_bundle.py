@@ -11,7 +11,7 @@ from app.checkpoint.write import ModelState
 from app.config import device
 from app.evaluation.calibration import Calibration
 from app.evaluation.measure import Scorer, check_split
-from app.scoring.bundle_folder import Manifest
+from app.scoring.bundle_folder import BundleManifest
 from app.scoring.bundle_tables import TABLES, RowType
 from app.scoring.bundle_writer import new_bundle
 from app.scoring.predictor import Predictor
@@ -111,7 +111,7 @@ def write_compared(
 
 
 def finish_bundle(
-    folder: Path, beside: Path, trained: Trained, manifest: Manifest, evaluated: card.Evaluated | None = None
+    folder: Path, beside: Path, trained: Trained, manifest: BundleManifest, evaluated: card.Evaluated | None = None
 ) -> None:
     """Write the text files and the manifest of a bundle. See `write_bundle.finish`."""
     row_bytes = 4 * (trained.config.model.embedding_dim + 1)

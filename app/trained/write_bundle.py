@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
-from app.scoring.bundle_folder import GOLDEN, TOLERANCE, Manifest
+from app.scoring.bundle_folder import GOLDEN, TOLERANCE, BundleManifest
 from app.scoring.bundle_model import golden_rows
 from app.scoring.bundle_tables import INDEX, BundleTables, BundleTablesSpec, RowType, are_among, lookup
 from app.scoring.bundle_writer import (
@@ -188,8 +188,8 @@ def _manifest_of(
     spec: BundleTablesSpec,
     vocabulary: dict[str, Any],
     parent: Predictor | None,
-) -> Manifest:
-    manifest = Manifest(
+) -> BundleManifest:
+    manifest = BundleManifest(
         model=_model_content(model, schema),
         rows=spec.as_json(),
         vocabulary=vocabulary,
@@ -309,7 +309,7 @@ def _write_golden(predictor: Predictor, table: pa.Table, dense: Mapping[str, np.
     pq.write_table(table, predictor.folder / GOLDEN)
 
 
-def finish(folder: Path, manifest: Manifest, texts: Mapping[str, str], beside: Path) -> None:
+def finish(folder: Path, manifest: BundleManifest, texts: Mapping[str, str], beside: Path) -> None:
     """Write the text files and then the manifest, whose serial number is above those of the bundles in `beside`."""
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -18,7 +18,7 @@ import numpy as np
 from app.__main__ import main as app
 from app.online import online_trainer
 from app.online.candidate import Samples
-from app.online.log_parts import Source
+from app.online.log_parts import PartSource
 from app.online.online_trainer import OnlineTrainer
 from app.online.progress import Progress
 from app.online.publish import Publisher
@@ -28,7 +28,7 @@ from data_prep.statistics.sketch import ValueSketch
 
 WHOLE = "rest"  # what is left of a part
 PIECES: dict[str, list[tuple[Any, str]]] = {
-    "find, checksum": [(Source, "next_part")],
+    "find, checksum": [(PartSource, "next_part")],
     "read, parse": [(online_trainer, "read_part")],
     "encode": [(RowEncoder, "encode_rows")],
     "guard": [(GrowingVocabulary, "shares"), (online_trainer, "why_suspicious"), (Samples, "shift")],

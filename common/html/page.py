@@ -1,6 +1,6 @@
 """Render a page of charts and tables as one HTML file that loads nothing from outside, with Jinja2 and Bokeh's script.
 
-render_page("Run 1", "finished", [Part("warning", "slow")], [Section("Learning", Part("charts", charts))])
+render_page("Run 1", "finished", [PagePart("warning", "slow")], [Section("Learning", PagePart("charts", charts))])
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-class Part:
+class PagePart:
     """A part of a section, or of the top of a page.
 
     It is a macro of parts.html with its arguments, which are escaped.
@@ -35,11 +35,11 @@ class Section:
     `note` is text that the reader needs before the section.
     """
 
-    def __init__(self, title: str, *parts: Part, note: str = "") -> None:
+    def __init__(self, title: str, *parts: PagePart, note: str = "") -> None:
         self.title, self.parts, self.note = title, parts, note
 
 
-def render_page(title: str, subtitle: str, top: Sequence[Part], sections: Sequence[Section]) -> str:
+def render_page(title: str, subtitle: str, top: Sequence[PagePart], sections: Sequence[Section]) -> str:
     """Return the HTML of a page. The parts in `top` come before the sections."""
     # Bokeh's scripts are read from its package's files, because importing Bokeh takes half a second.
     package = importlib.util.find_spec("bokeh")

@@ -134,7 +134,9 @@ def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tupl
         known = _MISSING_WORDS.intersection(column.values)
         texts: list[str] = []
         if column.numbers is None:
-            strange = (value for value in column.values if value and value not in known and not DECIMAL.fullmatch(value))
+            strange = (
+                value for value in column.values if value and value not in known and not DECIMAL.fullmatch(value)
+            )
             texts = list(itertools.islice(strange, _FEW_WORDS + 1))
         is_numeric = len(texts) <= _FEW_WORDS and len(column.values) - len(known) - len(texts) >= _MANY_NUMBERS
         if is_numeric and 2 * column.count_of(texts) < column.num_present:

@@ -47,7 +47,7 @@ _MIN_TEST_ROWS = 50
 
 
 @dataclass(frozen=True)
-class Column:
+class DataColumn:
     """A field in the sampled rows.
 
     `known_missing` and `known_range` are the figures of Criteo's whole log, or None if the log has other columns.
@@ -155,7 +155,7 @@ def _print_size(samples: Sequence[FileSample], num_lines: int, num_rows: int, lo
 
 def cross_columns(
     rows: Sequence[ParsedRows], log_format: LogFormat, categorical: Sequence[CategoricalColumn]
-) -> list[Column]:
+) -> list[DataColumn]:
     """Return the crosses of parsed rows as columns.
 
     For a cross with a list, each value of a list counts as a row, and an empty list counts as a missing cell.
@@ -167,7 +167,7 @@ def cross_columns(
             if column.cross:
                 values = texts.values if isinstance(texts, Lists) else texts.take(present)
                 by_name[column.name] += [*values.tolist(), *[b""] * int((~present).sum())]
-    return [Column(name, _codes(texts), None) for name, texts in by_name.items()]
+    return [DataColumn(name, _codes(texts), None) for name, texts in by_name.items()]
 
 
 def _codes(texts: Iterable[bytes]) -> NDArray[np.int64]:
@@ -176,7 +176,7 @@ def _codes(texts: Iterable[bytes]) -> NDArray[np.int64]:
     return np.array([code_of.setdefault(text, len(code_of)) for text in texts], np.int64)
 
 
-def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str, Any] | None) -> Iterator[Column]:
+def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str, Any] | None) -> Iterator[DataColumn]:
     """Yield the fields of parsed rows as columns. `facts` are the figures of Criteo's log, if it has these fields."""
 
     for kind, names in (("integer", log_format.numeric_fields), ("categorical", log_format.value_fields)):
@@ -186,15 +186,15 @@ def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str,
             known = facts[kind] if facts else None
             missing = known["missing_percent"][index] / 100 if known else None
             if kind == "categorical":
-                yield Column(name, codes, None, missing)
+                yield DataColumn(name, codes, None, missing)
             else:
                 known_range = (known["min"][index], known["max"][index]) if known else None
-                yield Column(name, codes, values[present], missing, known_range, name in log_format.time_fields)
+                yield DataColumn(name, codes, values[present], missing, known_range, name in log_format.time_fields)
     for name in log_format.text_fields:
-        yield Column(name, _codes(text for part in rows for text in part.columns[name].values.tolist()), None)
+        yield DataColumn(name, _codes(text for part in rows for text in part.columns[name].values.tolist()), None)
 
 
-def _print_columns(columns: Sequence[Column], is_criteo: bool) -> None:
+def _print_columns(columns: Sequence[DataColumn], is_criteo: bool) -> None:
     known = ["missing in Criteo's log"] * is_criteo
     print_table(
         "Columns of the good rows",
@@ -225,7 +225,7 @@ def _check_labels(labels: NDArray[np.bool_], facts: dict[str, Any] | None, findi
         findings.odd.append(f"the click rate is {rate:.1%}, in Criteo's log {expected:.1%}: is it another log?")
 
 
-def _check_columns(columns: Sequence[Column], num_rows: int, findings: Findings) -> None:
+def _check_columns(columns: Sequence[DataColumn], num_rows: int, findings: Findings) -> None:
     """Add findings about columns that are empty, constant, unique, or unlike those of Criteo's log.
 
     Each kind of finding is one line for all columns, because the first days of a log may lack half of them.
@@ -257,7 +257,7 @@ def _check_columns(columns: Sequence[Column], num_rows: int, findings: Findings)
         findings.odd.append(shortened(beyond, _NAMES, between="; "))
 
 
-def _differs(column: Column, num_rows: int) -> bool:
+def _differs(column: DataColumn, num_rows: int) -> bool:
     """Return True if the fraction of missing cells clearly differs from that in Criteo's log.
 
     It must differ by more than 0.1, since days differ among themselves, and by more than 5 standard deviations.
@@ -268,7 +268,7 @@ def _differs(column: Column, num_rows: int) -> bool:
     return abs(column.missing - expected) > max(0.1, 5 * math.sqrt(max(expected * (1 - expected), 1e-4) / num_rows))
 
 
-def _check_leaks(columns: Iterable[Column], labels: NDArray[np.bool_], findings: Findings) -> None:
+def _check_leaks(columns: Iterable[DataColumn], labels: NDArray[np.bool_], findings: Findings) -> None:
     """Add a finding for each column that predicts the label by itself."""
     for name, auc in leaking_columns(columns, labels):
         findings.odd.append(
@@ -277,7 +277,7 @@ def _check_leaks(columns: Iterable[Column], labels: NDArray[np.bool_], findings:
         )
 
 
-def leaking_columns(columns: Iterable[Column], labels: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
+def leaking_columns(columns: Iterable[DataColumn], labels: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
     """Yield the name and the AUC of each column that predicts the labels [n] by itself.
 
     With too few clicks or other rows, nothing is yielded.

@@ -19,8 +19,7 @@ from data_prep.checks.encodings import to_utf8
 from data_prep.checks.first_rows import Column, FirstRows, read_first_rows
 from data_prep.checks.guess_kind import Guess, Labels, guess, missing_words
 from data_prep.checks.label import NO_LABEL, Label, chosen_label, find_label, is_another_label
-from data_prep.checks.pre_check import Column as LeakColumn
-from data_prep.checks.pre_check import leaking_columns
+from data_prep.checks.pre_check import DataColumn, leaking_columns
 from data_prep.kernels.native import choose_kernels
 from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import KINDS
@@ -241,10 +240,10 @@ def _value_in_clicks_alone(column: Column, clicks: np.ndarray, good: np.ndarray)
     return column.values[known[0]] if len(known) else ""
 
 
-def _as_leak_column(column: Column, good: np.ndarray) -> LeakColumn:
+def _as_leak_column(column: Column, good: np.ndarray) -> DataColumn:
     """Convert the rows of a column with a valid label to a column for `leaking_columns`."""
     if column.numbers is None:
-        return LeakColumn(column.name, column.codes[good] + 1, None)
+        return DataColumn(column.name, column.codes[good] + 1, None)
     ranks = np.unique(column.numbers, return_inverse=True)[1] + 1
     codes = np.array([*ranks, 0])[column.codes[good]]
-    return LeakColumn(column.name, codes, column.numbers)
+    return DataColumn(column.name, codes, column.numbers)

@@ -193,7 +193,7 @@ def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[
     """Yield `items`, which a thread reads so that up to `num_ahead` of them wait to be used.
 
     An error raised by `items` is raised at its position. Closing this generator also closes `items`, in the thread,
-    which then ends. Raise Stopped after a stop signal.
+    which then ends. Raise StopSignal after a stop signal.
     """
     # None, or an error, marks the end.
     ready: queue.SimpleQueue[tuple[Item] | BaseException | None] = queue.SimpleQueue()

@@ -34,15 +34,15 @@ def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: N
 
 # A number's bin is given by the upper bits of its float64: sign, exponent, and three bits of the mantissa. There are
 # eight bins between two powers of 2, and each integer up to 16 has a bin of its own.
-class Bins(NamedTuple):
+class NumberBins(NamedTuple):
     """The layout of a histogram of numbers with logarithmic bins."""
 
     smallest: int  # Numbers of magnitude below 2**smallest are in the bin of 0.
     zero: int  # Index of the bin of 0.
 
 
-INTEGER_BINS = Bins(0, 8 * 63 + 1)  # Bins up to the magnitude 2**63.
-FLOAT_BINS = Bins(-64, 8 * (64 + 128))  # Bins below the magnitude 2**128, the end of float32's range.
+INTEGER_BINS = NumberBins(0, 8 * 63 + 1)  # Bins up to the magnitude 2**63.
+FLOAT_BINS = NumberBins(-64, 8 * (64 + 128))  # Bins below the magnitude 2**128, the end of float32's range.
 _DROPPED_BITS = 49
 _EXPONENT_OF_ONE = 1023
 NUM_BINS = 2 * INTEGER_BINS.zero + 1
@@ -60,14 +60,14 @@ def count_float_bins(
     return _count_sizes(floats[present & mask], FLOAT_BINS)
 
 
-def _count_sizes(numbers: NDArray[np.float64], bins: Bins) -> NDArray[np.int64]:
+def _count_sizes(numbers: NDArray[np.float64], bins: NumberBins) -> NDArray[np.int64]:
     first = (_EXPONENT_OF_ONE + bins.smallest << 3) - 1
     sizes = (np.abs(numbers).view(np.uint64) >> np.uint64(_DROPPED_BITS)).astype(np.int64) - first
     sizes = np.maximum(sizes, 0)
     return np.bincount(bins.zero + np.where(numbers < 0, -sizes, sizes), minlength=2 * bins.zero + 1)
 
 
-def bin_bounds(number: int, bins: Bins = INTEGER_BINS) -> tuple[float, float]:
+def bin_bounds(number: int, bins: NumberBins = INTEGER_BINS) -> tuple[float, float]:
     """Return the lower and the upper bound of bin `number`. The bound that is nearer to 0 belongs to the bin.
 
     For integers, the bin after the bin of 0 has the bounds 1 and 1.125.
@@ -77,7 +77,7 @@ def bin_bounds(number: int, bins: Bins = INTEGER_BINS) -> tuple[float, float]:
     return (low, high) if number >= bins.zero else (-high, -low)
 
 
-def _lower_end(size: int, bins: Bins) -> float:
+def _lower_end(size: int, bins: NumberBins) -> float:
     exponent, eighths = divmod(size - 1, 8)
     return (1 + eighths / 8) * 2.0 ** (exponent + bins.smallest)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from common.files import write_whole
 from common.html.charts import Axis, Bars, Chart, Series, bar_chart, line_chart
-from common.html.page import Part, Section, render_page
+from common.html.page import PagePart, Section, render_page
 from common.text import number_text
 from data_prep.options.log_format import LogFormat
 from data_prep.options.plain_values import from_dict
@@ -55,16 +55,16 @@ def write_report(folder: Path) -> Path:
         f"{profile.training_rows:,} training rows, all others of the whole log. The {schema.label_in_words}."
     )
     sections = [
-        Section("Splits", Part("table", SPLIT_COLUMNS, _splits(schema)), note=SPLIT_RULES[schema.options["split"]]),
-        Section("Clicks over time", Part("charts", _over_time(schema, profile)), note=DRIFT),
+        Section("Splits", PagePart("table", SPLIT_COLUMNS, _splits(schema)), note=SPLIT_RULES[schema.options["split"]]),
+        Section("Clicks over time", PagePart("charts", _over_time(schema, profile)), note=DRIFT),
         _categorical(schema, profile),
         *_coverage(schema, profile),
         numeric_fields(schema, profile),
         _rejects(schema, folder),
-        Section("Settings", *(Part("definitions", entries) for entries in _settings(schema)), note=SETTINGS),
+        Section("Settings", *(PagePart("definitions", entries) for entries in _settings(schema)), note=SETTINGS),
         *([_timing(schema, timing)] if timing else []),
     ]
-    figures = Part("tiles", _key_figures(schema, timing))
+    figures = PagePart("tiles", _key_figures(schema, timing))
     content = render_page(f"Prepared data: {schema.source['name']}", subtitle, [figures], sections)
     write_whole(folder / REPORT_FILE, content)
     return folder / REPORT_FILE
@@ -150,9 +150,9 @@ def _categorical(schema: Schema, profile: Profile) -> Section:
     ]
     return Section(
         "Categorical fields",
-        Part("charts", charts),
-        Part("table", FIELD_COLUMNS, list(zip(names, distinct, own_ids, missing, unknown, ids, strict=True))),
-        *(Part("paragraph", f"{text}.") for text in [*_clocks(schema), *cut_lists(schema, profile)]),
+        PagePart("charts", charts),
+        PagePart("table", FIELD_COLUMNS, list(zip(names, distinct, own_ids, missing, unknown, ids, strict=True))),
+        *(PagePart("paragraph", f"{text}.") for text in [*_clocks(schema), *cut_lists(schema, profile)]),
         note="" if any(p.values for p in profiles) else NOT_COUNTED,
     )
 
@@ -195,7 +195,7 @@ def _coverage(schema: Schema, profile: Profile) -> list[Section]:
         ]
         title, share = f"{name}: {field.values[0]:,} values", Axis("share with an id", "percent", low=0, high=1)
         small.append(line_chart(title, series, x, share, "small"))
-    charts = Part("charts", both), Part("charts", small)
+    charts = PagePart("charts", both), PagePart("charts", small)
     return [Section("Coverage of the vocabulary", *charts, *left_out(names[_MOST_FIELDS:]), note=COVERAGE)]
 
 
@@ -219,7 +219,7 @@ def _rejects(schema: Schema, folder: Path) -> Section:
     frequent_first = sorted(by_reason.items(), key=lambda item: -item[1])
     rows = [[reason, count, count / schema.source["lines"], examples[reason]] for reason, count in frequent_first]
     note = "All of them, with their line numbers, are in rejects.tsv. The table shows the first ones of each reason."
-    return Section(title, Part("table", REJECT_COLUMNS, rows), note=note)
+    return Section(title, PagePart("table", REJECT_COLUMNS, rows), note=note)
 
 
 def _settings(schema: Schema) -> list[dict[str, object]]:
@@ -253,11 +253,11 @@ def _timing(schema: Schema, timing: Timing) -> Section:
         "peak memory": f"{peaks[0]} of the main process, {peaks[1]} of the largest worker (resident)",
     }
     parts = [
-        Part("table", [("part", "text"), ("time", "seconds"), ("share of the whole", "share")], rows),
-        Part("definitions", facts),
+        PagePart("table", [("part", "text"), ("time", "seconds"), ("share of the whole", "share")], rows),
+        PagePart("definitions", facts),
     ]
     if schema.rejected_rows > 0.001 * schema.source["lines"]:
         many = "More than one line in a thousand was rejected: look at the rejected lines above."
-        parts.append(Part("warning", many))
+        parts.append(PagePart("warning", many))
     note = "Only this part of the page differs between two runs with the same log and settings."
     return Section("The run", *parts, note=note)

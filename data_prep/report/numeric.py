@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from common.html.charts import Axis, Bars, Chart, Density, bar_chart, histogram
-from common.html.page import Part, Section
+from common.html.page import PagePart, Section
 from data_prep.kernels.counting import FLOAT_BINS, bin_bounds
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, transform_numbers
 from data_prep.statistics.statistics_file import NumericProfile, Profile
@@ -40,19 +40,19 @@ def numeric_fields(schema: Schema, profile: Profile) -> Section:
     transform = _TRANSFORMS[schema.options["numeric_transform"]]
     return Section(
         title,
-        Part("charts", [bar_chart("Missing cells of numeric fields", names, [Bars("missing", missing)], share)]),
-        Part("table", [("field", "text"), ("missing", "share"), *quantiles, ("largest", "right")], rows),
-        Part("charts", [chart for both in pairs for chart in both]),
+        PagePart("charts", [bar_chart("Missing cells of numeric fields", names, [Bars("missing", missing)], share)]),
+        PagePart("table", [("field", "text"), ("missing", "share"), *quantiles, ("largest", "right")], rows),
+        PagePart("charts", [chart for both in pairs for chart in both]),
         *left_out(names[_MOST_FIELDS:]),
         note="Left: the integers as they are, without the largest one per cent. Right: all of them after "
         f"{transform}. Quantiles are exact up to 16, then to an eighth of an octave.",
     )
 
 
-def left_out(fields: Sequence[str]) -> list[Part]:
+def left_out(fields: Sequence[str]) -> list[PagePart]:
     """Return a note on the fields that have no chart, or no part if there are none."""
     text = f"The charts of {len(fields)} more fields are left out; the tables and statistics.json have all."
-    return [Part("note", text)] if fields else []
+    return [PagePart("note", text)] if fields else []
 
 
 def number_bins(field: NumericProfile) -> Sequence[tuple[float, float, int]]:

@@ -5,13 +5,13 @@ import sys
 import pytest
 
 from common.process import raise_again
-from common.signals import Stopped, check_stop, children_without_interrupt, die_quietly, stop_by_signals
+from common.signals import StopSignal, check_stop, children_without_interrupt, die_quietly, stop_by_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_at_the_next_safe_place(number):
     before = signal.getsignal(number)
-    with pytest.raises(Stopped) as stop, stop_by_signals():
+    with pytest.raises(StopSignal) as stop, stop_by_signals():
         check_stop()
         signal.raise_signal(number)
         reached = True  # not stopped here

@@ -10,7 +10,7 @@ from typing import Any
 from app.run.record import RunRecord
 from app.run.report.quality import label
 from common.html.charts import Axis, Bars, Chart, bar_chart
-from common.html.page import Part, Section
+from common.html.page import PagePart, Section
 
 TITLE = "Effects of the columns"
 NOT_THERE = "No table of effects: python -m app bundle effects BUNDLE LOG --output {0}/effects.parquet writes one."
@@ -48,7 +48,9 @@ def effects(runs: Sequence[RunRecord]) -> Section:
         charts += [
             chart for name, lines in itertools.islice(by_column, MOST_CURVES) for chart in _of_column(name, lines)
         ]
-    return Section(TITLE, Part("charts", charts), note=f"{NOTE} {' '.join(_source(runs, run) for run in explained)}")
+    return Section(
+        TITLE, PagePart("charts", charts), note=f"{NOTE} {' '.join(_source(runs, run) for run in explained)}"
+    )
 
 
 def _of_column(name: str, lines: Any) -> list[Chart]:

@@ -14,7 +14,7 @@ import numpy as np
 from app.evaluation.metrics import METRICS
 from app.run.record import Points, RunRecord
 from common.html.charts import Axis, Chart, Density, Series, Size, histogram, line_chart
-from common.html.page import Part, Section
+from common.html.page import PagePart, Section
 from common.text import number_text
 
 SLICES_TITLE = "Where the model is wrong: parts of the rows"
@@ -99,7 +99,7 @@ def learning(runs: Sequence[RunRecord]) -> Section:
     title = "Loss" if len(runs) == 1 else "Training loss"
     otherwise = "No step was logged yet: loss.log is empty."
     losses = lines(title, series, step_axis(runs), Axis("cross-entropy per row"), otherwise, "wide", note)
-    return Section("Learning", Part("charts", [losses, *_learning_rates(runs)]))
+    return Section("Learning", PagePart("charts", [losses, *_learning_rates(runs)]))
 
 
 def _learning_rates(runs: Sequence[RunRecord]) -> list[Chart]:
@@ -147,7 +147,7 @@ def metrics_over_steps(runs: Sequence[RunRecord]) -> Section:
         note = f"Not evaluated: {', '.join(lacking)}." if lacking else ""
         name = f"{metric.title[0].upper()}{metric.title[1:]} on valid rows"
         charts.append(lines(name, series, step_axis(runs), Axis(metric.title), NOT_EVALUATED, note=note))
-    return Section(title, Part("charts", charts))
+    return Section(title, PagePart("charts", charts))
 
 
 def evaluations(runs: Sequence[RunRecord]) -> Section:
@@ -166,16 +166,16 @@ def evaluations(runs: Sequence[RunRecord]) -> Section:
     columns = [(word, "right") for run, _ in pairs for word in (label(runs, run, "value"), "95 % interval")]
     scores = [_scores(f": {run.name}" if several else "", content) for run, content in pairs]
     scores = scores if len(pairs) <= MOST_BESIDE else []
-    table = Part("table", [("metric", "text"), *columns, ("best possible", "right")], _metric_rows(pairs))
+    table = PagePart("table", [("metric", "text"), *columns, ("best possible", "right")], _metric_rows(pairs))
     table = table if len(pairs) <= MOST_BESIDE else _metrics_by_run(pairs)
     calibrated = [f"{run.name}: {content['calibrated']}" for run, content in pairs if content.get("calibrated")]
     return Section(
         title,
         table,
-        Part("charts", [_roc(runs, pairs), _precision_recall(runs, pairs), _calibration(runs, pairs), *scores]),
-        *(Part("paragraph", f"Calibrated scores: {words}") for words in calibrated),
+        PagePart("charts", [_roc(runs, pairs), _precision_recall(runs, pairs), _calibration(runs, pairs), *scores]),
+        *(PagePart("paragraph", f"Calibrated scores: {words}") for words in calibrated),
         *(
-            Part("table", SLICE_COLUMNS, _slice_rows(of["slices"]), f"{prefix}{SLICES_TITLE}")
+            PagePart("table", SLICE_COLUMNS, _slice_rows(of["slices"]), f"{prefix}{SLICES_TITLE}")
             for prefix, of in each
             if of.get("slices")
         ),
@@ -206,13 +206,13 @@ def _metric_rows(pairs: Evaluated) -> list[list[str]]:
     return rows
 
 
-def _metrics_by_run(pairs: Evaluated) -> Part:
+def _metrics_by_run(pairs: Evaluated) -> PagePart:
     keys = [key for key in METRICS if key != "grouped_auc"]
     rows = [
         [run.name, *("–" if (value := of["metrics"].get(key)) is None else f"{value:.5f}" for key in keys)]
         for run, of in pairs
     ]
-    return Part("table", [("run", "text"), *((METRICS[key].title, "right") for key in keys)], rows)
+    return PagePart("table", [("run", "text"), *((METRICS[key].title, "right") for key in keys)], rows)
 
 
 def _roc(runs: Sequence[RunRecord], pairs: Evaluated) -> Chart:
@@ -279,7 +279,7 @@ def _slice_rows(slices: list[dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
-def _group_table(of_run: str, groups: dict[str, Any]) -> Part:
+def _group_table(of_run: str, groups: dict[str, Any]) -> PagePart:
     mean = "undefined" if groups["weighted_mean"] is None else f"{groups['weighted_mean']:.5f}"
     rows = [
         [
@@ -297,4 +297,4 @@ def _group_table(of_run: str, groups: dict[str, Any]) -> Part:
     if left_out := groups.get("share_left_out"):
         caption += f"; {left_out:.1%} of the rows, whose value is missing or has no id of its own, are left out"
     columns = [(groups["field"], "text"), ("rows", "number"), ("click rate", "share"), ("AUC", "right")]
-    return Part("table", columns, rows, caption)
+    return PagePart("table", columns, rows, caption)

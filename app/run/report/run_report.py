@@ -11,7 +11,7 @@ from app.run.report.column_effects import effects
 from app.run.report.quality import evaluations, learning, metrics_over_steps
 from app.run.report.speed import embedding_tables, operators, samples_per_second, time_and_memory
 from common.files import message_of, write_whole
-from common.html.page import Part, Section, render_page
+from common.html.page import PagePart, Section, render_page
 from common.settings import flatten
 from common.text import number_text
 from common.yaml_settings import dump_yaml
@@ -45,9 +45,11 @@ def report_page(runs: Sequence[RunRecord]) -> str:
     """Return the page as HTML. Several runs are compared with one another."""
     several = len(runs) > 1
     title = f"{len(runs)} runs side by side" if several else f"Run {runs[0].name}"
-    warnings = [Part("warning", f"{run.name}: {text}" if several else text) for run in runs for text in _warnings(run)]
-    overview = Section("Runs", Part("table", OVERVIEW, [_overview(run) for run in runs]), *warnings)
-    figures = [Part("tiles", _key_figures(runs[0])), *warnings]
+    warnings = [
+        PagePart("warning", f"{run.name}: {text}" if several else text) for run in runs for text in _warnings(run)
+    ]
+    overview = Section("Runs", PagePart("table", OVERVIEW, [_overview(run) for run in runs]), *warnings)
+    figures = [PagePart("tiles", _key_figures(runs[0])), *warnings]
     sections = [
         learning,
         metrics_over_steps,
@@ -130,12 +132,12 @@ def settings_section(runs: Sequence[RunRecord]) -> Section:
     several, compared = len(runs) > 1, []
     if several:
         rows, columns = differences(runs), [("setting", "text"), *((run.name, "text") for run in runs)]
-        same = Part("paragraph", "All settings are the same.")
-        compared = [Part("table", columns, rows, "Settings that differ") if rows else same]
+        same = PagePart("paragraph", "All settings are the same.")
+        compared = [PagePart("table", columns, rows, "Settings that differ") if rows else same]
     described = [
-        Part("definitions", ({"run": run.name} if several else {}) | _described(run), ["command"]) for run in runs
+        PagePart("definitions", ({"run": run.name} if several else {}) | _described(run), ["command"]) for run in runs
     ]
-    first = Part("folded", f"All settings of {runs[0].name}", dump_yaml(runs[0].config))
+    first = PagePart("folded", f"All settings of {runs[0].name}", dump_yaml(runs[0].config))
     return Section("Settings, command and machine", *compared, *described, first)
 
 

@@ -8,7 +8,7 @@ from app.run.logs import PROFILED_STEPS
 from app.run.record import RunRecord
 from app.run.report.quality import MOST_BESIDE, label, lines, overlay, step_axis
 from common.html.charts import Axis, Bars, Chart, Series, bar_chart
-from common.html.page import Part, Section
+from common.html.page import PagePart, Section
 
 PART = "_ms"  # Ending of the keys in metrics.jsonl that hold the time of one part of a step.
 SHOWN_OPS = 15
@@ -85,11 +85,11 @@ def time_and_memory(runs: Sequence[RunRecord]) -> Section:
         [name, *(v for mean in means for v in (mean.get(name, 0.0), mean.get(name, 0.0) / (sum(mean.values()) or 1)))]
         for name in names
     ]
-    table = Part("table", [("part", "text"), *columns], rows)
+    table = PagePart("table", [("part", "text"), *columns], rows)
     if len(runs) > MOST_BESIDE:
         by_run = [[run.name, *(mean.get(name, 0.0) for name in names)] for run, mean in zip(runs, means, strict=True)]
-        table = Part("table", [("time per step", "text"), *((name, "seconds") for name in names)], by_run)
-    return Section(title, Part("charts", charts), table, note=WARM_UP_NOTE)
+        table = PagePart("table", [("time per step", "text"), *((name, "seconds") for name in names)], by_run)
+    return Section(title, PagePart("charts", charts), table, note=WARM_UP_NOTE)
 
 
 def operators(runs: Sequence[RunRecord]) -> Section:
@@ -104,7 +104,7 @@ def operators(runs: Sequence[RunRecord]) -> Section:
             [each["op"], each["where"], each["runs"], each["ms"] / 1000, each["ms"] / whole]
             for each in run.op_times[:SHOWN_OPS]
         ]
-        tables.append(Part("table", OPERATOR_COLUMNS, rows, run.name if len(profiled) > 1 else ""))
+        tables.append(PagePart("table", OPERATOR_COLUMNS, rows, run.name if len(profiled) > 1 else ""))
     return Section(title, *tables, note=PROFILE_NOTE)
 
 
@@ -123,4 +123,4 @@ def embedding_tables(runs: Sequence[RunRecord]) -> Section:
     ]
     if not any(line.x for line in touched):
         charts = [Chart("Touched rows and norms", "wide", "Nothing was saved yet: each save logs them.")]
-    return Section("Embedding tables", Part("charts", charts))
+    return Section("Embedding tables", PagePart("charts", charts))

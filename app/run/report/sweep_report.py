@@ -16,7 +16,7 @@ from app.run.report.run_report import settings_section
 from app.run.report.speed import embedding_tables, time_and_memory
 from common.files import write_whole
 from common.html.charts import Axis, Chart, Series, line_chart
-from common.html.page import Part, Section, render_page
+from common.html.page import PagePart, Section, render_page
 
 MOST_OVERLAID = 8  # Maximum number of runs whose lines can be told apart in one chart.
 RUN = "run"  # Key of the run folder in a result.
@@ -83,7 +83,7 @@ def _results(results: Sequence[Result], names: Sequence[str], varied: Sequence[s
         for place, result in enumerate(results, 1)
     ]
     note = f"The best first: by {METRICS[metric].title} on valid at the run's best epoch."
-    return Section("Results", Part("table", columns, rows), note=note)
+    return Section("Results", PagePart("table", columns, rows), note=note)
 
 
 def _against_settings(results: Sequence[Result], varied: Mapping[str, Sequence[Any]], metric: str) -> Section:
@@ -92,7 +92,7 @@ def _against_settings(results: Sequence[Result], varied: Mapping[str, Sequence[A
     note = (
         f"A dot is a run, the line joins the best runs. Compare {title} of runs with as many epochs: losers stop early."
     )
-    return Section("The metric against each setting", Part("charts", charts), note=note)
+    return Section("The metric against each setting", PagePart("charts", charts), note=note)
 
 
 def _against(name: str, values: Sequence[Any], results: Sequence[Result], metric: str) -> Chart:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.tables.checks import check_ids, check_ids_shape
-from app.tables.interface import DEEP, WIDE, Lists, TablesSpec, UniqueIds
+from app.tables.interface import DEEP, WIDE, ListPositions, TablesSpec, UniqueIds
 from app.tables.optimizers import LAST_STEP
 from common.native_library import NativeLibrary, address, output_address
 
@@ -170,7 +170,7 @@ class NativeHandle:
         count, shape = num_unique.value, (len(ids), len(self._spec.fields))
         return NativeUniqueIds(shape, values[:count], inverse, offsets[: count + 1], positions, lists=lists)
 
-    def _find_lists(self, ids: np.ndarray) -> tuple[np.ndarray, Lists]:
+    def _find_lists(self, ids: np.ndarray) -> tuple[np.ndarray, ListPositions]:
         """Return the values [n] among `ids` [B, P], and their fields and weights."""
         lengths = np.array([field.length for field in self._spec.fields], np.int32)
         means = np.array([field.mean for field in self._spec.fields], np.int32)
@@ -185,7 +185,7 @@ class NativeHandle:
         if self.call("find_lists", *batch, *fields, *outputs) == BAD_ID:
             check_ids(ids, self._spec)
         count = num_values.value
-        return values[:count], Lists(first, places[:count], weights[:count])
+        return values[:count], ListPositions(first, places[:count], weights[:count])
 
 
 def unknown_isa() -> ValueError:

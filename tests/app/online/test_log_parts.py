@@ -19,10 +19,10 @@ from app.cli import online as command
 from app.online import log_parts
 from app.online.log_parts import (
     RECENT,
-    Bounds,
+    GuardBounds,
     Ledger,
     Part,
-    Source,
+    PartSource,
     read_part,
     why_miscalibrated,
     why_suspicious,
@@ -60,7 +60,7 @@ def move_in(folder, name, text):
 
 
 def test_what_has_a_part_s_name_and_is_no_file_is_held(tmp_path, caplog):
-    source, ledger = Source(str(tmp_path), tmp_path / "released"), Ledger()
+    source, ledger = PartSource(str(tmp_path), tmp_path / "released"), Ledger()
     (tmp_path / "old").mkdir()
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "part-1.parquet").mkdir()
@@ -85,7 +85,7 @@ def test_what_has_a_part_s_name_and_is_no_file_is_held(tmp_path, caplog):
 def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(tmp_path, seed):
     """Deliveries, repeats, changes, removals and restarts in a random order."""
     chance, ledger, trained = random.Random(seed), Ledger(), []
-    source = Source(str(tmp_path), tmp_path / "released")
+    source = PartSource(str(tmp_path), tmp_path / "released")
     for _ in range(60):
         name, text = f"part-{chance.randrange(12)}.txt", f"rows {chance.randrange(15)}"
         action = chance.choice(["deliver", "deliver", "deliver", "remove", "touch", "restart"])
@@ -96,7 +96,7 @@ def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(tmp_path, se
         elif action == "touch" and (tmp_path / name).exists():
             os.utime(tmp_path / name, ns=(0, chance.randrange(10**9)))
         elif action == "restart":
-            source = Source(str(tmp_path), tmp_path / "released")
+            source = PartSource(str(tmp_path), tmp_path / "released")
         ledger, new = take_all(source, ledger)
         trained += new
         for path in tmp_path.iterdir():  # each file that lies there was trained on as it is, or is named
@@ -110,14 +110,14 @@ def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(tmp_path, se
 def test_parts_come_in_natural_order_and_what_is_no_part_does_not(tmp_path):
     for name in ("part-10.txt", "part-9.txt", "part-9.txt.truth.parquet", "_SUCCESS", ".hidden", "README.md"):
         (tmp_path / name).write_text(name)
-    ledger, _ = take_all(Source(str(tmp_path), tmp_path / "released"), Ledger())
+    ledger, _ = take_all(PartSource(str(tmp_path), tmp_path / "released"), Ledger())
     assert list(ledger.trained) == ["part-9.txt", "part-10.txt"]
 
 
 def test_a_file_whose_name_keeps_it_from_being_a_part_is_logged_once(tmp_path, caplog):
     for name in ("part-1.psv", "part-2.xlsx", "_SUCCESS", ".hidden", "part-1.truth.parquet"):
         move_in(tmp_path, name, name)
-    source = Source(str(tmp_path), tmp_path / "released")
+    source = PartSource(str(tmp_path), tmp_path / "released")
     ledger, _ = take_all(source, Ledger())
     assert list(ledger.trained) == ["part-1.psv"]
     move_in(tmp_path, "part-3.json", "{}")
@@ -128,7 +128,7 @@ def test_a_file_whose_name_keeps_it_from_being_a_part_is_logged_once(tmp_path, c
 
 def test_a_part_that_is_held_is_not_read_again_until_it_changes(tmp_path):
     (tmp_path / "part-1.txt").write_text("a")
-    source = Source(str(tmp_path), tmp_path / "released")
+    source = PartSource(str(tmp_path), tmp_path / "released")
     file, _ = source.next_part(Ledger())
     source.hold(file, "why not")
     assert source.next_part(Ledger()) is None
@@ -142,7 +142,7 @@ def test_a_part_that_is_held_is_not_read_again_until_it_changes(tmp_path):
 
 def test_there_must_be_a_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no such folder"):
-        Source(str(tmp_path / "nowhere"), tmp_path)
+        PartSource(str(tmp_path / "nowhere"), tmp_path)
 
 
 def test_a_part_is_read_with_its_labels_and_the_numbers_of_its_lines(tmp_path, tiny_log, tiny_dataset):
@@ -150,7 +150,7 @@ def test_a_part_is_read_with_its_labels_and_the_numbers_of_its_lines(tmp_path, t
     lines[7] = b"no row\n"
     path = tmp_path / "part-1.txt"
     path.write_bytes(b"".join(lines))
-    source = Source(str(tmp_path), tmp_path / "released")
+    source = PartSource(str(tmp_path), tmp_path / "released")
     part = read_part(*source.next_part(Ledger()), open_encoder(tiny_dataset, with_labels=True))
     assert part.num_lines == 50
     assert part.row_numbers.tolist() == [number for number in range(50) if number != 7]
@@ -158,7 +158,7 @@ def test_a_part_is_read_with_its_labels_and_the_numbers_of_its_lines(tmp_path, t
     assert part.first_reject.startswith("part-1.txt:8\t")
 
 
-GUARD = {"click_rate": 0.2, "bounds": Bounds(rejected=0.01), "columns": ("C1", "C2", "I1")}
+GUARD = {"click_rate": 0.2, "bounds": GuardBounds(rejected=0.01), "columns": ("C1", "C2", "I1")}
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_nothing_can_be_learned_of_one_label(part):
 
 
 def test_a_part_that_came_late_is_taken_once_it_is_released_and_only_as_it_was(tmp_path):
-    source, released = Source(str(tmp_path), tmp_path / "released"), tmp_path / "released"
+    source, released = PartSource(str(tmp_path), tmp_path / "released"), tmp_path / "released"
     released.mkdir()
     move_in(tmp_path, "part-2", "b")
     ledger, _ = take_all(source, Ledger())
@@ -199,7 +199,7 @@ def test_a_part_that_came_late_is_taken_once_it_is_released_and_only_as_it_was(t
     move_in(tmp_path, "part-1", "other")
     assert source.next_part(ledger) is None
     move_in(tmp_path, "part-1", "a")
-    for again in (source, Source(str(tmp_path), released)):  # after a restart, too
+    for again in (source, PartSource(str(tmp_path), released)):  # after a restart, too
         file, content = again.next_part(ledger)
         assert (file.name, again.held.get("part-1")) == ("part-1", None)
         assert content == checksum(tmp_path / "part-1")
@@ -276,7 +276,7 @@ def test_the_last_parts_decide_which_click_rate_is_usual():
 def test_a_part_waits_for_its_labels_and_those_after_it_with_it(tmp_path, monkeypatch):
     now = 1_000_000.0
     monkeypatch.setattr(log_parts.time, "time", lambda: now)
-    source = Source(str(tmp_path), tmp_path / "released", delay_seconds=7200)
+    source = PartSource(str(tmp_path), tmp_path / "released", delay_seconds=7200)
     for name, age in (("part-1", 7300), ("part-2", 7100), ("part-3", 9000)):
         move_in(tmp_path, name, name)
         os.utime(tmp_path / name, (now - age, now - age))
@@ -291,7 +291,7 @@ def test_without_a_delay_a_file_of_a_clock_that_is_ahead_is_taken(tmp_path):
     move_in(tmp_path, "part-1", "1")
     os.utime(tmp_path / "part-1", (2**33, 2**33))
     for delay, waiting in ((1.0, "part-1"), (0.0, "")):
-        source = Source(str(tmp_path), tmp_path / "released", delay)
+        source = PartSource(str(tmp_path), tmp_path / "released", delay)
         assert (source.next_part(Ledger()) is None, source.waiting) == (bool(waiting), waiting)
 
 
@@ -306,7 +306,7 @@ def test_a_listing_that_missed_a_part_is_made_again(tmp_path, monkeypatch):
     """Names that appear while a folder is listed may be in the list or not, in any order."""
     for name in ("part-1", "part-2"):
         move_in(tmp_path, name, name)
-    source, listings = Source(str(tmp_path), tmp_path / "released"), [[str(tmp_path / "part-2")]]
+    source, listings = PartSource(str(tmp_path), tmp_path / "released"), [[str(tmp_path / "part-2")]]
     files_in = log_parts.files_in
     monkeypatch.setattr(log_parts, "files_in", lambda folder: listings.pop() if listings else files_in(folder))
     assert source.next_part(Ledger())[0].name == "part-1"
@@ -315,7 +315,12 @@ def test_a_listing_that_missed_a_part_is_made_again(tmp_path, monkeypatch):
 def test_a_part_that_is_removed_or_cannot_be_read_ends_nothing(tmp_path, monkeypatch, caplog):
     for number in range(1, 6):
         move_in(tmp_path, f"part-{number}", f"{number}")
-    source, open_stream, slept, clock = Source(str(tmp_path), tmp_path / "released"), log_parts.open_stream, [], [0.0]
+    source, open_stream, slept, clock = (
+        PartSource(str(tmp_path), tmp_path / "released"),
+        log_parts.open_stream,
+        [],
+        [0.0],
+    )
     io_error = OSError(errno.EIO, "Input/output error")
     errors = {
         "part-1": [FileNotFoundError(2, "gone")],
@@ -381,7 +386,7 @@ def cut_gzip(path, lines):
 )
 def test_a_part_that_is_not_whole_or_of_another_log_is_named(tmp_path, tiny_log, tiny_dataset, name, make, reason):
     make(tmp_path / name, tiny_log.read_bytes().splitlines(keepends=True)[:500])
-    source = Source(str(tmp_path), tmp_path / "released")
+    source = PartSource(str(tmp_path), tmp_path / "released")
     with pytest.raises(ValueError, match=reason):
         read_part(*source.next_part(Ledger()), open_encoder(tiny_dataset, with_labels=True))
 
@@ -394,7 +399,7 @@ def test_a_part_of_json_lines_is_that_of_the_text(tmp_path, tiny_log, tiny_datas
     (tmp_path / "part-1.txt").write_bytes(b"".join(lines))
     objects = [json.dumps({k: v for k, v in zip(names, row, strict=True) if v}) for row in cells]
     (tmp_path / "part-2.jsonl").write_text("\n".join(objects))
-    source, parts = Source(str(tmp_path), tmp_path / "released"), {}
+    source, parts = PartSource(str(tmp_path), tmp_path / "released"), {}
     for file in source._files():
         parts[file.name] = read_part(file, "", encoder)
     text, json_lines = parts["part-1.txt"], parts["part-2.jsonl"]
@@ -407,7 +412,7 @@ def test_a_part_that_changes_while_it_is_read_is_named(tmp_path, tiny_log, tiny_
     lines = tiny_log.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:50]))
     encoder = open_encoder(tiny_dataset, with_labels=True)
-    file, content = Source(str(tmp_path), tmp_path / "released").next_part(Ledger())
+    file, content = PartSource(str(tmp_path), tmp_path / "released").next_part(Ledger())
     encode = encoder.encode
 
     def write_meanwhile(chunk):
@@ -423,7 +428,7 @@ def test_a_part_that_changes_while_it_is_read_is_named(tmp_path, tiny_log, tiny_
 def test_a_part_that_is_there_is_known_by_its_state_alone(tmp_path):
     """The state is that of a checkpoint's manifest: plain values, any of which makes another state if it changes."""
     (tmp_path / "part-1.txt").write_text("x")
-    file, checksum = Source(str(tmp_path), tmp_path / "released").next_part(Ledger())
+    file, checksum = PartSource(str(tmp_path), tmp_path / "released").next_part(Ledger())
     state = json.loads(json.dumps(dataclasses.asdict(file.state)))
     known = Ledger({file.name: {"checksum": checksum, "state": state}})
     assert known.has(file)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.run.logs import LogFile
+from app.run.logs import RunLog
 
 
 class FullDisk:
@@ -39,7 +39,7 @@ def disk(monkeypatch):
 
 def test_lines_without_room_are_written_later_and_whole(tmp_path, disk, caplog):
     caplog.set_level(logging.INFO)
-    log = LogFile(tmp_path / "loss.log")
+    log = RunLog(tmp_path / "loss.log")
     disk.room = 9
     for line in ("one\n", "two\n", "three\n", "four\n"):
         log.append(line)

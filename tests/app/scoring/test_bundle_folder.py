@@ -127,7 +127,7 @@ def test_the_format_version_rises_with_the_form(predictor, text_bundle, copied):
     schema = json.loads((copied / "schema.json").read_text())
     text_table = next(table for table in Predictor.open(text_bundle).manifest.vocabulary["tables"] if table["is_text"])
     form = {
-        "manifest": [field.name for field in dataclasses.fields(bundle_folder.Manifest)],
+        "manifest": [field.name for field in dataclasses.fields(bundle_folder.BundleManifest)],
         "model": sorted(predictor.manifest.model),
         "rows": [field.name for field in dataclasses.fields(BundleTablesSpec)],
         "tables": list(BundleTablesSpec(1, 1, 1, "int8", 0, 0.1, 1).layout()),

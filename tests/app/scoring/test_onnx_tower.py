@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.evaluation.calibration import Calibration
-from app.scoring.onnx_tower import FEW, MANY, ONE, TOWER, Tower
+from app.scoring.onnx_tower import FEW, MANY, ONE, TOWER, OnnxTower
 from app.trained import write_tower as writer
 from app.trained.write_tower import write_tower
 
@@ -21,7 +21,7 @@ def dense():
 def logits(folder, num_rows=20):
     generator = np.random.default_rng(1)
     inputs = [generator.standard_normal((num_rows, *width)).astype(np.float32) for width in ((64,), (), (0,))]
-    return Tower(folder / TOWER, 1)(*inputs)
+    return OnnxTower(folder / TOWER, 1)(*inputs)
 
 
 def test_a_model_beyond_protobuf_s_limit_has_its_weights_beside_it(tmp_path, dense, monkeypatch):
@@ -50,19 +50,19 @@ def test_the_file_is_what_the_pinned_onnxruntime_reads(tmp_path, dense):
 def test_what_onnxruntime_cannot_read_is_refused(tmp_path):
     (tmp_path / "tower.onnx").write_bytes(b"no model")
     with pytest.raises(ValueError, match=r"tower.onnx cannot be used by onnxruntime"):
-        Tower(tmp_path / "tower.onnx", 1)
+        OnnxTower(tmp_path / "tower.onnx", 1)
 
 
 def test_runs_whose_bits_differ_are_of_one_size(tmp_path, dense, monkeypatch):
     """Imitate a processor whose products depend on the number of rows."""
     write_tower(tmp_path, dense, "relu")
-    run = Tower._run
-    monkeypatch.setattr(Tower, "_run", lambda self, i: run(self, i) + np.float32(1e-6) * (len(i[1]) == ONE))
-    assert Tower(tmp_path / "tower.onnx", 1)._sizes == [FEW, MANY]
-    monkeypatch.setattr(Tower, "_run", lambda self, i: run(self, i) + np.float32(1e-6) * (len(i[1]) < MANY))
-    assert Tower(tmp_path / "tower.onnx", 1)._sizes == [MANY]
+    run = OnnxTower._run
+    monkeypatch.setattr(OnnxTower, "_run", lambda self, i: run(self, i) + np.float32(1e-6) * (len(i[1]) == ONE))
+    assert OnnxTower(tmp_path / "tower.onnx", 1)._sizes == [FEW, MANY]
+    monkeypatch.setattr(OnnxTower, "_run", lambda self, i: run(self, i) + np.float32(1e-6) * (len(i[1]) < MANY))
+    assert OnnxTower(tmp_path / "tower.onnx", 1)._sizes == [MANY]
     monkeypatch.undo()
-    assert Tower(tmp_path / "tower.onnx", 1)._sizes == [ONE, FEW, MANY]
+    assert OnnxTower(tmp_path / "tower.onnx", 1)._sizes == [ONE, FEW, MANY]
 
 
 def test_a_calibrated_tower_moves_each_logit(dense, tmp_path):
@@ -100,7 +100,7 @@ def test_rounding_stays_within_its_bound_and_a_wrong_weight_does_not(tmp_path, w
 
     def scored(arrays):
         write_tower(tmp_path, arrays, "relu")
-        return Tower(tmp_path / TOWER, 1)(deep, wide.sum(1), numeric)
+        return OnnxTower(tmp_path / TOWER, 1)(deep, wide.sum(1), numeric)
 
     assert (np.abs(scored(dense) - exact) <= bound).all()
     wrong = {**dense, "tower.matrix_0": dense["tower.matrix_0"] * np.float32(1.001)}

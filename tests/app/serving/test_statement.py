@@ -14,7 +14,7 @@ import hypothesis.strategies as st
 import pytest
 
 from app.scoring import bundle_folder, bundle_writer
-from app.scoring.bundle_folder import Manifest, short
+from app.scoring.bundle_folder import BundleManifest, short
 from app.serving import generations, statement
 from app.serving.generations import LONGEST_PAUSE, Generations
 from app.serving.options import ServerOptions
@@ -26,7 +26,7 @@ CHECKPOINT = {"id": "xxh3:0", "step": 1}
 
 
 def whole(name, **numbers):
-    return {Path(name): Manifest({}, {}, {}, CHECKPOINT, {}, id=f"xxh3:{name}", **numbers)}
+    return {Path(name): BundleManifest({}, {}, {}, CHECKPOINT, {}, id=f"xxh3:{name}", **numbers)}
 
 
 def delta(name, parent, generation, **numbers):
@@ -90,11 +90,11 @@ def test_a_statement_that_is_damaged_is_an_error(tmp_path, text):
 
 def write_bundle(folder, parent, beside):
     """A bundle of two small files."""
-    manifest = Manifest({}, {}, {}, CHECKPOINT, {})
+    manifest = BundleManifest({}, {}, {}, CHECKPOINT, {})
     if parent is not None:
         before = bundle_folder.read_manifest(parent)
         named = {"id": before.version, "name": parent.name}
-        manifest = Manifest(
+        manifest = BundleManifest(
             {}, {}, {}, CHECKPOINT, {}, parent=named, generation=before.generation + 1, whole_serial=before.whole_serial
         )
     (folder / "lookup.bin").write_text(f"{next(NUMBERS)} " * 3)
@@ -108,9 +108,9 @@ def fold(delta, output):
     with bundle_writer.new_bundle(output, overwrite=False) as folder:
         (folder / "lookup.bin").write_bytes((delta / "lookup.bin").read_bytes())
         (folder / bundle_folder.TABLES).write_text("all rows")
-        folded = Manifest({}, {}, {}, CHECKPOINT, {}, generation=manifest.generation, folded=manifest.version)
+        folded = BundleManifest({}, {}, {}, CHECKPOINT, {}, generation=manifest.generation, folded=manifest.version)
         numbers = {"whole_serial": manifest.whole_serial, "serial": manifest.serial}
-        bundle_writer.write_manifest(folder, Manifest(**{**vars(folded), **numbers}))
+        bundle_writer.write_manifest(folder, BundleManifest(**{**vars(folded), **numbers}))
 
 
 class OpenBundle:

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from common.html.charts import Axis, Bars, Density, Series, bar_chart, histogram, line_chart
-from common.html.page import Part, Section, render_page
+from common.html.page import PagePart, Section, render_page
 
 HOSTILE = '</script><script>alert(1)</script><img src="https://example.org/x"> $$x^2$$ \\(y\\)'
 
@@ -15,16 +15,16 @@ def draw(name):
     areas = histogram(name, [0, 1], [Density(name, [1]), Density("b", [1])], Axis(name))
     columns = [[name, "text"], ["lines", "number"], ["share", "share"], ["size", "bytes"], ["line", "code"]]
     rows = [[name, 12_345, 0.25, 7 << 10, ["a\tb", name]], ["b", None, float("nan"), "none", name]]
-    top = [Part("tiles", [("rows", "9", name)]), Part("warning", name)]
+    top = [PagePart("tiles", [("rows", "9", name)]), PagePart("warning", name)]
     texts = [
-        Part("paragraph", name),
-        Part("note", name),
-        Part("definitions", {"seed": name}),
-        Part("folded", name, name),
+        PagePart("paragraph", name),
+        PagePart("note", name),
+        PagePart("definitions", {"seed": name}),
+        PagePart("folded", name, name),
     ]
     sections = [
-        Section("Losses, all", Part("charts", [line, bars, areas]), note=name),
-        Section("Rejects", Part("table", columns, rows, name), *texts, Part("folded", name, name)),
+        Section("Losses, all", PagePart("charts", [line, bars, areas]), note=name),
+        Section("Rejects", PagePart("table", columns, rows, name), *texts, PagePart("folded", name, name)),
     ]
     return render_page(name, name, top, sections)
 
@@ -74,7 +74,7 @@ def test_print_has_a_table_of_many_long_names_whole(tmp_path, print_page):
     """A sheet is as small as the widest content asks, but within a limit: what is beyond is cut off."""
     names = [f"deep_optimizer.schedule.{word}_steps" for word in ("warmup", "decay", "hold", "cycle", "tail", "rest")]
     columns = [*((name, "right") for name in names), *((f"valid log loss {number}", "right") for number in range(4))]
-    table = Part("table", columns, [["0.12345"] * len(columns)])
+    table = PagePart("table", columns, [["0.12345"] * len(columns)])
     (tmp_path / "wide.html").write_text(render_page("Sweep", "", [], [Section("Results", table)]))
     (sheet,) = print_page(tmp_path / "wide.html")
     scale = float(re.search(r"\nq\n(\S+) 0 0 ", sheet)[1])
