@@ -28,6 +28,7 @@ MAX_ROWS = 1_000_000
 # Inverse penalty C: first value, factor between values, and the limits of the search.
 FIRST_C, STEP_OF_C, SMALLEST_C, LARGEST_C = 10**-1.5, 10**0.5, 1e-4, 1e2
 MAX_NEWTON_STEPS = 100
+MOST_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,11 @@ class Solver:
         from sklearn.linear_model import LogisticRegression
 
         self._rows = (features, labels, weights)
-        self._model = LogisticRegression(solver="newton-cg", warm_start=True, max_iter=MAX_NEWTON_STEPS)
+        # The tolerance is for the gradient of the mean loss, to which a value that few rows have contributes little.
+        # With scikit-learn's default, a fit with another C than the last one would often end before its first step.
+        self._model = LogisticRegression(
+            solver="newton-cg", warm_start=True, max_iter=MAX_NEWTON_STEPS, tol=min(MOST_TOLERANCE, 1 / len(labels))
+        )
 
     def fit(self, inverse_penalty: float) -> FittedRegression:
         """Fit with the inverse penalty C."""
