@@ -65,7 +65,8 @@ def test_fit_minimizes_the_objective(inverse_penalty, weighted):
     rng = np.random.default_rng(1)
     features, labels = made_rows(4000, 1.0, rng)
     weights = rng.integers(1, 9, len(labels)).astype(np.float32) if weighted else None
-    model = LogisticRegression(C=inverse_penalty, max_iter=5000, tol=1e-8).fit(features, labels, weights)
+    model = LogisticRegression(C=inverse_penalty, max_iter=5000, tol=1e-8)
+    model.fit(features.astype(np.float64), labels, weights)
     fitted = regression.Solver(features, labels, weights).fit(inverse_penalty)
 
     def objective(logits, weights_of_values):
