@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= $(firstword $(shell command -v python3.11 python3) python3)
 VENV ?= .venv
 RUN_PYTHON := "$(if $(filter /%,$(VENV)),$(VENV),$(CURDIR)/$(VENV))/bin/python"
-# The scripts take PYTHON too: theirs is the one of the environment that is set up, not the one that makes it.
+# Scripts also read PYTHON. They get the Python of the environment, not the one that creates the environment.
 RUN_SCRIPT := PYTHON=$(RUN_PYTHON) bash
 CONFIG ?= configs/auto.yaml
 INPUT ?= data/dac.tar.gz
@@ -29,13 +29,13 @@ NUM_KILLS ?= 100
 MINUTES ?= 10
 ARGS ?=
 
-# A default that is not there stands for what `make demo` left: $(call or_demo,PATH,VARIABLES that may have named it)
+# $(call or_demo,PATH,VARIABLES) is PATH, or demo/PATH (from `make demo`) if the user set none of VARIABLES and PATH is missing.
 or_demo = $(if $(filter-out file,$(foreach name,$(2),$(origin $(name))))$(wildcard $(1)),,$(if $(wildcard demo/$(1)),demo/))$(1)
 DEMO_RUN = $(call or_demo,$(RUN),RUN)
 
 .PHONY: help
 help:
-	@echo "NAME=VALUE gives a value in place of the one that is shown; ARGS gives a command more options."
+	@echo "NAME=VALUE replaces the value that is shown. ARGS adds options to the command."
 	@awk -F ':.*## ' '/^##@/ {group = substr($$0, 5)} \
 		/^[a-z-]+:.*## / {printf "%-8s make %-16s %s\n", group, $$1, $$2; group = ""}' $(MAKEFILE_LIST)
 
@@ -46,13 +46,13 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	on Python 3.11 here, $(PYTHON) is $$($(PYTHON) -V 2>&1); install it or give PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	@# Its Python finds the project's packages from any folder.
+	@# This file lets the Python of .venv find the project's packages from any folder.
 	@$(VENV)/bin/python -c 'import pathlib, sys, sysconfig; \
 	pathlib.Path(sysconfig.get_path("purelib"), "wide_deep.pth").write_text(sys.argv[1] + "\n")' "$(CURDIR)"
 	touch $@
 
 .PHONY: setup
-setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the native parts if there is a compiler
+setup: $(VENV)/.installed  ## create .venv with the pinned packages, and build the native parts if there is a compiler
 	@if command -v $(CXX) > /dev/null; then $(MAKE) --no-print-directory native; \
 	else echo "warning: no C++ compiler ($(CXX)): the native parts are not built and training is slower;" \
 	     "install g++ and run 'make native'" >&2; fi
@@ -60,36 +60,36 @@ setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the nativ
 NATIVE_PARTS := data_prep/kernels app/tables/native app/model
 
 .PHONY: doctor
-doctor: $(VENV)/.installed  ## print what this machine has, what will be used because of it, and what is stale
+doctor: $(VENV)/.installed  ## print what this machine has, what a training will use, and which native parts are stale
 	$(RUN_PYTHON) -m scripts.doctor
 
 .PHONY: demo
-demo: setup  ## the whole way on a synthetic log, in minutes: DEMO_ROWS=400000 DEMO_EPOCHS=3 -> demo/
+demo: setup  ## synthesize, prepare, train, evaluate in minutes: DEMO_ROWS=400000 DEMO_EPOCHS=3 -> demo/
 	$(RUN_SCRIPT) scripts/run_demo.sh
 
 ##@ data
 
 .PHONY: synthesize
-synthesize: setup  ## make a synthetic log: ROWS=1000000 SEED=1 -> data/synthetic.txt
+synthesize: setup  ## write a synthetic log: ROWS=1000000 SEED=1 -> data/synthetic.txt
 	mkdir -p data
 	$(RUN_PYTHON) -m data_prep synthesize data/synthetic.txt --rows $(ROWS) --seed $(SEED)
 
 .PHONY: download
-download: setup  ## get Criteo's dac.tar.gz into data/, under Criteo's terms, or resume: ARGS=--accept-terms
+download: setup  ## download Criteo's dac.tar.gz to data/ (Criteo's terms apply), or resume: ARGS=--accept-terms
 	mkdir -p data
 	$(RUN_PYTHON) -m data_prep download data $(ARGS)
 
 .PHONY: describe
-describe: setup  ## propose a log's description: INPUT=log.csv DATA=my.yaml ARGS='--label NAME'
+describe: setup  ## propose a description of a log: INPUT=log.csv DATA=my.yaml ARGS='--label NAME'
 	$(RUN_PYTHON) -m data_prep describe "$(INPUT)" $(ARGS) > "$(DATA).new"
 	mv "$(DATA).new" "$(DATA)"
 
 .PHONY: pre-check
-pre-check: setup  ## check a log's first rows in seconds: INPUT=data/dac.tar.gz ARGS='--rows 1000000'
+pre-check: setup  ## check the first rows of a log in seconds: INPUT=data/dac.tar.gz ARGS='--rows 1000000'
 	$(RUN_PYTHON) -m data_prep pre-check "$(INPUT)" $(ARGS)
 
 .PHONY: preprocess
-preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/auto.yaml
+preprocess: setup  ## convert a raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/auto.yaml
 	$(RUN_PYTHON) -m data_prep prepare "$(INPUT)" "$(OUTPUT)" --config "$(CONFIG)" $(ARGS)
 
 ##@ model
@@ -105,17 +105,17 @@ eval: setup  ## evaluate the best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT
 		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
 
 .PHONY: baseline
-baseline: setup  ## fit logistic regression, the floor for a model: DATASET=prepared ARGS='--run device_0'
+baseline: setup  ## fit a logistic regression to compare a model with: DATASET=prepared ARGS='--run device_0'
 	$(RUN_PYTHON) -m app baseline "$(call or_demo,$(DATASET),DATASET OUTPUT)" $(ARGS)
 
 .PHONY: report
-report: setup  ## draw a run, or several over one another: RUN=device_0 ARGS='device_0.1 --output both.html'
+report: setup  ## draw the report of one run or several: RUN=device_0 ARGS='device_0.1 --output both.html'
 	$(RUN_PYTHON) -m app report "$(DEMO_RUN)" $(ARGS)
 
 ##@ scores
 
 .PHONY: export
-export: setup  ## write a bundle, which scores without MindSpore: RUN=device_0 BUNDLE=bundle ARGS=rows=float16
+export: setup  ## write a bundle that scores without MindSpore: RUN=device_0 BUNDLE=bundle ARGS=rows=float16
 	$(RUN_PYTHON) -m app export "$(or $(CHECKPOINT),$(DEMO_RUN))" "$(BUNDLE)" \
 		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
 
@@ -125,43 +125,43 @@ predict: setup  ## score a log: BUNDLE=bundle INPUT=data/dac.tar.gz SCORES=score
 		"$(if $(filter-out file,$(origin INPUT))$(wildcard $(INPUT)),$(INPUT),$(or $(wildcard demo/log.txt),$(INPUT)))" "$(SCORES)" $(ARGS)
 
 .PHONY: serve
-serve: setup  ## score over HTTP, by a bundle or the newest of a folder: BUNDLE=bundle PORT=8000
+serve: setup  ## score over HTTP with a bundle, or the newest one in a folder: BUNDLE=bundle PORT=8000
 	$(RUN_PYTHON) -m app.cli.serve "$(BUNDLE)" --port "$(PORT)" $(ARGS)
 
 .PHONY: online
-online: setup  ## train on each new part of a log, and publish bundles: PARTS=parts RUN=device_0 SERVE=bundles
+online: setup  ## train on each new part of a log and publish bundles: PARTS=parts RUN=device_0 SERVE=bundles
 	$(RUN_PYTHON) -m app online "$(PARTS)" --from "$(DEMO_RUN)" --serve "$(SERVE)" $(ARGS)
 
 .PHONY: online-demo
-online-demo: setup  ## a log that drifts, the online trainer and a service in two minutes -> demo/online/
+online-demo: setup  ## run the online trainer and a service on a drifting log in two minutes -> demo/online/
 	$(RUN_PYTHON) -m scripts.online_demo
 
 ##@ project
 
 .PHONY: lint
-lint: setup  ## ruff and mypy
+lint: setup  ## run ruff and mypy
 	$(RUN_PYTHON) -m ruff check .
 	$(RUN_PYTHON) -m ruff format --check .
 	$(RUN_PYTHON) -m mypy
 
-# Three workers on two cores, as many tests wait, but one test after another where that starts ranks or kills processes.
+# Three workers are best on two cores, because many tests wait. Tests that start ranks or kill processes run one at a time.
 ONE_BY_ONE = ranks or kills or parallel or slow
-# The tests start hundreds of processes: what these import is compiled once, also where an image of Python forbids it.
+# The tests start hundreds of processes. Python must write .pyc files for them, even if the environment forbids it.
 test test-long test-faults fuzz: export PYTHONDONTWRITEBYTECODE =
 .PHONY: test
-test: setup  ## run the tests in seven to fifteen minutes: all but ranks, kills and whole parallel modes
+test: setup  ## run the tests, without those of make test-long, in seven to fifteen minutes
 	$(RUN_PYTHON) -m pytest -n 3 --dist worksteal -m "not ($(ONE_BY_ONE))" $(ARGS)
 
 .PHONY: test-long
-test-long: setup  ## run the tests that make test leaves out, in half an hour
+test-long: setup  ## run the slow tests (ranks, kills, parallel modes) in half an hour
 	$(RUN_PYTHON) -m pytest -m "$(ONE_BY_ONE)" $(ARGS)
 
 .PHONY: fuzz
-fuzz: setup  ## draw other examples for MINUTES=10; failures are kept in build/fuzz/: ARGS='--seed 1'
+fuzz: setup  ## run the property tests on new examples, with failures in build/fuzz/: MINUTES=10 ARGS='--seed 1'
 	$(RUN_PYTHON) -m tests.fuzz --minutes "$(MINUTES)" $(ARGS)
 
 .PHONY: test-faults
-test-faults: setup  ## kill every command NUM_KILLS=100 times and resume; errors and flips in checkpoint calls
+test-faults: setup  ## kill each command NUM_KILLS=100 times and resume it; inject write errors and bit flips into checkpoints
 	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/checkpoint/test_checkpoint_faults.py tests/app/training/test_loop.py \
 		tests/ranks/test_kills.py tests/data_prep/pipeline/test_restart.py tests/app/cli/test_commands_beside_training.py \
 		tests/app/serving/test_life.py tests/app/online/test_online_trainer.py tests/faults $(ARGS)
@@ -174,7 +174,7 @@ $(NATIVE_PARTS):
 	@$(MAKE) --no-print-directory -s -C $@/csrc PYTHON=$(RUN_PYTHON) all
 
 .PHONY: native-sanitize
-native-sanitize: setup  ## run the native parts' tests under AddressSanitizer and UBSan
+native-sanitize: setup  ## test the native parts under AddressSanitizer and UBSan
 	$(MAKE) -C data_prep/kernels/csrc PYTHON=$(RUN_PYTHON) sanitize
 	$(MAKE) -C app/tables/native/csrc PYTHON=$(RUN_PYTHON) sanitize
 	$(MAKE) -C app/model/csrc PYTHON=$(RUN_PYTHON) sanitize
@@ -184,22 +184,22 @@ docs: setup  ## write docs/configuration.md from the settings
 	$(RUN_PYTHON) -m scripts.configuration_docs > docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
 
-# The peers are large (PyTorch, FBGEMM) and nothing else needs them, so they are no part of setup.
+# The libraries to compare with (PyTorch, FBGEMM) are large and not needed elsewhere, so setup does not install them.
 BENCH_EXTRA = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"])
 $(VENV)/.bench-installed: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$($(VENV)/bin/python -c '$(BENCH_EXTRA)')
 	touch $@
 
 .PHONY: bench
-bench: setup $(VENV)/.bench-installed  ## run all benchmarks, write their results: ARGS='--quick --only train_step'
+bench: setup $(VENV)/.bench-installed  ## run all benchmarks and write their results: ARGS='--quick --only train_step'
 	$(RUN_PYTHON) -m benchmarks $(ARGS)
 
 .PHONY: rehearsal
 rehearsal: ROWS := $(if $(filter file,$(origin ROWS)),45840617,$(ROWS))
-rehearsal: setup  ## the whole way on a log of Criteo's size, or resume it: ROWS=45840617 -> rehearsal/
+rehearsal: setup  ## run or resume all stages on a log of Criteo's size: ROWS=45840617 -> rehearsal/
 	$(RUN_PYTHON) -m benchmarks.rehearsal rehearsal --rows $(ROWS) $(ARGS)
 
 .PHONY: clean
-clean:  ## remove caches and the demo; data, prepared folders, runs and .venv stay
+clean:  ## remove caches and the demo, but no data, prepared folders, runs or .venv
 	rm -rf demo build .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
