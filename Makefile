@@ -89,7 +89,7 @@ pre-check: setup  ## check the first rows of a log in seconds: INPUT=data/dac.ta
 	$(RUN_PYTHON) -m data_prep pre-check "$(INPUT)" $(ARGS)
 
 .PHONY: preprocess
-preprocess: setup  ## convert a raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/auto.yaml
+preprocess: setup  ## convert a log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/auto.yaml
 	$(RUN_PYTHON) -m data_prep prepare "$(INPUT)" "$(OUTPUT)" --config "$(CONFIG)" $(ARGS)
 
 ##@ model
@@ -157,11 +157,11 @@ test-long: setup  ## run the slow tests (ranks, kills, parallel modes) in half a
 	$(RUN_PYTHON) -m pytest -m "$(ONE_BY_ONE)" $(ARGS)
 
 .PHONY: fuzz
-fuzz: setup  ## run the property tests on new examples, with failures in build/fuzz/: MINUTES=10 ARGS='--seed 1'
+fuzz: setup  ## run property tests on new examples; failures go to build/fuzz/: MINUTES=10 ARGS='--seed 1'
 	$(RUN_PYTHON) -m tests.fuzz --minutes "$(MINUTES)" $(ARGS)
 
 .PHONY: test-faults
-test-faults: setup  ## kill each command NUM_KILLS=100 times and resume it; inject write errors and bit flips into checkpoints
+test-faults: setup  ## kill and resume each command NUM_KILLS=100 times; inject write errors and bit flips
 	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/checkpoint/test_checkpoint_faults.py tests/app/training/test_loop.py \
 		tests/ranks/test_kills.py tests/data_prep/pipeline/test_restart.py tests/app/cli/test_commands_beside_training.py \
 		tests/app/serving/test_life.py tests/app/online/test_online_trainer.py tests/faults $(ARGS)
