@@ -72,11 +72,13 @@ class LossOptions(Checked):
 class TrainOptions(Checked):
     """Passes over the data, logging, and the model from which a run starts."""
 
-    # Choose the settings that are not given by the prepared table: its rows, fields and values (docs/training.md).
+    # Choose the settings that are not set elsewhere from the rows, fields and values of the prepared data
+    # (docs/training.md).
     auto: bool = False
     epochs: Count = 1  # The number of passes over the training rows.
-    # The training ends after so many steps if its epochs are not over before. 0 leaves it to the epochs. The model is
-    # evaluated and saved there. More steps continue the run. With train.auto the learning rates fall until that step.
+    # The training ends after this number of steps, or at the end of its epochs if that comes first. 0 sets no limit.
+    # The model is evaluated and saved there. More steps continue the run. With train.auto the learning rates fall until
+    # that step.
     steps: CountOrZero = 0
     batch_size: Count = 16_000  # Rows per step, of all ranks together.
     seed: Seed = 1  # Seed of the initial values, of the order of the rows and of dropout.
@@ -88,8 +90,10 @@ class TrainOptions(Checked):
     # auto: an unfinished run with the same settings and data is resumed, or else a new one starts. never: a new run
     # starts. require: the launch fails unless there is a run to resume.
     resume: Literal["auto", "never", "require"] = "auto"
-    profile: bool = False  # Write the times of the host's kernels to the run's log.
-    # The run saves and stops within so many minutes of the launch. The same command resumes it. 0 sets no limit.
+    # Write the times of the host's kernels to the run's log, and those of MindSpore's operators to profile/.
+    profile: bool = False
+    # The run saves and stops within this number of minutes after the launch. The same command resumes it. 0 sets no
+    # limit.
     time_limit: Annotated[float, Bounds(least=0, expected="0 (none) or more minutes")] = 0.0
     # The model that a new run starts from: a checkpoint, a run folder (its best checkpoint) or a .ckpt of the zoo.
     init_from: str = ""

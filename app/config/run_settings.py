@@ -63,7 +63,7 @@ class EvalOptions(Checked):
     batch_size: Annotated[int, Bounds(least=0, expected="0 (the training's) or more")] = 0
     every_steps: CountOrZero = 0  # Steps between additional evaluations within an epoch. 0 makes none.
     metric: str = "auc"  # The metric that decides which checkpoints are the best.
-    patience: CountOrZero = 0  # Stop after so many evaluations in a row without improvement. 0 never stops.
+    patience: CountOrZero = 0  # Stop after this number of evaluations in a row without improvement. 0 never stops.
     # The field (or column of kind id) whose values are the groups of grouped_auc, the mean AUC within groups. Rows
     # whose value is missing or has no id of its own are left out. With kind id every value counts.
     group_field: str = ""
@@ -83,7 +83,7 @@ class EvalOptions(Checked):
 class ClusterOptions(Checked):
     """Settings for jobs of several ranks."""
 
-    # After so many seconds of waiting, the log names the rank for which the others wait. They keep waiting.
+    # After this number of seconds, the log names the rank for which the others wait. They keep waiting.
     timeout_s: Positive = 300.0
 
 
