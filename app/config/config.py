@@ -72,8 +72,8 @@ class LossOptions(Checked):
 class TrainOptions(Checked):
     """Passes over the data, logging, and the model from which a run starts."""
 
-    # Choose the settings that are not set elsewhere from the rows, fields and values of the prepared data
-    # (docs/training.md).
+    # Choose the settings that neither a file nor the command line sets, to fit the rows, fields and values of the
+    # prepared data (docs/training.md).
     auto: bool = False
     epochs: Count = 1  # The number of passes over the training rows.
     # The training ends after this number of steps, or at the end of its epochs if that comes first. 0 sets no limit.
