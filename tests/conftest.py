@@ -26,6 +26,7 @@ from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 from data_prep.sources.synthetic import synthesize
+from tests.programs import run_program
 
 CPU = DeviceOptions(target="CPU", threads=2)
 # OpenMP reads its variables once, as the first test module imports MindSpore: else idle threads spin beside the tests.
@@ -138,7 +139,7 @@ def browse(tmp_path):
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
         command += ["--run-all-compositor-stages-before-draw", f"--virtual-time-budget={budget}"]
         command += [f"--user-data-dir={tmp_path / 'browser'}", option, address]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        return run_program(*command, timeout=120)
 
     return load
 
@@ -291,10 +292,7 @@ def command(command_environment, tmp_path):
     """Run a command in the test's folder and return what it printed; it must not fail."""
 
     def run(*words):
-        done = subprocess.run(
-            list(map(str, words)), cwd=tmp_path, env=command_environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        done = run_program(*words, cwd=tmp_path, env=command_environment)
         return done.stdout
 
     return run

@@ -2,11 +2,11 @@
 
 import doctest
 import importlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import run_python
 
 PROJECT = Path(__file__).parents[1]
 QUICK = ("app.tables.optimizers", "app.evaluation.metrics", "data_prep.checks.propose")
@@ -30,6 +30,4 @@ for module, name in [*((api, name) for name in names), (preparation, "prepare")]
     (test,) = [each for each in finder.find(getattr(module, name), name, module=module) if each.examples]
     assert not runner.run(test).failed, name
 """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_python("-c", program, cwd=tmp_path)

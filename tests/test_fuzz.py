@@ -1,9 +1,9 @@
 """A failure that `make fuzz` finds is saved, with the command that finds it again."""
 
 import shlex
-import subprocess
 
 from tests.fuzz import OVER, drawing_tests, run_round, save_failure
+from tests.programs import run_program
 
 PROFILE = "import hypothesis\nhypothesis.settings.register_profile('fuzz', database=None)\n"
 TEST = """
@@ -28,8 +28,7 @@ def test_a_failure_is_saved_and_repeated_by_its_command(tmp_path):
     text = path.read_text()
     assert "assert (0 % 7)" in text
     (command,) = [line for line in text.splitlines() if "--hypothesis-seed=7" in line]
-    done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    done = run_program(*shlex.split(command), status=1)
     assert "assert (0 % 7)" in done.stdout
 
 

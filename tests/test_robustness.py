@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from data_prep.__main__ import main
 from data_prep.prepared.schema import read_schema
+from tests.programs import run_python
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,8 +26,7 @@ def test_the_page_names_tests_that_are_there():
 @pytest.mark.parametrize("package", ["app", "data_prep"])
 def test_the_python_of_make_setup_finds_the_commands_from_any_folder(tmp_path, package):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-m", package, "--help"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = run_python("-m", package, "--help", cwd=tmp_path, env=environment, status=None)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: python -m {package}")
 

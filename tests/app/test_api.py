@@ -4,7 +4,6 @@ import html
 import logging
 import os
 import signal
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -27,6 +26,7 @@ from app.tables.native import library
 from app.training.start import plan_launch
 from app.training.step import first_layer, precision
 from common import settings
+from tests.programs import run_program
 
 THREADS = {"threads": 2}  # as the tests' MindSpore was imported
 
@@ -72,7 +72,7 @@ print("mindspore" in sys.modules)
 """
     command = [sys.executable, "-P", "-c", program]
     environment = {**os.environ, "PYTHONPATH": str(project)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = run_program(*command, env=environment)
     assert done.stdout.split() == ["set()", "False"]
 
 

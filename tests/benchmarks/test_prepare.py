@@ -1,7 +1,6 @@
 """Checks in benchmarks.preparation.prepare: agreement of the contenders, memory limits, the summary."""
 
 import subprocess
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +11,7 @@ from benchmarks.preparation.prepare import Contender, Run, run, summarize
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.sources.synthetic import synthesize
+from tests.programs import run_python
 
 
 @pytest.fixture(scope="module")
@@ -78,5 +78,5 @@ def test_ratios_of_who_did_not_finish(tmp_path):
 
 
 def test_the_command_is_one_of_the_benchmarks(project):
-    done = subprocess.run([sys.executable, "-m", "benchmarks", "--help"], cwd=project, capture_output=True, text=True)
+    done = run_python("-m", "benchmarks", "--help", cwd=project)
     assert "prepare_large" in done.stdout

@@ -5,20 +5,19 @@ import logging
 import os
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
 
 from app.__main__ import main
+from tests.programs import run_program
 
 
 @pytest.fixture(scope="module")
 def launch(project, command_environment):
     def run(folder, *arguments, script=None):
         script = script or project / "scripts" / "run_auto_parallel_train.sh"
-        command = ["bash", str(script), *map(str, arguments)]
-        done = subprocess.run(command, cwd=folder, env=command_environment, capture_output=True, text=True, check=False)
+        done = run_program("bash", script, *arguments, cwd=folder, env=command_environment, status=None)
         return done.returncode, done.stderr
 
     return run
@@ -74,8 +73,8 @@ def launch_here(own_handlers, project, tmp_path, monkeypatch, caplog, capsys):
     environment = {**os.environ, "PYTHON": str(echo), "CONFIG": str(project / "configs" / "tiny.yaml")}
 
     def run(*arguments):
-        command = ["bash", str(project / "scripts" / "run_auto_parallel_train.sh"), *map(str, arguments)]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        script = project / "scripts" / "run_auto_parallel_train.sh"
+        done = run_program("bash", script, *arguments, cwd=tmp_path, env=environment, status=None)
         if done.returncode:
             return done.returncode, done.stderr
         isolated, module, app, *words = done.stdout.split("\0")[:-1]
@@ -117,13 +116,6 @@ def test_an_error_ends_with_status_2_and_leaves_no_run_folder(launch_here, tiny_
 
 def test_without_its_python_the_launcher_names_the_command_that_installs_it(project, tmp_path):
     script = project / "scripts" / "run_auto_parallel_train.sh"
-    done = subprocess.run(
-        ["bash", str(script), "1", "1", "data", "-"],
-        cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PYTHON": "/nowhere/python"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": "/nowhere/python"}
+    done = run_program("bash", script, 1, 1, "data", "-", cwd=tmp_path, env=environment, status=2)
     assert "no Python at /nowhere/python; run: make -C" in done.stderr

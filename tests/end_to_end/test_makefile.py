@@ -2,9 +2,10 @@
 
 import re
 import shlex
-import subprocess
 
 import pytest
+
+from tests.programs import run_program
 
 
 @pytest.fixture(scope="module")
@@ -12,8 +13,7 @@ def commands(project):
     """The words of the last command that a target would run."""
 
     def show(*arguments):
-        command = ["make", "--dry-run", "--no-print-directory", *arguments]
-        done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
+        done = run_program("make", "--dry-run", "--no-print-directory", *arguments, cwd=project)
         return shlex.split(done.stdout.replace("\\\n", " ").strip().splitlines()[-1])
 
     return show
@@ -48,17 +48,8 @@ def test_the_demo_s_run_is_the_default_if_there_is_no_other(project, tmp_path, t
     name, variables = RUN_TARGETS[target], ("RUN",) if target != "baseline" else ("DATASET", "OUTPUT")
 
     def words(*arguments):
-        command = [
-            "make",
-            "--dry-run",
-            "--no-print-directory",
-            "--old-file=setup",
-            "-f",
-            project / "Makefile",
-            target,
-            *arguments,
-        ]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        options = ("--dry-run", "--no-print-directory", "--old-file=setup", "-f", project / "Makefile")
+        done = run_program("make", *options, target, *arguments, cwd=tmp_path)
         return shlex.split(done.stdout.replace("\\\n", " ").strip().splitlines()[-1])
 
     assert name in words()
@@ -83,14 +74,12 @@ def test_the_environment_may_be_anywhere(commands, project):
 
 def test_no_target_occurs_twice(project):
     """make would take the later one, and only warn."""
-    done = subprocess.run(["make", "--dry-run", "help"], cwd=project, capture_output=True, text=True, check=True)
+    done = run_program("make", "--dry-run", "help", cwd=project)
     assert "overriding" not in done.stderr
 
 
 def test_help_shows_every_target_on_one_screen(project):
-    done = subprocess.run(
-        ["make", "--no-print-directory", "help"], cwd=project, capture_output=True, text=True, check=True
-    )
+    done = run_program("make", "--no-print-directory", "help", cwd=project)
     lines = done.stdout.splitlines()
     targets = re.findall(r"^([a-z-]+):(?!=)", (project / "Makefile").read_text(), re.MULTILINE)
     assert [target for target in targets if f" make {target} " not in done.stdout] == ["help"]

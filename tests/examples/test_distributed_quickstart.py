@@ -2,11 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import run_program, run_python
 
 pytestmark = pytest.mark.slow
 
@@ -20,9 +21,7 @@ def losses(text: str) -> list[float]:
 @pytest.fixture(scope="module")
 def printed(mpirun):
     environment = {**os.environ, "PYTHON": sys.executable, "MPIRUN": mpirun}
-    command = ["bash", str(FOLDER / "run_with_mpi.sh")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program("bash", FOLDER / "run_with_mpi.sh", env=environment, timeout=600)
     return done.stdout
 
 
@@ -38,9 +37,7 @@ def test_losses_fall_alike_on_all_ranks(printed):
 
 
 def test_one_rank_has_the_same_losses(printed):
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "net.py")], capture_output=True, text=True, timeout=300, check=True
-    )
+    done = run_python(FOLDER / "net.py", timeout=300)
     assert losses(done.stdout) == pytest.approx(losses(printed), rel=1e-5)
 
 
@@ -54,7 +51,7 @@ def test_every_rank_leaves_its_block_of_the_weights(printed, cpu):
 
 
 def test_another_number_of_ranks_is_refused(mpirun):
-    command = [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, str(FOLDER / "net.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = (mpirun, "--allow-run-as-root", "--oversubscribe", "-n", 2, sys.executable, FOLDER / "net.py")
+    done = run_program(*command, timeout=300, status=None)
     assert done.returncode != 0
     assert "is for 8 ranks, found 2" in done.stderr

@@ -9,6 +9,7 @@ import pytest
 
 from app.checkpoint.retention import whole_checkpoints
 from app.run.record import read_runs
+from tests.programs import run_program
 
 pytestmark = pytest.mark.parallel
 
@@ -54,7 +55,7 @@ def train(project, tiny_dataset, command_environment, mpirun):
         words = (*words, *SETTINGS, f"train.epochs={epochs}")
         command = ["bash", project / "examples/tower_over_ranks/run.sh", ranks, mode, tiny_dataset, *words]
         environment = {**command_environment, "MPIRUN": mpirun}
-        done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, check=False)
+        done = run_program(*command, env=environment, status=None)
         losses = re.findall(r"wide_loss is ([\d.]+), deep_loss is ([\d.]+)", done.stdout)
         aucs = re.findall(r"valid: auc is ([\d.]+)", done.stdout)
         return done.returncode, np.array(losses, float), np.array(aucs, float), done.stderr

@@ -1,9 +1,10 @@
 """A job that cannot start reports why, in one line, before the first step."""
 
 import re
-import subprocess
 
 import pytest
+
+from tests.programs import run_program
 
 
 def test_an_error_of_one_rank_is_reported_first_and_ends_all(run, tmp_path):
@@ -53,9 +54,8 @@ def test_stock_tables_are_for_one_rank(run, tmp_path):
 
 
 def test_a_split_without_rows_is_reported_once(two_ranks, project, command_environment):
-    command = ["bash", project / "scripts" / "run_eval.sh", "--ranks", "3", "--split", "tset"]
-    done = subprocess.run(command, cwd=two_ranks, env=command_environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    command = ("bash", project / "scripts" / "run_eval.sh", "--ranks", 3, "--split", "tset")
+    done = run_program(*command, cwd=two_ranks, env=command_environment, status=2)
     assert re.fullmatch(
         r"error: .* has no rows in split 'tset'; the splits with rows: train, valid, test\n", done.stderr
     )

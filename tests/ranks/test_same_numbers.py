@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from safetensors.numpy import load_file
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.checkpoint.write import shard_name
+from tests.programs import run_program
 from tests.ranks.jobs import aucs, kept_files, losses, same_numbers
 
 
@@ -61,52 +61,57 @@ def test_each_owner_writes_its_shard(two_ranks):
         assert (rows % 2 == shard).all()
 
 
-def test_three_ranks_evaluate_as_one_process_does(two_ranks, project, command_environment, mpirun, tmp_path):
-    """On a copy, as the evaluation is written to the run's folder."""
-    run = shutil.copytree(two_ranks / "device_0", tmp_path / "device_0")
+@pytest.fixture
+def copied_run(two_ranks, tmp_path):
+    """A copy of the run, because evaluations are written to the run's folder."""
+    return shutil.copytree(two_ranks / "device_0", tmp_path / "device_0")
+
+
+@pytest.fixture
+def evaluate(project, command_environment, mpirun, tmp_path):
+    """Evaluate the copy by the script; return the finished process."""
+
+    def run_script(*words, status=0):
+        command, environment = project / "scripts" / "run_eval.sh", {**command_environment, "MPIRUN": mpirun}
+        return run_program("bash", command, *words, cwd=tmp_path, env=environment, status=status)
+
+    return run_script
+
+
+FOLLOW = ("--follow", "device_0", "--ranks", "2", "--split", "valid")
+
+
+def test_three_ranks_evaluate_as_one_process_does(copied_run, evaluate):
     for words in ((), ("--ranks", "3")):
-        command = ["bash", project / "scripts" / "run_eval.sh", *words, "eval.group_field=C3", "eval.batch_size=70"]
-        environment = {**command_environment, "MPIRUN": mpirun}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        done = evaluate(*words, "eval.group_field=C3", "eval.batch_size=70")
         assert done.stdout.count("log loss ") == 1
-    one, three = (run / "eval.log").read_text().splitlines()[-2:]
+    one, three = (copied_run / "eval.log").read_text().splitlines()[-2:]
     numbers = re.compile(r"[\d.]+")
     assert "grouped_auc" in one
     assert list(map(float, numbers.findall(three))) == pytest.approx(list(map(float, numbers.findall(one))), abs=1e-6)
 
 
-def test_two_ranks_evaluate_each_checkpoint_of_a_run(two_ranks, project, command_environment, mpirun, tmp_path):
+def test_two_ranks_evaluate_each_checkpoint_of_a_run(copied_run, evaluate, tmp_path):
     """The metrics at the epochs' ends equal those that the training computed."""
-    run = shutil.copytree(two_ranks / "device_0", tmp_path / "device_0")
-    for checkpoint in whole_checkpoints(run / "checkpoints"):
+    for checkpoint in whole_checkpoints(copied_run / "checkpoints"):
         if checkpoint.manifest.step % 5:
             shutil.rmtree(checkpoint.path)
-    words = ["--follow", "device_0", "--ranks", "2", "--split", "valid"]
-    command = ["bash", project / "scripts" / "run_eval.sh", *words]
-    environment = {**command_environment, "MPIRUN": mpirun}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    evaluate(*FOLLOW)
     *trained, first, second = aucs(tmp_path)
     assert [first, second] == pytest.approx(trained[1::2], abs=1e-6)
 
 
-def test_two_ranks_skip_a_damaged_checkpoint_together(two_ranks, project, command_environment, mpirun, tmp_path):
-    run = shutil.copytree(two_ranks / "device_0", tmp_path / "device_0")
-    *before, damaged, last = whole_checkpoints(run / "checkpoints")
+def test_two_ranks_skip_a_damaged_checkpoint_together(copied_run, evaluate, tmp_path):
+    *before, damaged, last = whole_checkpoints(copied_run / "checkpoints")
     for checkpoint in before:
         shutil.rmtree(checkpoint.path)
     with (damaged.path / shard_name("deep", 0, 2)).open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\x55")
-    words = ["--follow", "device_0", "--ranks", "2", "--split", "valid"]
-    command = ["bash", project / "scripts" / "run_eval.sh", *words]
-    environment = {**command_environment, "MPIRUN": mpirun}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
+    done = evaluate(*FOLLOW, status=2)
     assert f"error: device_0/checkpoints/{damaged.path.name} is skipped: checkpoint file" in done.stderr
     assert done.stderr.count("error: ") == 2, done.stderr  # one rank's, and the command's
-    assert f"step: {last.manifest.step} " in (run / "eval.log").read_text().splitlines()[-1]
+    assert f"step: {last.manifest.step} " in (copied_run / "eval.log").read_text().splitlines()[-1]
 
 
 def test_more_ranks_than_cores_resume_a_run_of_another_number(run, two_ranks, one_rank, tmp_path):

@@ -23,6 +23,7 @@ from app.auto import crosses, sweep_runs
 from app.auto.sweep_runs import SweepOptions, Trial, find_points
 from app.run.decision import read_state
 from common.files import lock_folder
+from tests.programs import run_program
 
 VALUES = {"model.hidden_widths": [[8], [16, 8]], "train.seed": [1, 2, 3]}
 
@@ -232,7 +233,7 @@ def test_runs_are_trained_stopped_and_resumed(sweep_file, tmp_path, command_envi
     assert process.returncode == 130
     runs = list(tmp_path.glob("s/*/device_0"))
     assert {read_state(run)["status"] for run in runs} <= {"stopped", "finished"}
-    done = subprocess.run(command, env=command_environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = run_program(*command, cwd=tmp_path, env=command_environment)
     first, second, report = done.stdout.splitlines()
     assert re.fullmatch(r"auc 0\.\d+ in 2 epoch\(s\)  tower_optimizer\.learning_rate=0\.0\d*1", first)
     assert " in 1 epoch(s) " in second

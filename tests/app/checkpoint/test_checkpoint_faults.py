@@ -5,8 +5,6 @@ import dataclasses
 import errno
 import itertools
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from app.checkpoint.write import ModelState, clear_leftovers, step_name, write_c
 from app.config.run_settings import CheckpointOptions
 from app.tables.interface import DEEP, TableState
 from tests.checkpoints import load, plain_manifest
+from tests.programs import run_python
 
 DISK_CALLS = ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename")
 
@@ -194,14 +193,9 @@ print(number)
 @pytest.mark.parametrize("killed", KILLED)
 def test_a_kill_at_each_call_leaves_what_was_whole(tmp_path, project, command_environment, killed):
     """In a process of its own, which can be forked: this one may have MindSpore's threads."""
-    done = subprocess.run(
-        [sys.executable, "-c", KILL_AT_EACH_CALL, str(tmp_path), str(project / "tests" / "app" / "checkpoint"), killed],
-        env=command_environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_python(
+        "-c", KILL_AT_EACH_CALL, tmp_path, project / "tests" / "app" / "checkpoint", killed, env=command_environment
     )
-    assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 25  # kills
 
 

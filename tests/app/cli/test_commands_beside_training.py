@@ -4,8 +4,6 @@ import itertools
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -35,6 +33,7 @@ from data_prep.prepared.schema import read_schema
 from tests.app.tables.tables_of_spec import reference_tables
 from tests.checkpoints import StateOfTables
 from tests.kills import in_child, num_kills
+from tests.programs import run_python
 
 SPEC = TablesSpec(200, 4, (TableField("C1"), TableField("C2")), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 LAST_STEP = 60
@@ -279,13 +278,6 @@ def test_kills_of_commands_and_of_the_training_beside_them_lose_nothing(
     program = "import sys; sys.path.insert(0, sys.argv[1]); import test_commands_beside_training as test\n"
     program += "test.kill_at_random(*sys.argv[2:5], int(sys.argv[5]))"
     words = [project / "tests" / "app" / "cli", tmp_path, tiny_dataset, project, num_kills("commands")]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, words)],
-        env=command_environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", program, *words, env=command_environment)
     assert "Traceback" not in done.stderr
     assert int(done.stdout.splitlines()[-1]) >= num_kills("commands")

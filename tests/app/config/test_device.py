@@ -1,12 +1,11 @@
 import logging
 import os
-import subprocess
-import sys
 
 import pytest
 
 from app.config import device
 from app.config.run_settings import DeviceOptions
+from tests.programs import run_python
 
 
 def test_the_cpu_can_be_selected_by_name_and_by_auto(cpu):
@@ -22,9 +21,7 @@ try:
 except ValueError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=command_environment, capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", program, env=command_environment)
     if not done.stdout:
         pytest.skip("this machine has the target GPU")
     (line,) = done.stdout.splitlines()
@@ -77,8 +74,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_ctrl_c_while_mindspore_is_imported_ends_as_at_any_other_time(tiny_dataset, tmp_path, command_environment):
-    command = [sys.executable, "-c", INTERRUPTED_IMPORT, "train", "--dry-run", "--dataset", str(tiny_dataset)]
-    done = subprocess.run(command, cwd=tmp_path, env=command_environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 130
+    words = ("-c", INTERRUPTED_IMPORT, "train", "--dry-run", "--dataset", tiny_dataset)
+    done = run_python(*words, cwd=tmp_path, env=command_environment, status=130)
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("stopped by Ctrl-C")

@@ -1,12 +1,11 @@
 """TensorBoard's files, read by tensorboardX's definitions of the format."""
 
 import struct
-import subprocess
-import sys
 
 import pytest
 
 from app.run.event_file import EventFile, without_torch
+from tests.programs import run_python
 
 with without_torch():  # as seconds of each run of the tests would go into its import
     from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -97,8 +96,6 @@ def test_pytorch_is_not_imported_where_it_is_installed_but_can_be_later(tmp_path
         f"EventFile(pathlib.Path({str(tmp_path / 'events')!r}), 1).add(1, {{'loss': 0.5}}, 'train')\n"
         "print('written'); import torch\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=command_environment, capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", program, env=command_environment)
     assert done.stdout.split() == ["written", "imported"]
     assert written(tmp_path / "events") == [(1, "train/loss", 0.5)]

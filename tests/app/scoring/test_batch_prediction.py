@@ -28,6 +28,7 @@ from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor
 from common.signals import Stopped
 from tests.kills import in_child
+from tests.programs import run_program
 
 BAD = {3: "not a line", 700: "2\t" + "1\t" * 13 + "\t".join(["0123abcd"] * 26)}
 
@@ -431,8 +432,7 @@ def test_the_code_of_a_bundle_says_that_it_reads_no_json(tiny_bundle, tmp_path):
     (tmp_path / "log.jsonl").write_text('{"I1": 1}\n')
     command = [sys.executable, "-m", "wide_deep_bundle.app.cli.predict", tiny_bundle, "log.jsonl", "scores.csv"]
     environment = os.environ | {"PYTHONPATH": str(tiny_bundle / "code"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2
+    done = run_program(*command, cwd=tmp_path, env=environment, status=2)
     assert "log.jsonl: a bundle's own code reads no JSON" in done.stderr
 
 

@@ -4,8 +4,6 @@ import ast
 import math
 import os
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import packages_distributions
@@ -26,6 +24,7 @@ from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.from_table import table_to_chunk, table_to_rows
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.prepared.schema import read_schema
+from tests.programs import run_python
 
 FOLLOWING = {"packaging", "google", "flatbuffers", "_yaml"}  # what the required packages bring
 OPTIONAL = {"pandas", "dateutil", "cloudpickle", "_distutils_hack"}  # what pyarrow and Python load where it is there
@@ -382,15 +381,7 @@ def test_a_bundle_s_own_code_and_packages_are_all_that_scoring_needs(tiny_bundle
         "print(sorted({name.split('.')[0] for name in sys.modules}), command.__file__)"
     )
     environment = {**os.environ, "PYTHONPATH": str(tiny_bundle / "code"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("-P", "-c", program, cwd=tmp_path, env=environment)
     loaded, _, place = done.stdout.splitlines()[-1].rpartition(" ")
     assert place == str(tiny_bundle / "code" / "wide_deep_bundle" / "app" / "cli" / "predict.py")
     required = (line.partition("==")[0] for line in (tiny_bundle / "requirements.txt").read_text().splitlines())
@@ -417,8 +408,7 @@ def test_a_bundle_hides_no_module_of_its_user(tiny_bundle, predictor, lines, tmp
     )
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("PYTHONPATH", None)
-    command = [sys.executable, "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = run_python("script.py", cwd=tmp_path, env=environment, status=None)
     assert done.stdout == f"True True {float(predictor.score(lines[:1])[0]).hex()}\n", done.stderr
 
 

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.app.serving.conftest import running
+from tests.programs import run_program
 
 
 def versions(path):
@@ -46,7 +47,7 @@ def test_the_steps_of_the_dockerfile_make_a_service(project, tmp_path, tiny_bund
         else:
             subprocess.run(["bash", "-c", rest], cwd=root, env=environment, check=True, timeout=500)
     entry = json.loads(re.search(r"ENTRYPOINT (.*)", (project / "Dockerfile").read_text())[1])
-    packages = subprocess.run([entry[0], "-m", "pip", "list"], cwd=root, capture_output=True, text=True, check=True)
+    packages = run_program(entry[0], "-m", "pip", "list", cwd=root)
     assert "mindspore" not in packages.stdout.lower()
     with running([*entry[1:], tiny_bundle, "--port", "0"], root, entry[0], PATH=environment["PATH"]) as (_, port):
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/score", json={"rows": golden.to_pylist()}, timeout=30)

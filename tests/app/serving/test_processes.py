@@ -27,12 +27,13 @@ from app.serving.options import ADMIN_PATHS, ServerOptions
 from tests.app.serving.conftest import running
 from tests.app.serving.test_generations import models, moved, watched  # noqa: F401
 from tests.app.serving.test_service import ARROW, arrow_of, lines_of
+from tests.programs import run_program, run_python
 
 
 def curl(*arguments):
     if shutil.which("curl") is None:
         pytest.skip("no curl here")
-    return subprocess.run(["curl", "-s", *arguments], capture_output=True, text=True, timeout=60, check=False).stdout
+    return run_program("curl", "-s", *arguments, timeout=60, status=None).stdout
 
 
 def inputs_of(table, binary):
@@ -109,7 +110,7 @@ def test_every_curl_line_of_the_document_works_as_pasted(request, serve, bundle,
                 for sample in operations[method]["x-codeSamples"]:
                     assert sample["source"] in page and "\t" not in sample["source"] and "\n" not in sample["source"]
                     line = f"{sample['source']} -s -o {tmp_path / 'answer'} -w '%{{http_code}}'"
-                    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+                    done = run_program("sh", "-c", line, timeout=60)
                     assert done.stdout in operations[method]["responses"]
                     statuses.setdefault(done.stdout, set()).add((path, method, sample["label"]))
                     answer = (tmp_path / "answer").read_bytes()
@@ -319,8 +320,7 @@ def test_who_asks_again_at_once_waits_for_the_refusal(serve, tiny_bundle):
 
 def test_wrong_bundles_and_ports_end_with_status_2(project, tmp_path, port, tiny_bundle):
     def run(*arguments):
-        command = [sys.executable, "-m", "app.cli.serve", *map(str, arguments)]
-        done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60, check=False)
+        done = run_python("-m", "app.cli.serve", *arguments, cwd=project, timeout=60, status=None)
         return done.returncode, done.stderr
 
     status, printed = run(tmp_path, "--port", 0)
@@ -338,7 +338,7 @@ def test_one_port_of_two_addresses_is_not_public_and_for_administration(project,
         free = probe.getsockname()[1]
     command = [sys.executable, "-m", "app.cli.serve", str(tiny_bundle), "--host", "127.0.0.2", "--port", free]
     command += ["--admin-port", free]
-    done = subprocess.run([*map(str, command)], cwd=project, capture_output=True, text=True, timeout=60, check=False)
+    done = run_program(*command, cwd=project, timeout=60, status=None)
     assert done.returncode == 2 and f"--admin-port {free} is the number of --port too" in done.stderr
 
 

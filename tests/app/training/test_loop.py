@@ -20,6 +20,7 @@ from app.checkpoint.retention import whole_checkpoints
 from tests.checkpoints import load
 from tests.damage import flip_bit
 from tests.kills import num_kills as num_kills_of
+from tests.programs import run_python
 
 SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "checkpoint.every_steps=3", "checkpoint.keep_last=0")
 LOSS_LINE = re.compile(r"epoch: \d+ step: \d+, wide_loss is \d\.\d+(e-\d+)?, deep_loss is \d\.\d+(e-\d+)?")
@@ -60,14 +61,7 @@ def run_in(cpu, tiny_dataset, project, command_environment):
                 root.handlers = handlers
                 root.setLevel(level)
         environment = {**command_environment, "OMP_NUM_THREADS": "2"}
-        done = subprocess.run(
-            [sys.executable, "-P", *program, *words],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_python("-P", *program, *words, cwd=folder, env=environment, status=None)
         return done.returncode, done.stderr, folder / "device_0"
 
     return run

@@ -1,12 +1,11 @@
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from app.training.stop_signals import Stopped, StopRequest
+from tests.programs import run_python
 
 
 class Clock:
@@ -54,9 +53,7 @@ def test_a_handler_that_was_put_in_place_is_not_called_again_after_a_check():
 
 
 def run_program(program, environment):
-    return subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
+    return run_python("-c", program, env=environment, timeout=60, status=None)
 
 
 FOREIGN_HANDLER = """

@@ -1,7 +1,5 @@
 """Promises of the native tables alone: the same bits everywhere, memory by touched rows, errors of their own."""
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from app.tables.interface import DEEP, RowGradients, UniqueIds
 from app.tables.native import rows as native_rows
 from common.process import MemoryLimit
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
+from tests.programs import run_python
 
 pytestmark = pytest.mark.usefixtures("native_library")
 
@@ -170,7 +169,7 @@ except MemoryError as error:
     print(error, tables.state()["deep"].row_ids.size)
 """
     root = Path(native_rows.__file__).parents[3]
-    result = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    result = run_python("-c", program, cwd=root)
     assert "the address space (RLIMIT_AS) is" in result.stdout
     assert "storing 999,990 new rows beside 10 touched ones" in result.stdout
     assert result.stdout.split()[-1] == "10"
