@@ -34,18 +34,23 @@ from app.trained.write_bundle import write_model
 from app.training.start import plan_launch
 from common.files import make_folder
 from data_prep.encoding import growing
+from data_prep.encoding.base import read_base_vocabulary
+from data_prep.encoding.prepared_vocabulary import open_vocabulary
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 from tests.app.online.conftest import Online
-from tests.app.online.test_expiry import Model, assert_copies_have_what_is_left, counts_of, values_of
+from tests.app.online.test_expiry import (
+    Model,
+    assert_copies_have_what_is_left,
+    assert_prepared_rows_keep_their_values,
+    counts_of,
+    values_of,
+)
 from tests.app.online.test_online_trainer import Killed, assert_same_end, metrics_of
 from tests.checkpoints import load
 
-# The few histories that are drawn where examples are fixed see no more than test_expiry.py and test_online_trainer.py;
-# `make fuzz` draws many.
-pytestmark = pytest.mark.slow
 SMALL_FIELD, MIN_COUNT, BATCH = 4, 2, 40
 BEGIN, LONG = 1_700_000_000, 10**6  # a time, and an age that no row reaches
 COLUMNS = {"click": "label", "weight": "weight", "user": "hex32", "item": "string", "tags": "list", "last": "string"}
@@ -335,6 +340,11 @@ def assert_history(history, warm, path):
     assert_bundles(run, expected, path)
     newest = Checkpoint.open(checkpoints[max(checkpoints)].path)
     assert_copies_have_what_is_left(newest, path)
+    assert_prepared_rows_keep_their_values(newest, prepared)
+    trained = open_trained(newest)
+    if trained.schema.num_expired:
+        with pytest.raises(ValueError, match="have lost their ids in an online run"):
+            read_base_vocabulary(trained.folder, open_vocabulary(trained.folder)[1])
     assert_a_warm_start_takes_what_is_left(newest, prepared, expected[max(expected)][0])
     assert_same_end(run.folder, run.undisturbed(path / "undisturbed").folder)
 
