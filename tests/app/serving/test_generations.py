@@ -78,30 +78,6 @@ def refused_by(generations):
     return {name: entry["reason"] for name, entry in generations.status()["refused"].items()}
 
 
-def test_deltas_and_later_bundles_are_served(models, watched, make_generations, golden):
-    (_, scores), (folder, put) = models, watched
-    put("1")
-    generations = make_generations(folder)
-    for name, generation in (("2", 1), ("3", 2), ("10", 0)):
-        put(name)
-        generations.refresh()
-        assert (generations.current.score(golden).tolist(), generations.current.generation) == (
-            scores[name],
-            generation,
-        )
-    generations.refresh()
-    assert generations.status()["folder"] == "10"
-
-
-def test_a_start_serves_the_newest_of_a_folder(models, watched, make_generations):
-    folder, put = watched
-    for name in ("3", "1", "2"):
-        put(name)
-    generations = make_generations(folder)
-    generations.refresh()
-    assert generations.status()["folder"] == "3"
-
-
 def test_a_delta_waits_for_its_parent(watched, make_generations, caplog):
     folder, put = watched
     put("1")
