@@ -501,16 +501,6 @@ def test_a_resume_reads_each_manifest_once_and_so_does_retention(command, monkey
     assert +reads == Counter([*chain, *(f"step-{step:08d}" for step in (6, 8, 10))])
 
 
-def test_a_finished_run_is_not_trained_again_but_more_epochs_are(command, trained, tmp_path):
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    status, log = command("train", "tables.backend=reference")
-    assert status == 0
-    assert f"the run in {trained} is finished: all 1 epochs are done; evaluate it with: make eval" in log
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert command("train", "tables.backend=reference", "train.epochs=2")[0] == 0
-    assert len((trained / "loss.log").read_text().splitlines()) == 10
-
-
 def test_a_run_that_split_its_tower_goes_on_with_a_warning(command, trained):
     for checkpoint in whole_checkpoints(trained / "checkpoints"):
         path, manifest = checkpoint.path, checkpoint.manifest
@@ -519,19 +509,6 @@ def test_a_run_that_split_its_tower_goes_on_with_a_warning(command, trained):
     status, log = command("train", "tables.backend=reference", "train.epochs=2")
     assert status == 0
     assert "warning: this run had parallel.tensor_parallel=2; every rank now holds the whole tower" in log
-
-
-def test_a_run_begins_with_the_model_of_the_run_that_it_displaces(command, trained, tmp_path):
-    words = ("train", "tables.backend=reference", "train.init_from=device_0", "train.seed=2")
-    status, log = command(*words)
-    assert status == 0, log
-    moved = "device_0.1/checkpoints/step-00000005"
-    assert f"train.init_from is '{moved}' in this run, not 'device_0': the run there was renamed" in log
-    assert f"{moved}: took" in log
-    status, log = command(*words)
-    assert status == 0
-    assert "is finished" in log
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["device_0", "device_0.1"]
 
 
 def test_a_training_that_diverged_ends_with_status_4(command, tmp_path):
@@ -544,24 +521,6 @@ def test_a_training_that_diverged_ends_with_status_4(command, tmp_path):
     run = tmp_path / "device_0"
     assert status_of(run) == "finished"
     assert whole_checkpoints(run / "checkpoints")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--ranks", "2", "model.batch_norm=true"), "model.batch_norm=true is for one rank"),
-        (("--servers", "1", "deep_optimizer.schedule.name=step"), "must be constant, without a warm-up, where servers"),
-        (("tables.backend=stock", "wide_optimizer.schedule.warmup_steps=5"), "MindSpore's FTRL operator is fixed"),
-        (("tables.backend=stock", "deep_optimizer.name=adam"), "deep_optimizer.name=adam is for tables.backend=native"),
-        (("deep_optimizer.schedule.name=cosin",), "did you mean 'cosine'"),
-        (("eval.metric=acu",), "did you mean 'auc'?"),
-    ],
-)
-def test_what_does_not_go_together_is_refused_before_there_is_a_run(command, tmp_path, words, message):
-    status, log = command("train", *words)
-    assert status == 2
-    assert message in log
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("backend", ["native", pytest.param("reference", marks=pytest.mark.slow)])
