@@ -12,8 +12,8 @@ from app.tables.checks import load_state
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, RowGradients
+from tests.app.tables.job_in_threads import JobInThreads
 from tests.app.tables.tables_of_spec import assert_equal_states, constant_rates
-from tests.app.tables.test_parts import MAKERS
 
 FIELDS = (
     TableField("C1"),
@@ -27,6 +27,21 @@ FIELDS_BY_NAME = {"parts": FIELDS, "same": SAME} | {
     name: tuple(field._replace(**seen) for field in SAME) for name, seen in SEEN.items()
 }
 RATE, SCALE = 0.25, 0.5
+
+
+def ranks_of_spec(backend, servers):
+    return lambda spec: JobInThreads(spec, constant_rates(spec), backend, 2, servers)
+
+
+def tables_of_spec(backend):
+    return lambda spec: make_host_tables(backend, spec, constant_rates(spec), 2)
+
+
+MAKERS = {
+    **{backend: tables_of_spec(backend) for backend in ("native", "reference")},
+    "ranks": ranks_of_spec("native", 0),
+    "server": ranks_of_spec("reference", 1),
+}
 
 
 def draw_ids(spec, rng, batch=9):

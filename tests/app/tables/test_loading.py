@@ -9,65 +9,9 @@ from app.config.optimizer_settings import (
 )
 from app.config.schedules import StepSchedule
 from app.tables.interface import DEEP, WIDE
-from tests.app.tables.job_in_threads import JobInThreads
 from tests.app.tables.tables_of_spec import (
-    DEEP_OPTIMIZERS,
-    WIDE_OPTIMIZERS,
-    constant_rates,
     native_tables,
-    reference_tables,
 )
-
-
-def random_writes(spec, rng):
-    """Rows of each table, which may have some in common, with pieces of some of their arrays: name, values, start."""
-    for table in [WIDE, DEEP] * 2:
-        row_ids = rng.permutation(np.flatnonzero(rng.random(spec.vocabulary_size) < 0.2))
-        pieces = []
-        for name, (dtype, width) in spec.layout(table).items():
-            for _ in range(rng.integers(0, 3)):
-                start, end = np.sort(rng.integers(0, row_ids.size + 1, 2))
-                pieces.append((name, rng.integers(1, 9, (end - start, width)).astype(dtype), start))
-        yield table, row_ids, pieces
-
-
-def load(tables, writes):
-    with tables.loading(step=8) as place:
-        for table, row_ids, pieces in writes:
-            write = place(table, row_ids)
-            for piece in pieces:
-                write(*piece)
-
-
-@pytest.mark.parametrize(("workers", "servers"), [(3, 0), (1, 2)])
-def test_owners_take_their_rows_of_each_piece(make_spec, assert_same_state, workers, servers):
-    spec = make_spec(300, 5)
-    for seed in range(20):
-        tables = JobInThreads(spec, constant_rates(spec), "reference", workers, servers), reference_tables(spec)
-        writes = list(random_writes(spec, np.random.default_rng(seed)))
-        for each in tables:
-            load(each, writes)
-        assert_same_state(*tables)
-
-
-@pytest.mark.parametrize("embedding_dim", [5, 16])
-@pytest.mark.parametrize("wide", WIDE_OPTIMIZERS, ids=lambda options: options.name)
-@pytest.mark.parametrize("deep", DEEP_OPTIMIZERS, ids=lambda options: options.name)
-def test_what_is_not_written_is_initial(
-    native_library, make_spec, assert_same_state, random_ids, random_gradients, deep, wide, embedding_dim
-):
-    spec = make_spec(300, embedding_dim, wide=wide, deep=deep)
-    for seed in range(6):
-        tables, rng = (native_tables(spec, num_threads=2), reference_tables(spec)), np.random.default_rng(seed)
-        writes = list(random_writes(spec, rng))
-        ids, gradients = random_ids(spec, 20, rng), random_gradients(spec, 20, rng)
-        for each in tables:
-            each.update(each.unique(ids), gradients)  # to be forgotten
-            load(each, writes)
-        assert_same_state(*tables)
-        for each in tables:
-            each.update(each.unique(ids), gradients)
-        assert_same_state(*tables)
 
 
 @pytest.mark.parametrize("embedding_dim", [5, 16])

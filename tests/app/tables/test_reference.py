@@ -3,15 +3,12 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from app.tables.checks import load_state
 from app.tables.interface import DEEP, TableState
 from app.tables.native import rows as native_rows
 from tests.app.tables.tables_of_spec import assert_equal_states, native_tables
-
-IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
 
 
 def read_all(snapshot):
@@ -37,17 +34,6 @@ def test_a_snapshot_is_released_before_the_next_one_and_before_a_load(make_table
     snapshot.release(saved=True)
     load_state(tables, before, tables.step)
     assert_equal_states(read_all(tables.snapshot(changed_only=False)), before)
-
-
-def test_a_load_that_fails_leaves_empty_tables(make_tables, make_spec, run_steps):
-    tables = make_tables(make_spec())
-    run_steps(tables, 2, seed=1)
-    with pytest.raises(ValueError, match="deep rows of row 4 is nan"), tables.loading(step=9) as place:
-        place(DEEP, np.array([3, 4]))("rows", np.array([[1] * 5, [np.nan] * 5], np.float32))
-    assert tables.state()[DEEP].row_ids.size == 0
-    assert tables.step == 0
-    fresh = make_tables(tables.spec)
-    np.testing.assert_array_equal(tables.lookup(tables.unique(IDS)).deep, fresh.lookup(fresh.unique(IDS)).deep)
 
 
 def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec, run_steps):
