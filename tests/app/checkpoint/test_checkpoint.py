@@ -13,7 +13,7 @@ from app.config.run_settings import CheckpointOptions
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
 from tests.app.tables.tables_of_spec import reference_tables
-from tests.checkpoints import load, plain_manifest
+from tests.checkpoints import plain_manifest
 
 
 def make_state(seed=0):
@@ -87,19 +87,6 @@ def test_row_ids_that_are_none_of_the_table_s_are_refused(tmp_path, row_ids, mes
         Checkpoint.open(path).state()
 
 
-def test_saving_the_same_step_again_replaces_it(tmp_path, saved, assert_same_bits):
-    assert write_checkpoint(tmp_path, make_state(seed=1), plain_manifest(3)) == saved
-    assert_same_bits(load(saved)[1], make_state(seed=1))
-    assert [path.name for path in tmp_path.iterdir()] == [saved.name]
-
-
-@pytest.mark.parametrize("name", ["dense.safetensors", "deep-0-of-1.safetensors", "wide-0-of-1.safetensors"])
-def test_a_missing_file_is_named(saved, name):
-    (saved / name).unlink()
-    with pytest.raises(ValueError, match=f"{name} is missing; remove .*step-00000003, and the one before it is used"):
-        load(saved)
-
-
 def test_a_manifest_that_is_missing_damaged_or_newer(saved):
     path = saved / MANIFEST
     content = json.loads(path.read_text())
@@ -130,15 +117,6 @@ def test_only_whole_checkpoints_count(tmp_path):
         "step-00000100",
     ]
     assert best_or_newest(tmp_path, "auc").path.name == "step-00000100"
-
-
-def test_leftovers_of_a_killed_save_are_written_over(tmp_path):
-    leftover = tmp_path / "step-00000003.partial"
-    leftover.mkdir()
-    (leftover / "foreign.safetensors").write_text("cut")
-    manifest, _ = load(write_checkpoint(tmp_path, make_state(), plain_manifest(3)))
-    assert "foreign.safetensors" not in manifest.files
-    assert not leftover.exists()
 
 
 def scored_manifest(step, auc):

@@ -136,12 +136,6 @@ def test_what_a_kept_delta_needs_is_kept(run, keep_last, keep_best, kept, assert
     assert_same_bits(load(path_of(run, kept[-1]))[1], run.states[kept[-1]])
 
 
-def test_a_chain_that_nothing_needs_is_removed(run):
-    run.save(5, {3}, full=True)
-    remove_old(run.folder, CheckpointOptions(keep_last=1, keep_best=0), "auc")
-    assert steps_in(run.folder) == [5]
-
-
 def test_a_delta_is_made_full_in_place_and_later_ones_stay_valid(run, assert_same_bits):
     compact(Checkpoint.open(path_of(run, 3)), 2)
     assert read_manifest(path_of(run, 3)).parent is None
