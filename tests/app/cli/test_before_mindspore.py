@@ -1,12 +1,10 @@
 """Errors that need no MindSpore are found before it is imported, which takes 6 to 14 seconds."""
 
 import dataclasses
-import logging
 import sys
 
 import pytest
 
-from app.__main__ import main
 from app.checkpoint.manifest import read_manifest, write_manifest
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.run.claim import open_run
@@ -15,19 +13,10 @@ from common.files import lock_folder
 from tests.checkpoints import run_manifest
 
 
-@pytest.fixture
-def command(own_handlers, project, tiny_dataset, tmp_path, monkeypatch, caplog):
-    """Run `python -m app` where MindSpore cannot be imported; returns its status and what it logged."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def _without_mindspore(monkeypatch):
+    """MindSpore cannot be imported."""
     monkeypatch.setitem(sys.modules, "mindspore", None)
-    caplog.set_level(logging.INFO)
-
-    def run(name, *words, dataset=tiny_dataset):
-        if name == "train":
-            words = ("--config", str(project / "configs" / "tiny.yaml"), "--dataset", str(dataset), *words)
-        return main([name, *map(str, words)]), caplog.text
-
-    return run
 
 
 @pytest.fixture

@@ -26,21 +26,7 @@ from app.training import loop, saving
 from app.training.loop import Trainer
 from app.training.stop_signals import Stopped
 
-
-@pytest.fixture
-def command(cpu, own_handlers, project, tiny_dataset, tmp_path, monkeypatch, caplog):
-    """Run `python -m app` in `tmp_path`; returns its status and what it logged."""
-    monkeypatch.chdir(tmp_path)
-    caplog.set_level(logging.INFO)
-
-    def run(name, *words):
-        caplog.clear()
-        if name == "train":
-            words = ("--config", str(project / "configs" / "tiny.yaml"), "--dataset", str(tiny_dataset), *words)
-        status = main([name, *words])
-        return status, caplog.text
-
-    return run
+pytestmark = pytest.mark.usefixtures("cpu")
 
 
 @pytest.fixture(scope="module")
