@@ -1,10 +1,14 @@
-"""Processes to kill, and how many kills each test at random moments has: NUM_KILLS in all, 12 by default.
+"""Kills and errors at a chosen call, and how many kills each test at random moments has: NUM_KILLS, 12 by default.
 
 Those of an online run, whose launches are many, come besides: half of NUM_KILLS, 3 by default.
 """
 
+import itertools
 import os
 import traceback
+from contextlib import contextmanager
+
+import pytest
 
 SHARES = {"training": 3, "ranks": 2, "servers": 1, "preparation": 3, "commands": 3}
 
@@ -29,3 +33,22 @@ def in_child(action, *words):
         finally:
             os._exit(status)
     return child
+
+
+class Killed(BaseException):
+    """Stands for a kill: an error that no handler of the product expects."""
+
+
+@contextmanager
+def fails_at(owner, name, number, error):
+    """Let the call `number` (1, 2, …) of a function raise an error."""
+    calls, function = itertools.count(1), getattr(owner, name)
+
+    def failing(*arguments, **keywords):
+        if next(calls) == number:
+            raise error
+        return function(*arguments, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, failing)
+        yield

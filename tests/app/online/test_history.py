@@ -48,8 +48,9 @@ from tests.app.online.test_expiry import (
     counts_of,
     values_of,
 )
-from tests.app.online.test_online_trainer import Killed, assert_same_end, metrics_of
+from tests.app.online.test_online_trainer import assert_same_end, metrics_of
 from tests.checkpoints import load
+from tests.kills import Killed
 
 SMALL_FIELD, MIN_COUNT, BATCH = 4, 2, 40
 BEGIN, LONG = 1_700_000_000, 10**6  # a time, and an age that no row reaches

@@ -9,7 +9,8 @@ from app.checkpoint.retention import step_folders
 from app.online.online_trainer import OnlineTrainer
 from app.scoring.bundle_folder import chains, rank, read_manifests
 from app.scoring.predictor import Predictor
-from tests.app.online.test_online_trainer import Killed, assert_same_end, bundle_bytes, fails_at, metrics_of
+from tests.app.online.test_online_trainer import assert_same_end, bundle_bytes, metrics_of
+from tests.kills import Killed, fails_at
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,8 @@ from app.evaluation.metrics import MetricStream
 from app.scoring import batch_prediction as module
 from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor
-from common.signals import Stopped
-from tests.kills import in_child
+from common.signals import StopSignal
+from tests.kills import Killed, fails_at, in_child
 from tests.programs import run_program
 
 BAD = {3: "not a line", 700: "2\t" + "1\t" * 13 + "\t".join(["0123abcd"] * 26)}
@@ -271,32 +271,12 @@ def test_standard_input_packed_in_another_way_is_refused_with_the_way_out(tiny_b
         predict(tiny_bundle, ["-"], str(tmp_path / "scores.csv"))
 
 
-class Killed(BaseException):
-    pass
-
-
-def stop_after(monkeypatch, num_chunks):
-    """Stop the prediction after so many chunks were written, as a kill would."""
-    add = module._Writer.add
-    added = []
-
-    def count(self, scored):
-        if len(added) == num_chunks:
-            raise Killed
-        added.append(scored)
-        add(self, scored)
-
-    monkeypatch.setattr(module._Writer, "add", count)
-
-
 def test_a_stopped_prediction_resumes_to_the_same_bytes(tiny_bundle, log, tmp_path, monkeypatch):
     words = (tiny_bundle, [str(log)])
     predict(*words, str(tmp_path / "whole.csv"), chunk_bytes=20_000)
     output = tmp_path / "scores.csv"
-    with monkeypatch.context() as patch:
-        stop_after(patch, 5)
-        with pytest.raises(Killed):
-            predict(*words, str(output), chunk_bytes=20_000)
+    with fails_at(module._ScoreWriter, "add", 6, Killed()), pytest.raises(Killed):
+        predict(*words, str(output), chunk_bytes=20_000)
     assert not output.exists()
     with pytest.raises(ValueError, match=r"other settings.*--restart"):
         predict(*words, str(output), keep=["C1"], chunk_bytes=20_000)
@@ -313,8 +293,8 @@ def test_a_stopped_prediction_resumes_to_the_same_bytes(tiny_bundle, log, tmp_pa
 MOMENTS = [  # where it is killed: a function, and at which of its calls
     (module, "lock_folder", 1),
     (module, "write_whole", 1),
-    (module._Writer, "add", 1),
-    (module._Writer, "add", 3),
+    (module._ScoreWriter, "add", 1),
+    (module._ScoreWriter, "add", 3),
     (module, "sync_folder", 1),  # before the output has its name
     (module, "sync_folder", 2),
     (module, "_remove", 1),
@@ -371,10 +351,10 @@ def test_a_stopped_prediction_of_standard_input_leaves_nothing(tiny_bundle, log,
     """Lines from a pipe are gone, so the next run has nothing to resume, and must not be refused for it."""
 
     def stop(self, scored):
-        raise Stopped(signal.SIGINT)
+        raise StopSignal(signal.SIGINT)
 
     monkeypatch.setattr(sys, "stdin", Binary(log.open("rb")))
-    monkeypatch.setattr(module._Writer, "add", stop)
+    monkeypatch.setattr(module._ScoreWriter, "add", stop)
     words = [str(tiny_bundle), "-", str(tmp_path / "scores.csv"), "--workers", "1"]
     assert command.main(command.add_arguments, "app.cli.predict", words) == 130
     assert "stopped by SIGINT" in caplog.text and "resumes" not in caplog.text
