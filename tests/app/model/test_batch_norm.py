@@ -8,12 +8,9 @@ import pytest
 from app.model.batch_norm import EPSILON
 from app.model.wide_deep import hidden_layers
 from data_prep.prepared.schema import Split
+from tests.app.model.tensors import take_step
 
 SIZES = ("train.batch_size=16", "model.hidden_widths=[6, 5]", "model.batch_norm=true", "model.initial_row_scale=0.5")
-
-
-def take_step(parts, batch):
-    return parts.step(batch, parts.step.prepare(batch))
 
 
 @pytest.fixture(scope="module")

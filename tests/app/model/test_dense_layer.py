@@ -20,6 +20,7 @@ from mindspore import Tensor, nn
 from app.model.dense_layer import ACTIVATIONS, DenseLayer, memory_of, write_parameter
 from app.model.dropout import DropoutNoise, keep_mask
 from app.model.native_layer import NativeLayer
+from tests.app.model.tensors import to_bfloat16
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
 SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]
@@ -61,12 +62,6 @@ def run(layer, arrays, noise=None):
     others = () if noise is None else (Tensor(noise),)
     (_, outputs), gradients = gradient_of(*layer)(*map(Tensor, arrays), *others)
     return [array.asnumpy() for array in (outputs, *gradients)]
-
-
-def to_bfloat16(values):
-    """Round to bfloat16 as the kernel does, by way of the bits."""
-    bits = values.view(np.uint32)
-    return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
 
 
 def expected(arrays, rounded=lambda values: values):

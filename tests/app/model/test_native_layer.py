@@ -16,6 +16,7 @@ import pytest
 from app.config.device import cpu_flags
 from app.model.dropout import DropoutNoise, keep_mask
 from app.model.layer_library import distinct_rows
+from tests.app.model.tensors import to_bfloat16
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
 SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]
@@ -70,11 +71,6 @@ def draw(shape):
     generator = np.random.default_rng(0)
     shapes = ((rows, width_in), (width_in, width_out), (rows, numeric), (numeric, width_out), (rows, width_out))
     return [generator.standard_normal(s).astype(np.float32) for s in shapes]
-
-
-def to_bfloat16(values):
-    bits = values.view(np.uint32)
-    return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -10,6 +10,7 @@ from app.model import dense_layer
 from app.model.dense_layer import memory_of
 from app.model.layer_library import LIBRARY
 from app.model.native_tower import NativeStep
+from tests.app.model.tensors import take_step
 
 BATCH_SIZE = 24
 CASES = {  # two or three settings a case that meet at no place of the code, as each case is four graphs to compile
@@ -33,10 +34,6 @@ CASES = {  # two or three settings a case that meet at no place of the code, as 
 def built():
     if not LIBRARY.is_available() and "CI" not in os.environ:
         pytest.skip("the dense layer is not built; run `make native`")
-
-
-def take_step(parts, batch):
-    return parts.step(batch, parts.step.prepare(batch))
 
 
 @pytest.fixture(scope="module", params=CASES)

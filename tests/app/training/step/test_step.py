@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from app.model import dense_layer
 from app.tables.interface import DEEP, WIDE
+from tests.app.model.tensors import take_step
 
 BATCH_SIZE = 16
 WARM_STEPS = 2  # so that moments and accumulators are not at their first values
@@ -18,10 +19,6 @@ STEPS = {  # the first without a graph
     "stock": ("stock",),
     "stock, numeric fields looked up": ("stock", "model.fold_numeric=false"),
 }
-
-
-def take_step(parts, batch):
-    return parts.step(batch, parts.step.prepare(batch))
 
 
 @pytest.fixture(scope="module")
