@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.batches import Batch
 from app.checkpoint.manifest import read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_checkpoint
@@ -22,9 +21,8 @@ from app.training.warm_start.origins import NONE, _values, row_origins
 from app.training.warm_start.source import check_source, open_source
 from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
-from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
-from tests.app.model.tensors import variable
+from tests.app.model.tensors import take_step, variable
 from tests.checkpoints import run_manifest
 from tests.damage import flip_bit
 
@@ -47,7 +45,7 @@ def trained(tmp_path_factory, make_parts, random_batch, tiny_config, tiny_schema
     parts, rng = make_parts("reference", tiny_schema), np.random.default_rng(1)
     for _ in range(3):
         batch = random_batch(tiny_schema, 400, rng)
-        parts.step(batch, parts.step.prepare(batch))
+        take_step(parts, batch)
     manifest = run_manifest(3, tiny_config(REFERENCE), tiny_schema, tiny_dataset)
     return write_checkpoint(tmp_path_factory.mktemp("trained"), parts.state(), manifest), parts.state()
 
@@ -65,12 +63,6 @@ def start(make_parts, tiny_config):
     return start_warm
 
 
-def test_all_with_the_optimizers_memory(start, trained, tiny_schema, tiny_dataset, assert_same_bits):
-    path, state = trained
-    found = start(tiny_schema, tiny_dataset, path, "train.init_optimizer=true").state()
-    assert_same_bits(found, state)
-
-
 def test_with_the_optimizers_memory_the_next_step_is_the_one_that_would_have_come(
     start, make_parts, tiny_config, tiny_schema, tiny_dataset, random_batch, tmp_path
 ):
@@ -84,9 +76,6 @@ def test_with_the_optimizers_memory_the_next_step_is_the_one_that_would_have_com
     def save(parts, step, name):
         manifest = run_manifest(step, config, tiny_schema, tiny_dataset, schedules=parts.learning_rates.state())
         return write_checkpoint(tmp_path / name, parts.state(), manifest)
-
-    def take_step(parts, batch):
-        parts.step(batch, parts.step.prepare(batch))
 
     for batch in batches[:2]:
         take_step(parts, batch)
@@ -127,7 +116,7 @@ def test_the_statistics_of_batch_normalization_are_taken(
     words = ("model.batch_norm=true",)
     parts = make_parts("reference", tiny_schema, *words)
     batch = random_batch(tiny_schema, 400, np.random.default_rng(1))
-    parts.step(batch, parts.step.prepare(batch))
+    take_step(parts, batch)
     manifest = run_manifest(1, tiny_config(REFERENCE, *words), tiny_schema, tiny_dataset)
     path = write_checkpoint(tmp_path, parts.state(), manifest)
     found = start(tiny_schema, tiny_dataset, path, *words)
@@ -157,47 +146,6 @@ def test_another_vocabulary(start, trained, tiny_dataset, tiny_schema, other_dat
         f"deep table: {len(expected):,} rows taken, {fresh:,} of {other.vocabulary_size:,} "
         f"newly initialized, {gone:,} dropped" in caplog.text
     )
-
-
-@pytest.fixture(scope="module")
-def in_another_order(tmp_path_factory, tiny_log, project):
-    """The folder of the same log with its integer columns, and its hex columns, the other way round."""
-    folder = tmp_path_factory.mktemp("order")
-    rows = [line.split("\t") for line in tiny_log.read_text().splitlines()]
-    log = "".join("\t".join([row[0], *row[13:0:-1], *row[:13:-1]]) + "\n" for row in rows)
-    (folder / "log.txt").write_text(log)
-    options = read_options(project / "configs" / "tiny.yaml", ["prepare.workers=1"])
-    names = list(options.data.columns)
-    columns = {name: options.data.columns[name] for name in [names[0], *names[13:0:-1], *names[:13:-1]]}
-    data = dataclasses.replace(options.data, columns=columns)
-    prepare(folder / "log.txt", folder / "prepared", dataclasses.replace(options, data=data))
-    return folder / "prepared"
-
-
-def valid_rows(folder):
-    block = next(read_blocks(folder, read_schema(folder), "valid"))
-    return Batch(block.ids, block.numeric, block.labels)
-
-
-def test_the_score_stays_in_another_order_of_the_columns(
-    start, make_parts, tiny_config, tiny_schema, tiny_dataset, in_another_order, tmp_path
-):
-    """And the steps that come: the optimizers' state follows the columns as well."""
-    words = ("tower_optimizer.learning_rate=0.1", "deep_optimizer.learning_rate=0.1")
-    parts = make_parts("reference", tiny_schema, "train.seed=3", *words)
-    here, there = (valid_rows(folder) for folder in (in_another_order, tiny_dataset))
-    np.testing.assert_array_equal(here.numeric[:, :13], there.numeric[:, 12::-1])
-    for _ in range(3):
-        parts.step(there, parts.step.prepare(there))
-    manifest = run_manifest(3, tiny_config(REFERENCE, "train.seed=3", *words), tiny_schema, tiny_dataset)
-    path, other = write_checkpoint(tmp_path, parts.state(), manifest), read_schema(in_another_order)
-    warm = start(other, in_another_order, path, "train.init_optimizer=true", "train.seed=4", *words)
-    for tolerance in (1e-5, 1e-3):
-        expected, found = (each.step.score(b, each.step.prepare(b)) for each, b in ((parts, there), (warm, here)))
-        assert np.ptp(expected) > 0.2
-        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-        for each, batch in ((parts, there), (warm, here)):
-            each.step(batch, each.step.prepare(batch))
 
 
 def test_fields_that_one_of_the_two_lacks_are_named(start, trained, tiny_log, project, tmp_path, caplog):
@@ -303,7 +251,7 @@ def falling(tmp_path_factory, make_parts, tiny_config, tiny_schema, tiny_dataset
     parts, rng = make_parts("reference", tiny_schema, FALLING), np.random.default_rng(1)
     batch = random_batch(tiny_schema, 50, rng)
     for _ in range(3):
-        parts.step(batch, parts.step.prepare(batch))
+        take_step(parts, batch)
     manifest = run_manifest(3, tiny_config(REFERENCE, FALLING), tiny_schema, tiny_dataset)
     return write_checkpoint(tmp_path_factory.mktemp("falling"), parts.state(), manifest), parts.state()
 
