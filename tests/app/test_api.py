@@ -128,23 +128,6 @@ def test_callbacks_get_the_lines_of_the_log(trained):
         }
 
 
-def test_ctrl_c_saves_and_the_same_call_resumes_to_the_same_bits(trained, again, tmp_path):
-    run, _ = trained
-
-    def interrupt(_, values):
-        if values["step"] == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt, match="the same call resumes"):
-        again(on_step=interrupt)
-    assert load_run(tmp_path / "again").status == "stopped"
-    assert 4 <= len((tmp_path / "again" / "loss.log").read_text().splitlines()) < 10
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert again().status == "finished"
-    for name in ("loss.log", "eval.log"):
-        assert (tmp_path / "again" / name).read_bytes() == (run.path / name).read_bytes()
-
-
 def test_a_log_whose_last_rows_have_no_labels_yet(cpu, tmp_path, caplog):
     rows = [f"{'' if number >= 240 else number % 2},{'abcd'[number * 7 % 4]}" for number in range(300)]
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
@@ -199,7 +182,7 @@ def test_a_run_keeps_the_precision_that_auto_chose(cpu, tiny_config, tiny_datase
 
 @pytest.mark.parametrize("deep", [pytest.param("lazy_adam", marks=pytest.mark.slow), "adam"])
 def test_running_means_are_evaluated_resumed_to_the_same_bits_and_exported(
-    again, trained, tiny_config, tiny_dataset, lines, tmp_path, deep
+    again, trained, tiny_config, tiny_dataset, lines, tmp_path, deep, capsys
 ):
     """The weights that train, hence the losses, are those without means."""
     epochs = 2 if deep == "lazy_adam" else 1
@@ -217,13 +200,19 @@ def test_running_means_are_evaluated_resumed_to_the_same_bits_and_exported(
 
     with pytest.raises(KeyboardInterrupt, match="the same call resumes"):
         again(**options, on_step=interrupt)
+    assert load_run(tmp_path / "again").status == "stopped"
+    assert 4 <= len((tmp_path / "again" / "loss.log").read_text().splitlines()) < 5 * epochs
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     resumed = again(**options)
+    assert resumed.status == "finished"
     for name in ("loss.log", "eval.log"):
         assert (resumed.path / name).read_bytes() == (whole.path / name).read_bytes()
     if deep == "lazy_adam":
         assert (whole.path / "loss.log").read_bytes() == (trained[0].path / "loss.log").read_bytes()
         assert (whole.path / "eval.log").read_bytes() != (trained[0].path / "eval.log").read_bytes()
     evaluation = evaluate(whole, split="valid")
+    assert f"AUC                 {evaluation.metrics.auc:.6f}" in capsys.readouterr().out
+    assert evaluation.step == whole.metrics["step"]
     for name in MEASURED:
         assert getattr(evaluation.metrics, name) == pytest.approx(whole.metrics[name], abs=1e-6)
     np.testing.assert_array_equal(resumed.predict(lines), whole.predict(lines))  # an export compares the logits
@@ -255,15 +244,6 @@ def test_wrong_settings_leave_nothing(again, tmp_path, options, message):
     with pytest.raises(ValueError, match=message):
         again(**options)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_evaluation_is_printed_and_returned(trained, capsys):
-    run, _ = trained
-    evaluation = evaluate(run, split="valid")
-    assert f"AUC                 {evaluation.metrics.auc:.6f}" in capsys.readouterr().out
-    assert evaluation.step == run.metrics["step"]
-    for name in MEASURED:
-        assert getattr(evaluation.metrics, name) == pytest.approx(run.metrics[name], abs=1e-6)
 
 
 def test_the_parts_of_one_field_are_named_by_it_alone(trained):
