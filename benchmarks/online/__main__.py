@@ -29,7 +29,7 @@ from benchmarks.harness.commands import PROJECT, work_folder
 from benchmarks.harness.timing import new_parser, print_result
 from benchmarks.online.gain import NAMES, Stream, drifting, real_rows
 from benchmarks.online.lag import compare, make_run
-from data_prep.sources.drift import Drift
+from data_prep.sources.shape import Drift
 from data_prep.sources.synthetic import synthesize
 
 DATA = PROJECT / "configs/data/drift.yaml"

@@ -1,6 +1,6 @@
 """Make a synthetic click log in Criteo's format, with the true click probability of each row in a second file.
 
-    draw the fields (shape.py) -> their values at the time (drift.py) -> log odds (clicks.py) -> label -> text
+    draw the fields -> their values at the time -> log odds (all in shape.py) -> label -> text
 
 Rows are made in blocks of `BLOCK_ROWS`, each from its own counter-based random stream of (seed, block). So the bytes
 depend on the seed and not on the number of workers, and a longer log starts with the rows of a shorter one.
@@ -32,15 +32,20 @@ from common.console import progress_bar
 from common.files import FolderInUse, is_at, room_for
 from common.process import num_cores
 from data_prep.prepared.truth import TRUTH_SCHEMA, truth_path
-from data_prep.sources.clicks import Now, PlantedClicks, plant, sigmoid
-from data_prep.sources.drift import MAX_DAYS, START, Drift
 from data_prep.sources.shape import (
     CATEGORICAL_NAMES,
+    MAX_DAYS,
     MISSING_RANK,
     NUMERIC_NAMES,
+    START,
+    Drift,
     LogShape,
+    Now,
+    PlantedClicks,
     draw_fields,
     load_shape,
+    plant,
+    sigmoid,
 )
 
 BLOCK_ROWS = 32_768

@@ -14,10 +14,18 @@ from common.files import FolderInUse
 from data_prep.checks.pre_check import pre_check
 from data_prep.options.options_file import read_options
 from data_prep.prepared.truth import area_under_curve, best_possible, read_truth, truth_path
-from data_prep.sources import clicks, synthetic
-from data_prep.sources.clicks import expected_auc, sigmoid, solve_scale_and_bias
-from data_prep.sources.drift import SHOCK_DAY, Drift
-from data_prep.sources.shape import CATEGORICAL_NAMES, FACTS_FILE, load_shape
+from data_prep.sources import synthetic
+from data_prep.sources.shape import (
+    CATEGORICAL_NAMES,
+    FACTS_FILE,
+    PART_SHARES,
+    SHOCK_DAY,
+    Drift,
+    expected_auc,
+    load_shape,
+    sigmoid,
+    solve_scale_and_bias,
+)
 from data_prep.sources.synthetic import BLOCK_ROWS, block_text, draw_block, synthesize, synthetic_log, value_codes
 
 FACTS = json.loads(FACTS_FILE.read_text(encoding="utf-8"))
@@ -220,7 +228,7 @@ def test_extremes_are_met_once_in_the_whole_log():
 def test_parts_have_their_shares_of_the_variance(log):
     parts = draw_block(log, 5).logit_parts
     share = parts.var(axis=1) / parts.sum(axis=0).var()
-    assert share == pytest.approx(np.array(list(clicks.PART_SHARES.values())), abs=0.03)
+    assert share == pytest.approx(np.array(list(PART_SHARES.values())), abs=0.03)
 
 
 def test_effects_belong_to_values_not_to_rows(log):
