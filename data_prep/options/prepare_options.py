@@ -27,6 +27,13 @@ RECORDED = {
 BLOCK_ROWS = ZOO_BLOCK_ROWS = 1_000
 MAX_CROSSED = 4  # Maximum number of fields of a cross.
 MOST_OF_A_CROSS = 1 << 24  # Maximum number of values of a cross that get ids, unless its max_size is set.
+# Rules of the setting `split`, each with the sentence that explains it in the report. pipeline/split.py applies them.
+SPLIT_RULES = {
+    "hash": "The split of a row follows from a hash of its line number.",
+    "chronological": "The first lines of the log are train, the next ones valid, the last ones test.",
+    "stratified": "Exact shares, with the same share of clicks in every split.",
+    "files": "Whole files of the log are valid and test.",
+}
 SplitFraction = Annotated[float, Bounds(least=0, expected=">= 0 and sum to 1")]
 
 

@@ -1,4 +1,1 @@
-"""Make report.html of a prepared folder.
-
-`timing` and `numeric` make sections of the report, `data_report` the others and the page.
-"""
+"""Make report.html of a prepared folder: `data_report` writes the page, and `timing` records the run for it."""

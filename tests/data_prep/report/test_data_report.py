@@ -12,13 +12,12 @@ import pytest
 from data_prep.__main__ import main
 from data_prep.kernels.counting import NUM_BINS, count_bins
 from data_prep.options.log_format import LogFormat
-from data_prep.options.prepare_options import PrepareOptions
+from data_prep.options.prepare_options import SPLIT_RULES, PrepareOptions
 from data_prep.pipeline.first_pass import numeric_fields
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import all_files
 from data_prep.prepared.schema import read_schema
-from data_prep.report.data_report import SPLIT_RULES, write_report
-from data_prep.report.numeric import number_bins, pair
+from data_prep.report.data_report import number_bins, pair, write_report
 from data_prep.report.timing import TIMING_FILE, read_timing
 from data_prep.statistics.statistics import NumericStatistics
 from data_prep.statistics.statistics_file import STATISTICS_FILE, NumericProfile, read_statistics
