@@ -1,4 +1,4 @@
-"""Define the command line `python -m data_prep` with its commands, such as describe, pre-check, prepare and inspect."""
+"""Define the command line `python -m data_prep` with its commands, such as describe and prepare."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
 from common.text import show
 from common.yaml_settings import CommandParser
+from data_prep.options.columns import EncodingOptions
 from data_prep.options.executor import EXECUTORS, ExecutorChoice
 from data_prep.options.options_file import PREPARE_SECTION, read_options
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 
 CRITEO_DATA = Path(__file__).parents[1] / "configs" / "data" / "criteo.yaml"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -34,6 +36,8 @@ Run: TypeAlias = Callable[[argparse.Namespace, list[str]], None]
 _DATA_HELP = "YAML file with the format of the log (Criteo's format)"
 _SETTING = re.compile(r"\w+(\.\w+)+=")  # Matches the start of an argument such as section.key=value.
 _SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
+# Names that the parts of describe had as commands of their own.
+_ALIASES = _PRE_CHECK, _INSPECT = "pre-check", "inspect"
 # Settings that each value of --layout stands for. Settings on the command line override them.
 _LAYOUTS = {
     "blocks": (),
@@ -51,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Settings may be anywhere among the other arguments. argparse does not support that, so they are taken out first.
     settings = [argument for argument in argv if _SETTING.match(argument)]
     command = parser.parse_args([argument for argument in argv if not _SETTING.match(argument)])
-    if settings and command.run not in (_prepare, _pre_check):
+    if settings and command.run not in (_prepare, _describe):
         parser.error(f"unexpected arguments: {' '.join(settings)}")
     for argument in argv:
         if argument.partition("=")[0] in _SETTING_NAMES and "=" in argument:
@@ -90,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="python -m data_prep COMMAND --help describes a command.",
     )
     parser.set_defaults(after_stop="")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="name")
 
     download = _add_command(commands, _download, "data")
     download.add_argument(
@@ -102,32 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     download.add_argument("--accept-terms", action="store_true", help="accept the terms without being asked")
     download.set_defaults(after_stop="; the same command resumes")
 
-    describe = _add_command(commands, _describe, "log.csv > my.yaml")
-    describe.add_argument("input", nargs="+", help="the log, as for prepare. Of several files, up to 20 are read")
-    describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="number of rows to read (%(default)s)")
-    describe.add_argument(
-        "--label",
-        metavar="NAME",
-        help="column of the label, if the proposal chooses another column or is not sure. NAME=VALUE: this value means "
-        "a click, and all other values mean no click. 'NAME>=4': numbers of 4 or more mean a click",
-    )
-
-    pre_check = _add_command(commands, _pre_check, "data/dac.tar.gz")
-    pre_check.add_argument(
-        "input",
-        nargs="+",
-        help="the log, as for prepare. The first rows of each file are read. With prepare.crosses=[[C1,C2]], figures "
-        "of these crosses are shown too",
-    )
-    pre_check.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read in total (%(default)s)")
-    pre_check.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
+    _add_describe_arguments(_add_command(commands, _describe, "log.csv > my.yaml", *_ALIASES))
 
     example = "data/dac.tar.gz prepared --config configs/criteo.yaml prepare.min_count=101"
     _add_prepare_arguments(_add_command(commands, _prepare, example))
-
-    inspect = _add_command(commands, _inspect, "prepared")
-    inspect.add_argument("folder", type=Path, help="the prepared folder")
-    inspect.add_argument("--report", action="store_true", help="only write its report.html again")
 
     suggest = _add_command(commands, _suggest_crosses, "prepared")
     suggest.add_argument("folder", type=Path, help="the prepared folder")
@@ -157,14 +139,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_command(commands: Commands, run: Run, example: str) -> argparse.ArgumentParser:
+def _add_command(commands: Commands, run: Run, example: str, *aliases: str) -> argparse.ArgumentParser:
     """Add the command that `run` implements. Its name and help are the function's name and docstring.
 
-    `example` are arguments of the command, which the help shows.
+    `example` are arguments of the command, which the help shows. `aliases` are other names of the command.
     """
     name, summary = run.__name__.lstrip("_").replace("_", "-"), run.__doc__ or ""
     command = commands.add_parser(
         name,
+        aliases=aliases,
         help=summary[0].lower() + summary[1:-1],
         description=summary,
         epilog=f"example:\n  python -m data_prep {name} {example}",
@@ -172,6 +155,28 @@ def _add_command(commands: Commands, run: Run, example: str) -> argparse.Argumen
     )
     command.set_defaults(run=run)
     return command
+
+
+def _add_describe_arguments(describe: argparse.ArgumentParser) -> None:
+    describe.add_argument(
+        "input", nargs="+", help="the log, as for prepare, or a prepared folder. The first rows of each file are read"
+    )
+    describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="number of rows to read (%(default)s)")
+    proposal = describe.add_argument_group("proposal of a description, for a log without --data")
+    proposal.add_argument(
+        "--label",
+        metavar="NAME",
+        help="column of the label, if the proposal chooses another column or is not sure. NAME=VALUE: this value means "
+        "a click, and all other values mean no click. 'NAME>=4': numbers of 4 or more mean a click",
+    )
+    check = describe.add_argument_group(
+        "check of a log against a description",
+        "With prepare.crosses=[[C1,C2]], figures of these crosses are shown too. The command pre-check is this check, "
+        "by default against Criteo's format.",
+    )
+    check.add_argument("--data", type=Path, metavar="FILE", help="YAML file with the format of the log")
+    folder = describe.add_argument_group("tables of a prepared folder", "The command inspect takes such a folder only.")
+    folder.add_argument("--report", action="store_true", help="only write its report.html again")
 
 
 def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
@@ -219,26 +224,50 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
     )
 
 
-def _describe(command: argparse.Namespace, _: list[str]) -> None:
-    """Propose the description of a log with other columns than Criteo's, as a file for --data."""
-    from data_prep.checks.propose import describe
+def _describe(command: argparse.Namespace, settings: list[str]) -> None:
+    """Propose the description of a log, check a log against its description, or show a prepared folder."""
+    folder = Path(command.input[0])
+    if command.name == _INSPECT or (folder / SCHEMA_FILE).is_file():
+        if len(command.input) > 1 or settings or command.data or command.label:
+            raise ValueError(f"a prepared folder is shown by itself; give {folder} without other inputs and settings")
+        _show_folder(folder, command.report)
+    elif command.report:
+        raise ValueError(f"--report is for a prepared folder, and {folder} is none")
+    elif command.name == _PRE_CHECK or command.data or settings:
+        if command.label:
+            raise ValueError("--label is for a proposal; the label of a description is its column of kind label")
+        _check(command.input, command.rows, read_options(overrides=settings, data_path=command.data).encoding)
+    else:
+        from data_prep.checks.propose import describe
+        from data_prep.checks.reject_causes import print_findings
 
-    proposal = describe(command.input, command.rows, command.label)
-    show(proposal.as_yaml(), end="")
-    show("\n".join([proposal.label_line, *proposal.remarks]), file=sys.stderr)
+        proposal = describe(command.input, command.rows, command.label)
+        show(proposal.as_yaml(), end="")
+        show(proposal.label_line, file=sys.stderr)
+        print_findings(proposal.findings, sys.stderr)
 
 
-def _pre_check(command: argparse.Namespace, settings: list[str]) -> None:
-    """Check the first rows of a log in seconds: what is wrong with it, and what to do."""
-    from data_prep.checks.pre_check import pre_check, print_findings
+def _check(inputs: list[str], num_rows: int, encoding: EncodingOptions) -> None:
+    """Check the first rows of a log: print its figures and findings. Raise ValueError if something is wrong."""
+    from data_prep.checks.pre_check import pre_check
+    from data_prep.checks.reject_causes import print_findings
 
-    encoding = read_options(overrides=settings, data_path=command.data).encoding
-    findings = pre_check(command.input, command.rows, encoding.data, encoding.categorical_columns)
+    findings = pre_check(inputs, num_rows, encoding.data, encoding.categorical_columns)
     print_findings(findings)
-    if findings.wrong:
-        raise ValueError(
-            f"{len(findings.wrong)} thing{'s' * (len(findings.wrong) > 1)} wrong with {command.input[0]}, see above"
-        )
+    if num_wrong := sum(each.is_wrong for each in findings):
+        raise ValueError(f"{num_wrong} thing{'s' * (num_wrong > 1)} wrong with {inputs[0]}, see above")
+
+
+def _show_folder(folder: Path, is_report: bool) -> None:
+    """Verify a prepared folder and print tables of its rows, or write its report again."""
+    if is_report:
+        from data_prep.report.data_report import write_report
+
+        show(write_report(folder))
+    else:
+        from data_prep.checks.inspect import inspect
+
+        inspect(folder)
 
 
 def _download(command: argparse.Namespace, _: list[str]) -> None:
@@ -268,23 +297,10 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
     )
 
 
-def _inspect(command: argparse.Namespace, _: list[str]) -> None:
-    """Verify a prepared folder and print tables of its rows."""
-    if command.report:
-        from data_prep.report.data_report import write_report
-
-        show(write_report(command.folder))
-    else:
-        from data_prep.checks.inspect import inspect
-
-        inspect(command.folder)
-
-
 def _suggest_crosses(command: argparse.Namespace, _: list[str]) -> None:
     """Find pairs of fields whose cross helps the wide part, by log loss on valid rows."""
     require("scipy", "sklearn")
     from data_prep.checks.suggest_crosses import describe_gains, find_gains
-    from data_prep.prepared.schema import read_schema
 
     if command.top < 1:
         raise ValueError(f"--top must be 1 or more; found {command.top}")
@@ -295,7 +311,7 @@ def _suggest_crosses(command: argparse.Namespace, _: list[str]) -> None:
 
 def _synthesize(command: argparse.Namespace, _: list[str]) -> None:
     """Write a synthetic log in Criteo's form."""
-    from data_prep.sources.drift import Drift
+    from data_prep.sources.shape import Drift
     from data_prep.sources.synthetic import synthesize
 
     drift = None if command.drift is None else Drift(command.seed, command.drift)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.checks.reject_causes import divided_rows
+from data_prep.checks.reject_causes import Finding, divided_rows
 from data_prep.kernels.parse import is_utf8, quoted_cells
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
@@ -30,6 +30,7 @@ from data_prep.raw_log.sample import sample_log, spread
 if TYPE_CHECKING:
     import pyarrow as pa
 
+DEFAULT_ROWS = 100_000  # Number of rows that are read.
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf")
 # Matches large whole numbers in the forms in which programs write floats.
@@ -83,11 +84,15 @@ _CLOCK = re.compile(r"[^:]*([ \t]+[0-2]?[0-9]:[0-5][0-9](:[0-5][0-9]([.,][0-9]+)
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the first rows, stored as its distinct values and an index of each cell."""
+    """A column of the first rows, stored as its distinct values and an index of each cell.
+
+    The values are texts. If the preparation has parsed the column, they are an array: numbers in ascending order, or
+    values of another type.
+    """
 
     name: str
     codes: NDArray[np.int64]  # Index of each cell [n] in `values`, or -1 if the cell is missing.
-    values: list[str]  # The V distinct values.
+    values: Sequence[str] | NDArray[Any]  # The V distinct values.
     of_type: pa.DataType | None = None  # Type of the column in a Parquet file or a table, or None for text.
 
     @cached_property
@@ -99,10 +104,24 @@ class Column:
     def num_present(self) -> int:
         return int(self.counts.sum())
 
+    @property
+    def missing(self) -> float:
+        """Fraction of the rows in which the column is missing."""
+        return float(np.mean(self.codes < 0))
+
     @cached_property
     def numbers(self) -> NDArray[np.float64] | None:
         """The distinct values [V] as numbers, or None if one of them is not a number."""
+        if isinstance(self.values, np.ndarray):
+            return self.values if self.values.dtype.kind in "if" else None
         return np.array(self.values, np.float64) if self.all_match(DECIMAL) else None
+
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """Number of each cell [n] from 1, or 0 if the cell is missing. Numbers are counted in ascending order."""
+        if self.numbers is None:
+            return self.codes + 1
+        return np.append(np.unique(self.numbers, return_inverse=True)[1] + 1, 0)[self.codes]
 
     @property
     def are_inexact(self) -> bool:
@@ -161,7 +180,7 @@ class FirstRows:
     lines: bytes = b""  # The rows as lines of text, or b"" for a table.
     table: pa.Table | None = None
     file: FileOfLog = field(default=ONLY_FILE)
-    remarks: tuple[str, ...] = ()  # Sentences about oddities of the lines.
+    findings: tuple[Finding, ...] = ()  # Oddities of the lines or files.
     sampled: str = ""  # Description of the sampled rows and files, unless they are the first rows of a single file.
 
     @property
@@ -239,31 +258,34 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     form = {"separator": separator, "header": header, "others": others, "quotes": quotes}
     layout = {key: value for key, value in form.items() if value != getattr(LogFormat(), key)}
     columns = [_column(name, cells) for name, cells in zip(names, zip(*body, strict=True), strict=True)]
-    remarks = tuple(_remarks(columns, rows, found, lines))
+    findings = tuple(_findings(columns, rows, found, lines))
     columns = [column for column in columns if column.name]
     is_spaced = header and any(name != name.strip(" ") for name in first)
     trim = separator != " " and (skip_blanks or is_spaced or any(map(_has_blanks, columns)))
     layout |= {"trim": True} if trim else {}
     of_file = replace(ONLY_FILE, columns=tuple(names)) if has_others else ONLY_FILE
-    return FirstRows(file.location, columns, layout, b"\n".join(lines) + b"\n", file=of_file, remarks=remarks)
+    return FirstRows(file.location, columns, layout, b"\n".join(lines) + b"\n", file=of_file, findings=findings)
 
 
-def _remarks(
+def _findings(
     columns: list[Column], rows: list[list[str]], header: list[str] | None, lines: list[bytes]
-) -> Iterator[str]:
-    """Yield sentences about columns without a name, repeated headers, and lines with a wrong number of columns."""
+) -> Iterator[Finding]:
+    """Yield findings about columns without a name, repeated headers, and lines with a wrong number of columns."""
     first, width = 1 + (header is not None), len(columns)  # Number of the first row's line, and number of columns.
     for place, column in enumerate(columns):
         if not column.name and any(map(str.strip, column.values)) and not (place == 0 and column.are_integers):
-            yield f"Column {place + 1} has no name and is left out; to have it, give it one in the first line."
+            advice = "to have it, give it one in the first line"
+            yield Finding("has no name and is left out", advice, f"column {place + 1}")
     if header in rows:
-        yield f"Line {rows.index(header) + first:,} has the names again; remove it there, or it may be read as a row."
+        advice = "remove it there, or it may be read as a row"
+        yield Finding("has the names again", advice, f"line {rows.index(header) + first:,}")
     if broken := [number for number, row in enumerate(rows) if len(row) != width]:
-        shown = lines[broken[0]][:_SHOWN].decode(errors="backslashreplace")
-        yield (
+        shown, limit = lines[broken[0]][:_SHOWN].decode(errors="backslashreplace"), PrepareOptions().max_reject_fraction
+        yield Finding(
             f"{len(broken):,} of these {len(rows):,} lines have not {width} columns and will be rejected, such as line "
-            f"{broken[0] + first:,}, {shown!r}. prepare stops above prepare.max_reject_fraction, "
-            f"{PrepareOptions().max_reject_fraction:.0%} of all lines."
+            f"{broken[0] + first:,}, {shown!r}",
+            f"prepare stops above prepare.max_reject_fraction, {limit:.0%} of all lines",
+            is_wrong=len(broken) > limit * len(rows),
         )
 
 
@@ -480,8 +502,8 @@ def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
             whole = pa.concat_tables([whole, table], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             left_out.append(f"{file.name} ({str(error).splitlines()[0]})")
-    remark = f"Not looked at, as the types of their columns differ from {files[0].name}: {'; '.join(left_out)[:500]}."
-    return replace(_of_table(location, whole.slice(0, num_rows)), remarks=(remark,) if left_out else ())
+    what = f"not looked at, as the types of their columns differ from {files[0].name}: {'; '.join(left_out)[:500]}"
+    return replace(_of_table(location, whole.slice(0, num_rows)), findings=(Finding(what),) if left_out else ())
 
 
 def _read_table(file: LogFile, num_rows: int, num_groups: int) -> pa.Table:

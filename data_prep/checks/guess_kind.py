@@ -114,7 +114,7 @@ class Labels:
 
     @classmethod
     def of(cls, clicks: NDArray[np.bool_], good: NDArray[np.bool_]) -> Labels:
-        rows = np.flatnonzero(good)[some_rows(int(good.sum()))]
+        rows = some_rows(good)
         return cls(rows, clicks[rows])
 
     @property
@@ -158,14 +158,24 @@ def _is_beyond_float32(value: str) -> bool:
     return bool(DECIMAL.fullmatch(value)) and abs(float(value)) > _LARGEST_FLOAT32
 
 
+def examples_of(values: Iterable[str]) -> str:
+    """Return the first few values as a text, each without line ends and not too long."""
+    return ", ".join(repr(value)[1:-1][:24] for value in itertools.islice(values, _EXAMPLES))
+
+
+def some_values(column: Column) -> str:
+    """Return the number of a column's values, and the most frequent ones."""
+    more = ", …" if len(column.values) > _EXAMPLES else ""
+    return f"{len(column.values):,} values: {examples_of(column.frequent(_EXAMPLES))}{more}"
+
+
 def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
     """Guess the kind of a column that is not the label.
 
     `separator` is the separator of the log's columns. `labels` help to tell numbers from codes; they may be None.
     """
     declared = TYPE_IN_NAME.search(column.name)
-    shown = ", ".join(repr(value)[1:-1][:24] for value in column.frequent(_EXAMPLES))
-    of = f"{len(column.values):,} values: {shown}{', …' if len(column.values) > _EXAMPLES else ''}"
+    shown, of = examples_of(column.frequent(_EXAMPLES)), some_values(column)
     if column.of_type is not None and (of_type := _of_type(column, of)):
         return of_type
     if not column.values:
@@ -239,7 +249,7 @@ def _of_type(column: Column, of: str) -> Guess | None:
     if len(column.values) < 2:
         return None
     if is_moment(column.of_type):
-        return Guess(column.name, "timestamp", f"times: {', '.join(column.frequent(_EXAMPLES))}, …", ISO)
+        return Guess(column.name, "timestamp", f"times: {examples_of(column.frequent(_EXAMPLES))}, …", ISO)
     if not is_list(column.of_type):
         return None
     if pa.types.is_floating(column.of_type.value_type) and any("." in value for value in column.values):
@@ -298,9 +308,10 @@ def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
     texts = list(itertools.islice((each for each in column.values if not DECIMAL.fullmatch(each)), most + 1))
     if column.count_of(texts) > most:
         return None, ""
-    examples = ", ".join(repr(value)[1:-1][:24] for value in texts[:_EXAMPLES])
     numbers = [float(value) if DECIMAL.fullmatch(value) else np.nan for value in column.values]
-    return np.array(numbers), f"; rows with another cell are rejected: {column.count_of(texts):,}, such as {examples}"
+    return np.array(
+        numbers
+    ), f"; rows with another cell are rejected: {column.count_of(texts):,}, such as {examples_of(texts)}"
 
 
 def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: str, labels: Labels | None) -> Guess:
@@ -406,8 +417,7 @@ def _nearly(column: Column) -> str:
         misfits = [value for value in column.values if not pattern.fullmatch(value)]
         count = column.count_of(set(misfits))
         if 0 < count <= 0.02 * column.num_present:
-            examples = ", ".join(repr(value)[1:-1][:24] for value in misfits[:_EXAMPLES])
-            return f"; {kind} in all cells but {count:,}: {examples}"
+            return f"; {kind} in all cells but {count:,}: {examples_of(misfits)}"
     return ""
 
 

@@ -155,8 +155,6 @@ def _forms_like(text: str, is_named: bool) -> Iterator[str]:
     text = re.sub("  (?=[0-9](?![0-9]))", " ", text)  # Remove a blank that replaces a leading zero.
     clock = re.search(r"(?<![0-9])[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]{1,9})?( ?[AaPp][Mm])?(?![0-9:])", text)
     clock = clock or re.search(r"((?<=[0-9]T)|(?<=[0-9]{8}[_ -]))([0-9]{2}){2,3}(?![0-9])", text)
-    # Oracle separates hours, minutes and seconds by points.
-    clock = clock or re.search(r"(?<= )[0-9]{1,2}\.[0-9]{2}\.[0-9]{2}(\.[0-9]{1,9})? [AaPp][Mm]", text)
     before, after, of_clock = text, "", ""
     if clock:
         before, after = text[: clock.start()], text[clock.end() :]
@@ -178,8 +176,6 @@ def _forms_like(text: str, is_named: bool) -> Iterator[str]:
 def _form_of_clock(clock: str) -> str:
     if clock.isdigit():
         return "%H%M%S"[: len(clock)]
-    if ":" not in clock:
-        return "%I.%M.%S" + ".%f" * (clock.count(".") > 2) + " %p"
     half = re.search(" ?[AaPp][Mm]$", clock)
     fraction = re.search("[.,](?=[0-9])", clock)
     form = ":".join(("%I" if half else "%H", "%M", "%S")[: clock.count(":") + 1])

@@ -371,7 +371,7 @@ def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
     """Return a candidate with further evidence: whether another column alone predicts it."""
     (label_column,) = [column for column in columns if column.name == label.name]
     labels, good = label.of(label_column)
-    rows = np.flatnonzero(good)[some_rows(int(good.sum()))]
+    rows = some_rows(good)
     uncertain = entropy(labels[rows])
     gains = {
         column.name: 1 - float(category_losses(column.codes[rows], labels[rows]).mean()) / uncertain

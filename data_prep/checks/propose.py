@@ -9,23 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import yaml
 
-from data_prep.checks.encodings import to_utf8
-from data_prep.checks.first_rows import Column, FirstRows, read_first_rows
-from data_prep.checks.guess_kind import Guess, Labels, guess, missing_words
+from data_prep.checks.first_rows import DEFAULT_ROWS, Column, FirstRows, read_first_rows
+from data_prep.checks.guess_kind import Guess, Labels, guess, missing_words, some_values
+from data_prep.checks.held_out import leaking_columns
 from data_prep.checks.label import NO_LABEL, Label, chosen_label, find_label, is_another_label
-from data_prep.checks.pre_check import DataColumn, leaking_columns
+from data_prep.checks.reject_causes import Finding, to_utf8
 from data_prep.kernels.native import choose_kernels
 from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import INEXACT, TIME_FEATURES, ListForm, LogFormat
 
-DEFAULT_ROWS = 100_000
 # If a value occurs in at least this many rows, and in clicks only, that is not chance.
 _MOST_BY_CHANCE = 50
 _NO_TEXT = "\N{REPLACEMENT CHARACTER}"  # Character that replaces bytes that are not valid UTF-8.
@@ -38,9 +36,6 @@ _WEIGHT_NAME = re.compile(r"(^|[_ .-])(weights?|wgt)$", re.IGNORECASE)
 _IMPRESSIONS = re.compile(
     r"(^|[_ .-])(impressions?|imps?|impr\.?|exposures?|shows?|shown|views?|displays?|served|delivered|pv)$",
     re.IGNORECASE,
-)
-_COUNTS = (
-    "A row with clicks of several impressions ({}) is one click here: write a row for each click and each other one."
 )
 _IN_CLICKS_ALONE = "{}; {!r} is in clicks alone: ignored if it is known only after the click"
 _LEAK_REASON = "predicts the label by itself (AUC {:.3f}): made from it, or known only after the click"
@@ -67,21 +62,20 @@ class Proposal:
         close = "".join(f"; nearly as likely: --label {name}" for name in self.label.close)
         return f"{self.as_format().label_in_words}; click rate {self.click_rate:.2%} ({self.label.why}{close})"
 
-    @cached_property
-    def encoding_line(self) -> str:
-        """Sentence about rows or names that are not valid UTF-8 and what to do, or "" if there are none."""
-        if bad := self.rows.bad_lines:
-            how = to_utf8(b"\n".join(bad))
-            return f"{len(bad):,} of these rows are not valid UTF-8 and will be rejected: {how}."
-        if any(_NO_TEXT in each.name for each in self.guesses):
-            return f"The names of the columns are not valid UTF-8: {to_utf8(b'')}."
-        return ""
-
     @property
-    def remarks(self) -> list[str]:
-        """Sentences about what may be wrong with the log and what to do about it."""
-        counts = [each.name for each in self.guesses if _IMPRESSIONS.search(each.name) and self.label.clicked == ">= 1"]
-        return [*filter(None, [self.encoding_line]), *map(_COUNTS.format, counts[:1]), *self.rows.remarks]
+    def findings(self) -> list[Finding]:
+        """What may be wrong with the log and what to do about it."""
+        findings = list(self.rows.findings)
+        if bad := self.rows.bad_lines:
+            what = f"{len(bad):,} of these rows are not valid UTF-8 and will be rejected"
+            findings.append(Finding(what, to_utf8(b"\n".join(bad))))
+        elif any(_NO_TEXT in each.name for each in self.guesses):
+            findings.append(Finding("the names of the columns are not valid UTF-8", to_utf8(b"")))
+        shown = next((each.name for each in self.guesses if _IMPRESSIONS.search(each.name)), "")
+        if shown and self.label.clicked == ">= 1":
+            what = f"a row with clicks of several impressions ({shown}) is one click here"
+            findings.append(Finding(what, "write a row for each click and each other one"))
+        return findings
 
     def __repr__(self) -> str:
         """Return the text of the YAML file, which notebooks show."""
@@ -115,7 +109,7 @@ class Proposal:
         exact = {each.name for each in self.guesses if KINDS[each.kind].is_exact}
         if names := [column.name for column in self.rows.columns if column.name in exact and column.are_inexact]:
             comments.append(f"In {', '.join(names)} {INEXACT}.")
-        return [*comments, *self.remarks]
+        return [*comments, *map(str, self.findings)]
 
 
 def _plain(value: Any) -> Any:
@@ -159,7 +153,10 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
         of_log = replace(of_log, not_clicked=tuple(dict.fromkeys(["", *of_log.not_clicked])))
     cleaned = [column if column is target else column.cleaned(trim, missing) for column in columns]
     sure_labels = labels if labels.are_enough else None
-    guesses = [_of_label(target) if column is target else guess(column, separator, sure_labels) for column in cleaned]
+    guesses = [
+        Guess(target.name, "label", some_values(target)) if column is target else guess(column, separator, sure_labels)
+        for column in cleaned
+    ]
     guesses = _without_leaks(guesses, cleaned, clicks, good, of_log.name)
     if not any(KINDS[each.kind].role for each in guesses):
         raise ValueError("besides the label no column tells rows apart, or tells anything: there is nothing to learn")
@@ -194,11 +191,6 @@ def _settings(
     return {name: value for name, value in settings.items() if value not in ((), {})}
 
 
-def _of_label(column: Column) -> Guess:
-    examples = ", ".join(repr(value)[1:-1][:24] for value in column.frequent(3))
-    return Guess(column.name, "label", f"{len(column.values):,} values: {examples}{', …' * (len(column.values) > 3)}")
-
-
 def _without_leaks(
     guesses: list[Guess], columns: Sequence[Column], clicks: np.ndarray, good: np.ndarray, label: str
 ) -> list[Guess]:
@@ -208,10 +200,8 @@ def _without_leaks(
     from the label get a remark. `label` is the name of the label's column.
     """
     with_columns = [*zip(guesses, columns, strict=True)]
-    looked_at = [
-        _as_leak_column(column, good) for each, column in with_columns if each.kind not in ("label", "ignored")
-    ]
-    leaks = dict(leaking_columns(looked_at, clicks[good]))
+    looked_at = [column for each, column in with_columns if each.kind not in ("label", "ignored")]
+    leaks = dict(leaking_columns(looked_at, clicks, good))
     new_guesses = []
     for each, column in with_columns:
         auc, reason = leaks.get(each.name, 0.0), each.reason
@@ -238,12 +228,3 @@ def _value_in_clicks_alone(column: Column, clicks: np.ndarray, good: np.ndarray)
     counts, of_clicks = (np.bincount(column.codes[rows] + 1, minlength=3)[1:] for rows in (good, good & clicks))
     known = np.flatnonzero((counts == of_clicks) & (counts >= _MOST_BY_CHANCE))
     return column.values[known[0]] if len(known) else ""
-
-
-def _as_leak_column(column: Column, good: np.ndarray) -> DataColumn:
-    """Convert the rows of a column with a valid label to a column for `leaking_columns`."""
-    if column.numbers is None:
-        return DataColumn(column.name, column.codes[good] + 1, None)
-    ranks = np.unique(column.numbers, return_inverse=True)[1] + 1
-    codes = np.array([*ranks, 0])[column.codes[good]]
-    return DataColumn(column.name, codes, column.numbers)

@@ -1,14 +1,22 @@
-"""Find likely causes of rejected lines, in a sample for `pre-check` and in the whole log for `prepare`."""
+"""Find likely causes of rejected lines, in a sample for `describe` and in the whole log for `prepare`.
+
+The encoding of a text that is not UTF-8 is one of them. `Finding` is the form of what is reported about a log.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
-from data_prep.checks.encodings import to_utf8
+import numpy as np
+
+from common.packages import load
+from common.text import printable, show
 from data_prep.execution.prepared_folder import REJECTS_FILE
 from data_prep.kernels.parse import is_utf8, parse_labels, take_quotes_off
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk
@@ -29,7 +37,6 @@ _SEPARATORS = {
 }
 _BARE = bytes([BARE_SEPARATOR])
 _REASONS_OF_CELLS = (b"integer", b"categorical", b"weight", b"float", b"timestamp")
-_TEXT_SEPARATORS = "\t,;|"  # Likely separators of a rejected line. Blanks are not among them, as texts contain many.
 _EXAMPLE_BYTES = 120
 _REJECTS_SHOWN = 5
 _LABELS_READ = 1_000  # Number of rejected lines whose labels are counted for a message.
@@ -44,49 +51,73 @@ _NO_OBJECTS = (
 )
 _HOW_TO_DESCRIBE = "python -m data_prep describe LOG > my.yaml, then --data my.yaml"
 _NOT_UTF8 = "is not UTF-8, as a text has to be"
+# Encodings of scripts other than Latin, in which most letters are bytes above 127. Keys are Python's names, and values
+# are the names that iconv uses.
+_OF_OTHER_SCRIPTS = {"gb18030": "GB18030", "big5": "BIG5", "cp932": "CP932", "cp949": "CP949", "koi8_r": "KOI8-R"} | {
+    f"cp{number}": f"CP{number}" for number in (1251, 1253, 1255, 1256, 874)
+}
+_OF_LATIN = ("CP1252", "CP1250")  # Encodings of Latin scripts, in which few letters are bytes above 127.
+# If more than this fraction of the bytes above 127 follow each other, the script is not Latin. The fraction is low,
+# because the second byte of a two-byte letter may be below 128.
+_SIDE_BY_SIDE = 0.3
+_LOOKED_AT = 1 << 16  # Number of bytes that are examined.
+_SHOWN = 4  # Maximum number of encodings in a message.
 
 
-@dataclass
-class Findings:
-    """Messages about a log."""
+@dataclass(frozen=True)
+class Finding:
+    """Something about a log that its user should know before preparing it."""
 
-    wrong: list[str] = field(default_factory=list)  # Faults with which `prepare` would fail or be in vain.
-    odd: list[str] = field(default_factory=list)  # Oddities that may be intended.
+    what: str  # What was found, as a sentence about `where`.
+    do: str = ""  # What to do about it.
+    where: str = ""  # The columns, the line or the file that it concerns.
+    is_wrong: bool = False  # With a fault, `prepare` would fail or be in vain. Otherwise it may be intended.
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.what}".strip() + f"; {self.do}" * bool(self.do)
+
+
+def print_findings(findings: Sequence[Finding], file: TextIO | None = None) -> None:
+    """Print each finding on a line of its own, what is wrong first."""
+    for each in sorted(findings, key=lambda each: not each.is_wrong):
+        show(f"{'wrong' if each.is_wrong else 'odd'}: {each}", file=file)
+    if not findings:
+        show("nothing is wrong or odd with these rows", file=file)
 
 
 def check_rejects(
-    rejects: Counter[str], rejects_tsv: bytes, chunks: Sequence[Chunk], log_format: LogFormat, findings: Findings
-) -> None:
-    """Add findings about the lines of a sample that would be rejected, and about the cause if it is visible.
+    rejects: Counter[str], rejects_tsv: bytes, chunks: Sequence[Chunk], log_format: LogFormat
+) -> Iterator[Finding]:
+    """Yield findings about the lines of a sample that would be rejected, and about the cause if it is visible.
 
     `rejects` counts the lines by reason, and `rejects_tsv` are the lines as in rejects.tsv.
     """
+    if not rejects:
+        return
     num_lines = sum(chunk.num_lines for chunk in chunks)
     limit = PrepareOptions().max_reject_fraction
     fraction = rejects.total() / num_lines
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in rejects.most_common())
     first = rejects_tsv.split(b"\n", 1)[0].split(b"\t", 2)
     where, text = first[0].decode(), first[2][:_EXAMPLE_BYTES].decode("utf-8", errors="backslashreplace")
-    summary = (
+    what = (
         f"{rejects.total():,} of {num_lines:,} lines ({fraction:.2%}) would be rejected: {reasons}. "
         f"The first is line {where}: {text!r}"
     )
-    more = f"; prepare stops above prepare.max_reject_fraction={limit:g}" if fraction > limit else ""
-    (findings.wrong if fraction > limit else findings.odd).append(summary + more)
+    stops = f"prepare stops above prepare.max_reject_fraction={limit:g}"
+    yield Finding(what, stops, is_wrong=True) if fraction > limit else Finding(what)
     if _are_parts_of_rows(rejects):
-        findings.odd.append(divided_rows(log_format))
-    for chunk in chunks:
-        hint = _explain(chunk, log_format)
-        if hint:
-            findings.wrong.append(f"{chunk.file.name}: {hint}" if chunk.file.name else hint)
-            break
+        yield Finding(divided_rows(log_format))
+    hints = ((chunk.file.name, _explain(chunk, log_format)) for chunk in chunks)
+    if found := next(((name, hint) for name, hint in hints if hint), None):
+        yield Finding(found[1], where=found[0] and f"{found[0]}:", is_wrong=True)
 
 
-def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
-    """Return why nearly all lines of a chunk are bad, or why its first line is, or None if no cause is visible."""
+def _explain(chunk: Chunk, log_format: LogFormat) -> str:
+    """Return why nearly all lines of a chunk are bad, or why its first line is, or "" if no cause is visible."""
     lines = [line.rstrip(b"\r") for line in chunk.lines.split(b"\n", 200)[:200] if line]
     if not lines:
-        return None
+        return ""
     if _are_of_nul(lines):
         return f"there are {NUL_BYTES}"
     if sum(not is_utf8(line) for line in lines) > _FEW * len(lines):
@@ -96,7 +127,7 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
     usual = _most_common(line.count(separator) for line in lines) + 1
     names = chunk.file.columns or tuple(log_format.columns)
     if usual != len(names) and not log_format.quotes:
-        return _explain_columns(lines, usual, len(names), log_format)
+        return _explain_columns(lines, len(names), log_format)
     rows = [line.split(separator) for line in lines if line.count(separator) + 1 == usual]
     label_index = names.index(log_format.label_column)
     labels = Strings.of([row[label_index] for row in rows[:2]])
@@ -107,21 +138,30 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
     return _explain_cells(rows[1:], names, log_format)
 
 
-def _explain_columns(lines: Sequence[bytes], usual: int, expected: int, log_format: LogFormat) -> str:
-    for separator, name in _SEPARATORS.items():
-        if _most_common(line.count(separator) for line in lines) + 1 == expected:
-            described = _SEPARATORS.get(log_format.separator.encode(), repr(log_format.separator))
+def _explain_columns(lines: Sequence[bytes], expected: int, log_format: LogFormat) -> str:
+    """Explain lines that the separator of the format does not divide into the expected number of columns."""
+    widths = {each: _most_common(line.count(each) for line in lines) + 1 for each in _SEPARATORS}
+    own = log_format.separator.encode()
+    described = _SEPARATORS.get(own, repr(log_format.separator))
+    for separator, width in widths.items():
+        if width == expected and separator != own:
             advice = "set separator in a --data file, or replace it"
-            return f"columns are separated by {name}, expected {described}: {advice}"
+            return f"columns are separated by {_SEPARATORS[separator]}, expected {described}: {advice}"
+    usual = widths.get(own, 1)
     if usual == expected - 1 and log_format.columns == LogFormat().columns:
         return (
             f"lines have {usual} columns, one less than expected: it seems to be Criteo's test.txt, which has no "
             "labels; prepare train.txt"
         )
-    return f"lines have {usual} columns, expected {log_format.description}; {_HOW_TO_DESCRIBE}"
+    # Texts contain many blanks, so a blank is the last separator that is tried.
+    likely = own if usual > 1 else max(widths, key=lambda each: widths[each] * (each != b" "))
+    return (
+        f"lines have {widths.get(likely, 1)} columns between {likely.decode()!r}, expected {log_format.description}; "
+        f"{_HOW_TO_DESCRIBE}"
+    )
 
 
-def _explain_cells(rows: Sequence[Sequence[bytes]], names: Sequence[str], log_format: LogFormat) -> str | None:
+def _explain_cells(rows: Sequence[Sequence[bytes]], names: Sequence[str], log_format: LogFormat) -> str:
     values = [row[index] for row in rows for index in map(names.index, log_format.hex_fields) if row[index]]
     if values and sum(cell != cell.lower() for cell in values) > _FEW * len(values):
         return "categorical cells have upper-case digits: make them lower-case, or give their columns the kind string"
@@ -129,7 +169,7 @@ def _explain_cells(rows: Sequence[Sequence[bytes]], names: Sequence[str], log_fo
     floats = [cell for cell in integers if b"." in cell and not cell.strip(_NUMBER_TEXT)]
     if len(floats) > _FEW * len(rows):
         return f"integer columns hold numbers with a point ({floats[0].decode()}): give them the kind float"
-    return None
+    return ""
 
 
 def _are_of_nul(lines: Sequence[bytes]) -> bool:
@@ -157,12 +197,12 @@ def check_statistics(
         raise ValueError(f"{log_name} is empty; expected lines of {statistics.log_format.description}")
     if statistics.num_rejects > max_reject_fraction * statistics.num_lines:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(statistics.rejects_by_reason.items()))
-        lines = [printable(line[:_REJECT_BYTES_SHOWN]) for line in _first_rejects(folder, _REJECTS_SHOWN)]
+        first = b"\n".join(line[:_REJECT_BYTES_SHOWN] for line in _first_rejects(folder, _REJECTS_SHOWN))
         raise ValueError(
             f"{statistics.num_rejects:,} of {statistics.num_lines:,} lines of {log_name} are bad ({reasons}), more "
             f"than prepare.max_reject_fraction={max_reject_fraction:g} allows. The first ones "
             "(line number, reason, line):\n"
-            + "\n".join(lines)
+            + printable(first.decode(errors="backslashreplace"))
             + (
                 f"\nIn them {f'there are {NUL_BYTES}'}"
                 if _are_of_nul(_first_rejects(folder, _REJECTS_SHOWN))
@@ -190,16 +230,13 @@ def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
         return f"\n{divided_rows(log_format)}"
     if not is_other:
         return ""
-    line = first.decode(errors="replace")
-    if "\r" in line:
+    if b"\r" in first:
         return (
-            "\nIt has \\r within; lines end in \\n or \\r\\n here: change the line ends, for example by tr '\\r' '\\n'"
+            "\nThe first one has \\r within; lines end in \\n or \\r\\n here: change the line ends, for example by tr "
+            "'\\r' '\\n'"
         )
-    separator = max(_TEXT_SEPARATORS, key=line.count)
-    return (
-        f"\nThe first one has {line.count(separator) + 1} columns between {separator!r}; the preparation expects "
-        f"{statistics.log_format.description}. To describe another log: {_HOW_TO_DESCRIBE}"
-    )
+    rejected = [line.split(b"\t", 2)[2] for line in _first_rejects(folder, _REJECTS_SHOWN)]
+    return f"\nIn them, {_explain_columns(rejected, len(log_format.columns), log_format)}"
 
 
 def _are_parts_of_rows(rejects: Counter[str]) -> bool:
@@ -259,7 +296,33 @@ def _first_rejects(folder: Path, count: int) -> list[bytes]:
         return [line.rstrip(b"\r\n") for line in itertools.islice(rejects, count)]
 
 
-def printable(line: bytes) -> str:
-    """Convert a line to text for a terminal. Characters that the terminal would interpret are escaped."""
-    text = line.decode("utf-8", errors="backslashreplace")
-    return "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in text)
+def to_utf8(text: bytes) -> str:
+    """Return advice how to convert a log to UTF-8, with a command that names its most likely encoding.
+
+    `text` are lines of the log. If they are empty, the advice does not name an encoding.
+    """
+    text = text[:_LOOKED_AT]
+    high = np.frombuffer(text, np.uint8) > 127
+    if not high.any():
+        names = []
+    elif np.count_nonzero(high[1:] & high[:-1]) > _SIDE_BY_SIDE * np.count_nonzero(high):
+        matches = load("charset_normalizer").from_bytes(text, cp_isolation=list(_OF_OTHER_SCRIPTS))
+        names = [_OF_OTHER_SCRIPTS[match.encoding] for match in matches][:_SHOWN]
+    else:
+        names = sorted((name for name in _OF_LATIN if _can_decode(text, name)), key=lambda name: _num_signs(text, name))
+    if not names:
+        return "convert the log from the encoding that its writer had: iconv -f ENCODING -t UTF-8 OLD > NEW"
+    others = f"; by its bytes it could be {' or '.join(names[1:])} too, so look at some words" * (len(names) > 1)
+    return f"convert the log: iconv -f {names[0]} -t UTF-8 OLD > NEW{others}"
+
+
+def _can_decode(text: bytes, name: str) -> bool:
+    with contextlib.suppress(UnicodeDecodeError):
+        text.decode(name)
+        return True
+    return False
+
+
+def _num_signs(text: bytes, name: str) -> int:
+    """Count the characters beyond ASCII that are not letters. In a wrong encoding there are many of them."""
+    return sum(not character.isalpha() for character in text.decode(name) if not character.isascii())

@@ -284,29 +284,19 @@ def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
 def _join_bins(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[list[float], list[float]]:
     """Return edges and shares of adjacent bins. Narrow bins are joined, and gaps become bins with share 0.
 
-    No bin is too narrow to be seen, even if a transform rounds both ends of a bin to the same number.
+    The new edges are those edges of `bins` that follow evenly spaced numbers. A transform may round both ends of a bin
+    to the same number; its cells then belong to the new bin below.
     """
-    width = ((bins[-1][1] - bins[0][0]) or 1.0) / _MOST_BINS * (1 - 1e-9)
-    edges, shares = [bins[0][0]], []
-    waiting, last_end = 0.0, bins[0][0]
-    for first, end, count in bins:
-        if first - last_end >= width:
-            if waiting:
-                edges.append(max(last_end, edges[-1] + width))
-                shares.append(waiting)
-                waiting = 0.0
-            if first > edges[-1]:
-                edges.append(first)
-                shares.append(0.0)
-        waiting, last_end = waiting + count / total, end
-        if end - edges[-1] >= width:
-            edges.append(end)
-            shares.append(waiting)
-            waiting = 0.0
-    if waiting:
-        edges.append(max(last_end, edges[-1] + width))
-        shares.append(waiting)
-    return edges, shares
+    firsts, ends, counts = np.array(bins, np.float64).T
+    edges = np.unique([firsts, ends])
+    evenly = np.linspace(edges[0], edges[-1], _MOST_BINS + 1)
+    edges = edges[np.unique(np.searchsorted(edges, evenly).clip(max=len(edges) - 1))]
+    if len(edges) == 1:  # All cells have the same number.
+        edges = np.append(edges, edges + np.maximum(1.0, np.spacing(edges)))
+    below = np.cumsum(counts)
+    ramps = np.stack([firsts, ends], axis=1).ravel(), np.stack([below - counts, below], axis=1).ravel()
+    inner = np.interp(edges[1:-1], *ramps)
+    return edges.tolist(), (np.diff([0, *inner, total]) / total).tolist()
 
 
 def _rejects(schema: Schema, folder: Path) -> Section:

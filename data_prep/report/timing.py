@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from common.files import write_whole
+from common.files import parse_json, record_of, write_whole
 from common.process import num_cores
 
 TIMING_FILE = "timing.json"
@@ -85,7 +84,6 @@ def read_timing(folder: Path) -> Timing | None:
     if not path.is_file():
         return None
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Timing(**content)
-    except (ValueError, TypeError) as error:
+        return record_of(parse_json(path.read_bytes()), Timing)
+    except ValueError as error:
         raise ValueError(f"{path} is damaged ({error!r}); remove it and run the command again") from error

@@ -89,7 +89,7 @@ class Block:
     numbers: np.ndarray  # [N, n] int64
     number_missing: np.ndarray  # [N, n] bool
     values: np.ndarray  # [C, n] int64, MISSING_RANK for a missing value. Without drift, values are ranks.
-    logit_parts: np.ndarray  # [4, n] float64, the parts in clicks.PART_SHARES
+    logit_parts: np.ndarray  # [4, n] float64, the parts in PART_SHARES
     probability: np.ndarray  # [n] float64, the probability of a click
     label: np.ndarray  # [n] int8, drawn with `probability`
     times: np.ndarray | None  # [n] seconds since 1970 if the log drifts, else None

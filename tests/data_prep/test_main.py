@@ -42,6 +42,9 @@ def test_synthesize_then_prepare(tmp_path, capsys):
         (["prepare", "{log}", "{log}"], "is not a prepared folder"),
         (["prepare", "{log}", "."], "error: the output . has no name of its own"),
         (["inspect", "{tmp}"], "error: no prepared data in"),
+        (["inspect", "{tmp}", "{tmp}"], "a prepared folder is shown by itself"),
+        (["describe", "{log}", "--report"], "--report is for a prepared folder, and"),
+        (["pre-check", "{log}", "--label", "I1"], "--label is for a proposal"),
         (["synthesize", "{tmp}/a.txt", "--rows", "0"], "error: rows: expected 1 or more, found 0"),
     ],
 )
@@ -54,7 +57,7 @@ def test_user_errors_are_one_line_and_status_2(tmp_path, log_path, capsys, argum
     assert message in printed[0]
 
 
-@pytest.mark.parametrize("command", ["download", "pre-check", "prepare", "inspect", "suggest-crosses", "synthesize"])
+@pytest.mark.parametrize("command", ["download", "describe", "prepare", "inspect", "suggest-crosses", "synthesize"])
 def test_the_help_of_a_command_ends_with_an_example_that_its_parser_takes(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
@@ -79,7 +82,9 @@ def test_a_damaged_file_is_an_error_of_inspect(tmp_path, prepared, capsys):
     assert "vocabulary.parquet is damaged" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["inspect", "a", "b"], ["prepare", "a", "b", "--overwite"], ["upload"], []])
+@pytest.mark.parametrize(
+    "arguments", [["inspect", "a", "--top", "3"], ["prepare", "a", "b", "--overwite"], ["upload"], []]
+)
 def test_unknown_arguments_are_refused(arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)

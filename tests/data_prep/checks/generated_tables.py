@@ -1,8 +1,12 @@
 """Tables like some that others wrote: columns of codes as integers, among amounts, with what the label follows."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import numpy as np
+
+START = 1_588_889_317  # 2020-05-07 22:08:37 UTC
 
 
 def _clicks(random, logits, rate):
@@ -48,18 +52,8 @@ def write_csv(path, columns, separator=","):
 
 
 HEADERS = (
-    "names",
-    "numbers",
-    "a gap",
-    "rows end",
-    "both end",
-    "names end",
-    "again",
-    "places",
-    "title",
-    "none",
-    "none, like others",
-    "none, a mark",
+    *("names", "numbers", "a gap", "rows end", "both end", "names end", "again", "places", "title"),
+    *("none", "none, like others", "none, a mark"),
 )
 
 
@@ -107,44 +101,99 @@ def _clock(form):
     return lambda r, t: datetime.fromtimestamp(t, UTC).strftime(form)
 
 
-# Columns such as others wrote, by how their cells are written: a name, the cells by a generator and a time, their kind.
-WRITTEN = {
-    "list of Python": ("tags", lambda r, t: str(_tags(r)), "list"),
-    "list of numbers": ("tags", lambda r, t: str(r.integers(0, 9, 2)), "list"),
-    "list with blanks": ("tags", lambda r, t: " | ".join(_tags(r)), "list"),
-    "list with tildes": ("tags", lambda r, t: "~".join(_tags(r)), "list"),
-    "weighted list": ("tags", lambda r, t: " ".join(f"{each}:0.{r.integers(9)}" for each in _tags(r)), "list"),
-    "padded list": ("tags", lambda r, t: " ".join([*_tags(r), "<pad>", "<pad>", "<pad>"][:4]), "list"),
-    "vector": ("vector", lambda r, t: str(r.random(4).round(3).tolist()), "ignored"),
-    "level of a log": ("level", lambda r, t: r.choice(["[INFO]", "[WARN]", "[DEBUG]"]), "string"),
-    "path": ("path", lambda r, t: f"/{r.choice(['shop', 'blog'])}/{r.integers(9)}/{r.integers(9)}", "string"),
-    "brand": ("brand", lambda r, t: r.choice(["H&M", "C&A", "A&F", "Marks&Co"]), "string"),
-    "version": ("os_version", lambda r, t: r.choice(["9.3", "10.1", "10.10", "12.0"]), "string"),
-    "price": ("price", lambda r, t: r.choice(["4.99", "9.99", "19.90"]), "float"),
-    "id of 13 digits": ("item_id", lambda r, t: f"{3_017_620_422_003 + 7_919 * r.integers(300)}", "string"),
-    "id with points": ("cat_id", lambda r, t: f"{r.integers(40)}{r.choice(['', '.0'])}", "string"),
-    "float codes": ("x", lambda r, t: f"{r.choice([1680, 2000, 750])}.0", "string"),
-    "weight": ("sample_weight", lambda r, t: f"{r.random():.3f}", "float"),
-    "infinity": ("x", lambda r, t: r.choice(["inf", *[f"{r.random():.3f}"] * 40]), "float"),
-    "error of a spreadsheet": ("x", lambda r, t: r.choice(["#DIV/0!", *[f"{r.random():.3f}"] * 40]), "float"),
-    "country": ("country", lambda r, t: r.choice(["NA", "DE", "FR"]), "string"),
-    "seconds or -1": ("time", lambda r, t: r.choice(["-1", *[str(t)] * 19]), "timestamp"),
-    "seconds as a float": ("time", lambda r, t: f"{t}.0", "timestamp"),
-    "milliseconds": ("x", lambda r, t: f"{t}{r.integers(1000):03}", "timestamp"),
-    "digits": ("x", lambda r, t: _clock("%Y%m%d%H%M%S")(r, t) + f"{r.integers(10**6):06}", "timestamp"),
-    "day as a float": ("day", _clock("%Y%m%d.0"), "timestamp"),
-    "hour of digits": ("hour", _clock("%y%m%d%H"), "timestamp"),
-    "hour of a partition": ("x", _clock("%Y-%m-%d-%H"), "timestamp"),
-    "time of a file": ("x", _clock("%Y%m%d_%H%M%S"), "timestamp"),
-    "time of a server": ("x", _clock("%d/%b/%Y:%H:%M:%S +0000"), "timestamp"),
-    "year first": ("date", _clock("%y-%m-%d"), "timestamp"),
-    "a fraction or none": ("x", lambda r, t: _clock("%Y-%m-%d %H:%M:%S")(r, t) + r.choice(["", ".125"]), "timestamp"),
-}  # fmt: skip
+class Style(NamedTuple):
+    """Columns such as others wrote, by how their cells are written."""
+
+    name: str  # Some names decide the kind.
+    cell: Callable[[np.random.Generator, int], object]  # A cell, by a generator and the row's time in seconds.
+    kind: str
+    form: str = ""  # Form of the times.
+    remark: str = ""  # A part of the reason.
+
+
+TIMES = [  # name, cells, form
+    ("x", lambda r, t: f"{t}.{r.integers(1, 1000):03}", "seconds"),
+    ("time", lambda r, t: f"{t}.0", "seconds"),
+    ("time", lambda r, t: r.choice(["-1", *[str(t)] * 19]), "seconds"),
+    ("created_at", lambda r, t: r.choice(["0", *[str(t)] * 19]), "seconds"),
+    ("event_ts", lambda r, t: f"1.{t % 10**9}E9", "seconds"),
+    ("x", lambda r, t: f"{t}{r.integers(1000):03}", "milliseconds"),
+    ("x", lambda r, t: f"{t}{r.integers(10**6):06}", "microseconds"),
+    ("x", lambda r, t: f"{t}{r.integers(10**9):09}", "nanoseconds"),
+    ("time", lambda r, t: f"{2_026_032_000 + r.integers(10, 10_000)}", "seconds"),
+    ("time", lambda r, t: f"202603{r.integers(10, 29)}{r.integers(10, 24)}", "%Y%m%d%H"),  # not of 2034
+    ("time", lambda r, t: f"202603{r.integers(10, 29)}0759", "%Y%m%d%H%M"),
+    ("day", _clock("%Y%m%d.0"), "%Y%m%d.0"),
+    ("hour", _clock("%y%m%d%H"), "%y%m%d%H"),
+    ("x", lambda r, t: _clock("%Y%m%d%H%M%S")(r, t) + f"{r.integers(1000):03}", "%Y%m%d%H%M%S%f"),
+    ("x", lambda r, t: _clock("%Y%m%d%H%M%S")(r, t) + f"{r.integers(10**6):06}", "%Y%m%d%H%M%S%f"),
+    ("x", _clock("%Y-%m-%d-%H"), "%Y-%m-%d-%H"),
+    ("x", _clock("%Y%m%d_%H%M%S"), "%Y%m%d_%H%M%S"),
+    ("date", lambda r, t: f"20-05-{r.integers(7, 28):02}", "%y-%m-%d"),
+    ("date", lambda r, t: f"{r.integers(7, 28):02}-05-20", "%d-%m-%y"),
+    ("date", _clock("%y-%m-%d"), "%y-%m-%d"),
+    ("x", lambda r, t: f"2026-03-{r.integers(10, 29)} 07:59:00 +0{r.integers(1, 3)}00", "iso"),
+    ("x", lambda r, t: f"2026-03-{r.integers(10, 29)}T07:59:00{r.choice(['', '.125'])}Z", "iso"),
+    ("x", lambda r, t: _clock("%Y-%m-%d %H:%M:%S")(r, t) + r.choice(["", ".125"]), "iso"),
+    ("x", lambda r, t: f"2026/03/{r.integers(10, 29)} 07:59:00{r.choice(['', ',125'])}", "%Y/%m/%d %H:%M:%S,%f"),
+    ("x", _clock("%d/%b/%Y:%H:%M:%S +0000"), "%d/%b/%Y:%H:%M:%S %z"),
+    ("x", _clock("%a, %d %b %Y %H:%M:%S GMT"), "%a, %d %b %Y %H:%M:%S %z"),
+    ("x", _clock("%a %b %e %H:%M:%S %Y"), "%a %b %d %H:%M:%S %Y"),
+    ("x", _clock("%Y%m%dT%H%M%SZ"), "%Y%m%dT%H%M%S%z"),
+    ("x", lambda r, t: f"{r.integers(1, 29)} Feb 2024", "%d %b %Y"),
+    ("x", lambda r, t: f"February {r.integers(1, 29)}, 2024, 1:07 PM", "%b %d, %Y, %I:%M %p"),
+    ("x", lambda r, t: _clock("%m/%d/%Y %I:%M:%S ")(r, t) + r.choice(["AM", "PM"]), "%m/%d/%Y %I:%M:%S %p"),
+    ("x", lambda r, t: f"{r.integers(1, 29)}.{r.integers(1, 13)}.2019 {r.integers(0, 24)}:07", "%d.%m.%Y %H:%M"),
+    ("x", lambda r, t: f"2019-03-{r.integers(10, 29)} 10:11:12.{r.integers(0, 10**6):06}", "iso"),
+    ("x", lambda r, t: f"201903{r.integers(10, 29)}", "%Y%m%d"),
+]  # fmt: skip
+OTHERS = [  # name, cells, kind, remark
+    ("tags", lambda r, t: str(_tags(r)), "list", ""),
+    ("tags", lambda r, t: str(r.integers(0, 9, 2)), "list", ""),
+    ("tags", lambda r, t: " | ".join(_tags(r)), "list", ""),
+    ("tags", lambda r, t: "~".join(_tags(r)), "list", ""),
+    ("tags", lambda r, t: "#".join(f"t{v}" for v in r.integers(1, 9, 2)), "list", ""),
+    ("tags", lambda r, t: "/".join(f"t{v}" for v in r.integers(1, 9, 3)), "list", ""),
+    ("tags", lambda r, t: "\2".join(f"t{v}" for v in r.integers(1, 9, 2)), "list", ""),
+    ("tags", lambda r, t: " ".join(f"{e}:0.{r.integers(9)}" for e in _tags(r)), "list", "the weights are part"),
+    ("tags", lambda r, t: "|".join(f"t{v}:0.{v}" for v in r.integers(1, 9, 2)), "list", "the weights are part"),
+    ("tags", lambda r, t: " ".join([*_tags(r), *["<pad>"] * 3][:4]), "list", "only fills lists up"),
+    ("tags", lambda r, t: " ".join([f"t{r.integers(9)}", *["<pad>"] * r.integers(1, 4)]), "list", "only fills"),
+    ("x", lambda r, t: "|".join([*map(str, r.integers(1, 9, 2)), *"000"][: r.integers(3, 6)]), "list", "0 is a"),
+    ("x", lambda r, t: "|".join([*map(str, r.integers(1, 9, 2)), "-1", "-1"][: r.integers(3, 5)]), "list", "-1 is"),
+    ("vector", lambda r, t: str(r.random(4).round(3).tolist()), "ignored", "a vector"),
+    ("vector", lambda r, t: "|".join(f"{v:.3f}" for v in r.random(4)), "ignored", "a vector"),
+    ("level", lambda r, t: r.choice(["[INFO]", "[WARN]", "[DEBUG]"]), "string", ""),
+    ("path", lambda r, t: f"/{r.choice(['shop', 'blog'])}/{r.integers(9)}/{r.integers(9)}", "string", ""),
+    ("brand", lambda r, t: r.choice(["H&M", "C&A", "A&F", "Marks&Co"]), "string", ""),
+    ("os_version", lambda r, t: r.choice(["9.3", "10.1", "10.10", "12.0"]), "string", "float if it is an amount"),
+    ("price", lambda r, t: r.choice(["4.99", "9.99", "19.90"]), "float", ""),
+    ("item_id", lambda r, t: 3_017_620_422_003 + 7_919 * r.integers(300), "string", "named like an id"),
+    ("upc", lambda r, t: 722_252_100_900 + 31 * r.integers(300), "string", "named like an id"),
+    ("x", lambda r, t: 3_000_000_000_000 + 4_000_000_037 * r.integers(200), "string", "milliseconds, if these"),
+    ("x", lambda r, t: START + 86_400 * r.integers(400), "string", "timestamps: seconds, if these are times"),
+    ("cat_id", lambda r, t: f"{r.integers(40)}{r.choice(['', '.0'])}", "string", "are two values"),
+    ("x", lambda r, t: f"{r.choice([1680, 2000, 750])}.0", "string", "float if it is an amount"),
+    ("sample_weight", lambda r, t: f"{r.random():.3f}", "float", "weight if it is the row's weight in the loss"),
+    ("x", lambda r, t: r.choice(["inf", "-inf", *[f"{r.random():.3f}"] * 40]), "float", ""),
+    ("x", lambda r, t: r.choice(["3e39", *[f"{r.random():.3f}"] * 40]), "float", ""),
+    ("x", lambda r, t: r.choice(["#DIV/0!", *[f"{r.random():.3f}"] * 40]), "float", ""),
+    ("country", lambda r, t: r.choice(["NA", "DE", "FR", "US"]), "string", "NA is a value"),
+    ("x", lambda r, t: r.choice(["NA", "red", "blue"]), "string", ""),
+]  # fmt: skip
+WRITTEN = [Style(name, cell, "timestamp", form) for name, cell, form in TIMES]
+WRITTEN += [Style(name, cell, kind, "", remark) for name, cell, kind, remark in OTHERS]
 LABELS = [("0", "1"), ("-1", "1"), ("no", "yes"), ("0.0", "1.0"), ("", "1"), ("NULL", "1"), ("false", "true")]
 
 
+def written_cells(style, random, num_rows):
+    """Cells of a style in the order of their times."""
+    times = START + np.sort(random.integers(0, 20 * 86_400, num_rows))
+    return np.array([str(style.cell(random, time)) for time in times.tolist()], object)
+
+
 def written_table(seed, num_rows=1_200):
-    """Columns of some kinds of WRITTEN after a label of LABELS: the columns, their kinds, and which rows are clicks."""
+    """Columns of some styles of WRITTEN after a label of LABELS, their kinds, and which rows are clicks."""
     random = np.random.default_rng(seed)
     shops = random.integers(0, 6, num_rows)
     clicks = random.random(num_rows) < (1 + shops) / 10
@@ -152,9 +201,8 @@ def written_table(seed, num_rows=1_200):
         "click": np.array(LABELS[seed % len(LABELS)])[clicks.astype(int)],
         "shop": [f"s{shop}" for shop in shops],
     }
-    times, kinds = 1_588_889_317 + np.sort(random.integers(0, 20 * 86_400, num_rows)), {}
-    for style in random.choice([*WRITTEN], 4, replace=False):
-        name, cell, kind = WRITTEN[style]
-        kinds[f"{style} {name}"] = kind
-        columns[f"{style} {name}"] = np.array([cell(random, time) for time in times.tolist()], object)
+    kinds = {}
+    for place in random.choice(len(WRITTEN), 4, replace=False).tolist():
+        kinds[name := f"{place} {WRITTEN[place].name}"] = WRITTEN[place].kind
+        columns[name] = written_cells(WRITTEN[place], random, num_rows)
     return columns, kinds, clicks

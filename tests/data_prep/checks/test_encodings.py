@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from data_prep.checks.encodings import to_utf8
 from data_prep.checks.propose import describe
+from data_prep.checks.reject_causes import to_utf8
 
 WORDS = {
     "GB18030": ["北京", "上海", "连衣裙", "手机壳"],
@@ -26,7 +26,9 @@ def test_the_first_named_encoding_is_the_text_s(tmp_path, encoding):
     lines = ["click,city,size", *(f"{row % 2},{words[row // 3 % len(words)]},{row % 7}" for row in range(600))]
     (tmp_path / "log.csv").write_bytes("\n".join(lines).encode(encoding))
     comments = describe(str(tmp_path / "log.csv"), label="click").as_yaml()
-    assert re.search(r"600 of these rows are not valid UTF-8.*iconv -f (\S+) ", comments)[1] == encoding
+    assert (
+        re.search(r"600 of these rows are not valid UTF-8.*; convert the log: iconv -f (\S+) ", comments)[1] == encoding
+    )
 
 
 def test_bytes_that_an_encoding_lacks_rule_it_out():

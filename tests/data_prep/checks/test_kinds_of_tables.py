@@ -1,6 +1,5 @@
 """describe guesses the kinds of generated tables such as others wrote; what it proposes is prepared uncorrected."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,15 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.prepared.schema import read_schema
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.reading import file_of_log, first_chunks
-from tests.data_prep.checks.generated_tables import access_table, ad_table, write_csv, written_table
+from tests.data_prep.checks.generated_tables import (
+    START,
+    WRITTEN,
+    access_table,
+    ad_table,
+    write_csv,
+    written_cells,
+    written_table,
+)
 
 ROWS = 1_200
 
@@ -47,13 +54,6 @@ def prepared(log: Path, folder: Path) -> tuple[dict, int]:
 @pytest.mark.parametrize(
     ("cells", "kind", "settings"),
     [
-        (lambda r: f"{r.integers(1, 13)}/{r.integers(1, 29)}/2019 {r.integers(1, 13)}:07:09 {r.choice(['AM', 'PM'])}",
-         "timestamp", {"timestamps": {"x": "%m/%d/%Y %I:%M:%S %p"}}),
-        (lambda r: f"{r.integers(1, 29)}.{r.integers(1, 13)}.2019 {r.integers(0, 24)}:07", "timestamp",
-         {"timestamps": {"x": "%d.%m.%Y %H:%M"}}),
-        (lambda r: f"2019-03-{r.integers(10, 29)} 10:11:12.{r.integers(0, 10**6):06}", "timestamp",
-         {"timestamps": {"x": "iso"}}),
-        (lambda r: f"201903{r.integers(10, 29)}", "timestamp", {"timestamps": {"x": "%Y%m%d"}}),
         (lambda r: r.choice(["Drama", "Noir", "Drama|Noir"]), "list",
          {"lists": {"x": {"separator": "|", "max_length": 2, "pool": "mean"}}}),
         (lambda r: "^".join(r.choice(list("abcd"), r.integers(1, 4), replace=False)), "list",
@@ -81,83 +81,18 @@ def test_the_kind_of_a_column(tmp_path, cells, kind, settings):
     assert {name: read.get(name) for name in settings} == settings
 
 
-START = 1_588_889_317  # 2020-05-07 22:08:37 UTC
-CLF, RFC = "%d/%b/%Y:%H:%M:%S +0000", "%a, %d %b %Y %H:%M:%S GMT"
-
-
-@pytest.mark.parametrize(
-    ("name", "cell", "form"),
-    [
-        ("x", lambda r, t: f"{t}.{r.integers(1, 1000):03}", "seconds"),
-        ("time", lambda r, t: f"{t}.0", "seconds"),
-        ("time", lambda r, t: r.choice(["-1", *[str(t)] * 19]), "seconds"),
-        ("created_at", lambda r, t: r.choice(["0", *[str(t)] * 19]), "seconds"),
-        ("event_ts", lambda r, t: f"1.{t % 10**9}E9", "seconds"),
-        ("x", lambda r, t: f"{t}{r.integers(1000):03}", "milliseconds"),
-        ("x", lambda r, t: f"{t}{r.integers(10**6):06}", "microseconds"),
-        ("x", lambda r, t: f"{t}{r.integers(10**9):09}", "nanoseconds"),
-        ("time", lambda r, t: f"{2_026_032_000 + r.integers(10, 10_000)}", "seconds"),
-        ("time", lambda r, t: f"202603{r.integers(10, 29)}{r.integers(10, 24)}", "%Y%m%d%H"),  # as seconds, of 2034
-        ("time", lambda r, t: f"202603{r.integers(10, 29)}0759", "%Y%m%d%H%M"),
-        ("day", lambda r, t: f"202005{r.integers(10, 29)}.0", "%Y%m%d.0"),
-        ("hour", lambda r, t: f"1410{r.integers(21, 31)}{r.integers(0, 24):02}", "%y%m%d%H"),
-        ("x", lambda r, t: f"201303{r.integers(10, 29)}172101{r.integers(1000):03}", "%Y%m%d%H%M%S%f"),
-        ("date", lambda r, t: f"20-05-{r.integers(7, 28):02}", "%y-%m-%d"),
-        ("date", lambda r, t: f"{r.integers(7, 28):02}-05-20", "%d-%m-%y"),
-        ("x", lambda r, t: f"2026-03-{r.integers(10, 29)} 07:59:00 +0{r.integers(1, 3)}00", "iso"),
-        ("x", lambda r, t: f"2026-03-{r.integers(10, 29)}T07:59:00{r.choice(['', '.125'])}Z", "iso"),
-        ("x", lambda r, t: f"2026/03/{r.integers(10, 29)} 07:59:00{r.choice(['', ',125'])}", "%Y/%m/%d %H:%M:%S,%f"),
-        ("x", lambda r, t: datetime.fromtimestamp(t, UTC).strftime(CLF), "%d/%b/%Y:%H:%M:%S %z"),
-        ("x", lambda r, t: datetime.fromtimestamp(t, UTC).strftime(RFC), "%a, %d %b %Y %H:%M:%S %z"),
-        ("x", lambda r, t: datetime.fromtimestamp(t, UTC).ctime(), "%a %b %d %H:%M:%S %Y"),
-        ("x", lambda r, t: datetime.fromtimestamp(t, UTC).strftime("%Y%m%dT%H%M%SZ"), "%Y%m%dT%H%M%S%z"),
-        ("x", lambda r, t: f"{r.integers(1, 29)} Feb 2024", "%d %b %Y"),
-        ("x", lambda r, t: f"February {r.integers(1, 29)}, 2024, 1:07 PM", "%b %d, %Y, %I:%M %p"),
-    ],
-)  # fmt: skip
-def test_how_times_are_written(tmp_path, name, cell, form):
+@pytest.mark.parametrize("place", range(len(WRITTEN)))
+def test_a_style_of_cells_is_recognized(tmp_path, place):
+    """Each style alone: its kind, the form of its times and its remark; the preparation rejects no row of it."""
+    name, _, kind, form, remark = style = WRITTEN[place]
     columns, random = base()
-    times = START + np.sort(random.integers(0, 20 * 86_400, ROWS))
-    columns[name] = np.array([cell(random, int(time)) for time in times], object)
-    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns, ";"), tmp_path)
-    assert (read.get("timestamps"), rejected) == ({name: form}, 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "cell", "kind", "remark"),
-    [
-        ("item_id", lambda r: 3_017_620_422_003 + 7_919 * r.integers(300), "string", "named like an id"),
-        ("upc", lambda r: 722_252_100_900 + 31 * r.integers(300), "string", "named like an id"),
-        ("x", lambda r: 3_000_000_000_000 + 4_000_000_037 * r.integers(200), "string", "milliseconds, if these are"),
-        ("x", lambda r: START + 86_400 * r.integers(400), "string", "timestamps: seconds, if these are times"),
-        ("os_version", lambda r: r.choice(["10.1", "10.10", "12.0", "9.3"]), "string", "float if it is an amount"),
-        ("price", lambda r: r.choice(["0.99", "4.99", "9.90", "19.95"]), "float", ""),
-        ("x", lambda r: f"{r.choice([1680, 2000, 750])}.0", "string", "float if it is an amount"),
-        ("cat_id", lambda r: f"{r.integers(40)}{r.choice(['', '.0'])}", "string", "are two values"),
-        ("sample_weight", lambda r: f"{r.random():.3f}", "float", "weight if it is the row's weight in the loss"),
-        ("x", lambda r: "|".join(f"t{v}:0.{v}" for v in r.integers(1, 9, 2)), "list", "the weights are part of"),
-        ("x", lambda r: "|".join([*map(str, r.integers(1, 9, 2)), *"000"][: r.integers(3, 6)]), "list", "only fills"),
-        ("x", lambda r: "|".join([*map(str, r.integers(1, 9, 2)), "-1", "-1"][: r.integers(3, 5)]), "list", "-1 is"),
-        ("x", lambda r: " ".join([f"t{r.integers(9)}", *["<pad>"] * r.integers(1, 4)]), "list", "only fills"),
-        ("x", lambda r: "#".join(f"t{v}" for v in r.integers(1, 9, 2)), "list", ""),
-        ("x", lambda r: "/".join(f"t{v}" for v in r.integers(1, 9, 3)), "list", ""),
-        ("x", lambda r: "\2".join(f"t{v}" for v in r.integers(1, 9, 2)), "list", ""),
-        ("x", lambda r: "|".join(f"{v:.3f}" for v in r.random(4)), "ignored", "a vector"),
-        ("x", lambda r: r.choice(["inf", "-inf", *[f"{r.random():.3f}"] * 40]), "float", ""),
-        ("x", lambda r: r.choice(["3e39", *[f"{r.random():.3f}"] * 40]), "float", ""),
-        ("country", lambda r: r.choice(["NA", "DE", "FR", "US"]), "string", "NA is a value"),
-        ("x", lambda r: r.choice(["NA", "red", "blue"]), "string", ""),
-    ],
-)  # fmt: skip
-def test_close_readings_are_remarked(tmp_path, name, cell, kind, remark):
-    columns, random = base()
-    columns[name] = np.array([str(cell(random)) for _ in range(ROWS)], object)
+    columns[name] = written_cells(style, random, ROWS)
     log = write_csv(tmp_path / "log.csv", columns, ";")
     read, rejected = prepared(log, tmp_path)
-    assert (read["columns"][name], rejected) == (kind, 0)
+    assert (read["columns"][name], read.get("timestamps", {name: ""}), rejected) == (kind, {name: form}, 0)
     assert remark in _guesses(log)[name].reason
     values = {*columns[name]} - {*read.get("missing", [])}
-    assert ("NA" in values) == (name == "country") and not values & {"inf", "-inf", "3e39"}
+    assert ("NA" in values) == (name == "country") and not values & {"inf", "-inf", "3e39", "#DIV/0!"}
 
 
 @settings(max_examples=40, deadline=None)

@@ -32,72 +32,51 @@ def table(label, values=("0", "1"), rate=0.3, before=(), after=(), seed=1):
     return columns
 
 
+def described(folder, columns, **chosen):
+    """The proposal for a CSV file of these columns."""
+    return describe(str(write_csv(folder / "log.csv", columns)), **chosen)
+
+
+def prepared_clicks(folder, log, proposal):
+    """The clicks of a log that is prepared with its proposed description, and the number of rejected lines."""
+    (folder / "my.yaml").write_text(proposal.as_yaml())
+    words = [str(log), str(folder / "out"), "--data", str(folder / "my.yaml")]
+    assert main(["prepare", *words, "prepare.workers=1"]) == 0
+    schema = read_schema(folder / "out")
+    return sum(split.clicks for split in schema.splits.values()), schema.rejected_rows
+
+
 BINARY, YES_NO, SEXES = ("0", "1"), ("No", "Yes"), ("Male", "Female")
-SURE = {
-    "churn behind other yes and no": (
-        "Churn",
-        table("Churn", YES_NO, before=[("SeniorCitizen", BINARY), ("Partner", YES_NO)]),
-        "Yes",
-    ),
-    "no-show": (
-        "No-show",
-        table("No-show", YES_NO, before=[("Gender", "FM"), ("Scholarship", BINARY), ("Diabetes", BINARY)]),
-        "Yes",
-    ),
-    "first": ("ACTION", table("ACTION", rate=0.9, after=[("kind", "abc")]), "1"),
-    "second, among ones": (
-        "is_canceled",
-        table("is_canceled", before=[("hotel", "xyz")], after=[("is_repeated_guest", BINARY)]),
-        "1",
-    ),
-    "another form of a label's word": (
-        "subscribe",
-        table("subscribe", ("no", "yes"), before=[("default", ("no", "yes")), ("loan", ("no", "yes"))]),
-        "yes",
-    ),
-    "the last one of yes and no": ("Claim", table("Claim", before=[("Agency", "xy"), ("Channel", "uv")]), "1"),
-    "not sick": ("classification", table("classification", ("notsick", "sick"), before=[("cad", YES_NO)]), "sick"),
-    "alone, first": ("growth", table("growth", ("absent", "present"), before=[("x", "z")]), "present"),
-    "default and y": (
-        "y",
-        table("y", ("no", "yes"), before=[("default", ("no", "yes")), ("loan", ("no", "yes"))]),
-        "yes",
-    ),
-    "status last": (
-        "Loan_Status",
-        table("Loan_Status", ("N", "Y"), 0.7, before=[("Married", YES_NO), ("Gender", SEXES)]),
-        "Y",
-    ),
-    "a true and false last": (
-        "Revenue",
-        table("Revenue", ("FALSE", "TRUE"), before=[("Weekend", ("TRUE", "FALSE"))]),
-        "TRUE",
-    ),
-    "two texts": (
-        "satisfaction",
-        table("satisfaction", ("neutral or dissatisfied", "satisfied"), 0.55, before=[("sex", SEXES)]),
-        "satisfied",
-    ),
-    "two letters": ("class", table("class", ("e", "p"), 0.35, after=[("bruises", "tf")]), "p"),
-    "amounts": ("income", table("income", ("<=50K", ">50K"), 0.6, before=[("sex", SEXES)]), ">50K"),
-    "other numbers": ("target", table("target", ("1", "2"), 0.3), "2"),
-    "minus one": ("label", table("label", ("-1", "1")), "1"),
-    "German": ("gekauft", table("gekauft", ("nein", "ja"), before=[("aktiv", ("nein", "ja"))]), "ja"),
-    "Chinese": ("是否点击", table("是否点击", ("否", "是"), before=[("会员", ("否", "是"))]), "是"),
-    "opposites": ("clk", table("clk", before=[("nonclk", BINARY)]), "1"),
-    "an arrival": (
-        "Reached.on.Time_Y.N",
-        table("Reached.on.Time_Y.N", before=[("Gender", SEXES), ("mode", "abc")]),
-        "1",
-    ),
-    "tomorrow": ("RainTomorrow", table("RainTomorrow", YES_NO, before=[("RainToday", YES_NO)]), "Yes"),
-}
+MARRIED, NO_YES = ("Married", YES_NO), ("no", "yes")
+SURE = {  # name: the label's column, its values, which one means a click, and other arguments of `table`
+    "churn behind other yes and no": ("Churn", YES_NO, "Yes", {"before": [("Senior", BINARY), ("Partner", YES_NO)]}),
+    "no-show": ("No-show", YES_NO, "Yes", {"before": [("Gender", "FM"), ("Grant", BINARY), ("Diabetes", BINARY)]}),
+    "first": ("ACTION", BINARY, "1", {"rate": 0.9, "after": [("kind", "abc")]}),
+    "second, among ones": ("is_canceled", BINARY, "1", {"before": [("hotel", "xyz")], "after": [("is_guest", BINARY)]}),
+    "another form of a label's word": ("subscribe", NO_YES, "yes", {"before": [("default", NO_YES), ("loan", NO_YES)]}),
+    "the last one of yes and no": ("Claim", BINARY, "1", {"before": [("Agency", "xy"), ("Channel", "uv")]}),
+    "not sick": ("classification", ("notsick", "sick"), "sick", {"before": [("cad", YES_NO)]}),
+    "alone, first": ("growth", ("absent", "present"), "present", {"before": [("x", "z")]}),
+    "default and y": ("y", NO_YES, "yes", {"before": [("default", NO_YES), ("loan", NO_YES)]}),
+    "status last": ("Loan_Status", ("N", "Y"), "Y", {"rate": 0.7, "before": [MARRIED, ("Gender", SEXES)]}),
+    "a true and false last": ("Revenue", ("FALSE", "TRUE"), "TRUE", {"before": [("Weekend", ("TRUE", "FALSE"))]}),
+    "two texts": ("satisfaction", ("neutral or dissatisfied", "satisfied"), "satisfied", {"before": [("sex", SEXES)]}),
+    "two letters": ("class", ("e", "p"), "p", {"rate": 0.35, "after": [("bruises", "tf")]}),
+    "amounts": ("income", ("<=50K", ">50K"), ">50K", {"rate": 0.6, "before": [("sex", SEXES)]}),
+    "other numbers": ("target", ("1", "2"), "2", {}),
+    "minus one": ("label", ("-1", "1"), "1", {}),
+    "German": ("gekauft", ("nein", "ja"), "ja", {"before": [("aktiv", ("nein", "ja"))]}),
+    "Chinese": ("是否点击", ("否", "是"), "是", {"before": [("会员", ("否", "是"))]}),
+    "opposites": ("clk", BINARY, "1", {"before": [("nonclk", BINARY)]}),
+    "an arrival": ("Reached.on.Time_Y.N", BINARY, "1", {"before": [("Gender", SEXES), ("mode", "abc")]}),
+    "tomorrow": ("RainTomorrow", YES_NO, "Yes", {"before": [("RainToday", YES_NO)]}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SURE)
 def test_the_label_and_its_positive_value(tmp_path, name):
-    label, columns, positive = SURE[name]
-    proposal = describe(str(write_csv(tmp_path / "log.csv", columns)))
+    label, values, positive, others = SURE[name]
+    proposal = described(tmp_path, table(label, values, **others))
     assert (proposal.label.name, proposal.label.clicked) == (label, (positive,))
 
 
@@ -111,20 +90,17 @@ GAPS = {
 
 @pytest.mark.parametrize("name", GAPS)
 def test_clicks_joined_to_impressions(tmp_path, name, capsys):
-    """A row without a cell of the label is no click: describe, pre-check, prepare and a table of it agree."""
+    """A row without a cell of the label is no click: the proposal, its check and prepare agree."""
     gap, click, before = GAPS[name]
     columns = table("click", (gap, click), before=before)
     path, rate = write_csv(tmp_path / "log.csv", columns), np.mean(columns["click"] == click)
     proposal = describe(str(path))
     assert (proposal.label.name, proposal.label.clicked, proposal.click_rate) == ("click", (click,), rate)
     assert "label" not in proposal.settings
-    (tmp_path / "my.yaml").write_text(proposal.as_yaml())
-    words = ["--data", str(tmp_path / "my.yaml")]
-    assert main(["pre-check", str(path), *words]) == 0
+    assert prepared_clicks(tmp_path, path, proposal) == (rate * ROWS, 0)
+    capsys.readouterr()
+    assert main(["describe", str(path), "--data", str(tmp_path / "my.yaml")]) == 0
     assert f"click rate {rate:.2%}" in capsys.readouterr().out
-    assert main(["prepare", str(path), str(tmp_path / "out"), *words, "prepare.workers=1"]) == 0
-    schema = read_schema(tmp_path / "out")
-    assert sum(split.clicks for split in schema.splits.values()) == rate * ROWS and not schema.rejected_rows
 
 
 @pytest.mark.parametrize("cells", ["clicked_at", "clicks"])
@@ -147,10 +123,7 @@ def test_nulls_of_a_table_are_no_clicks(tmp_path, value):
     columns["click"] = [value if cell else None for cell in columns["click"]]
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
     proposal = describe(str(tmp_path / "log.parquet"))
-    (tmp_path / "my.yaml").write_text(proposal.as_yaml())
-    words = [str(tmp_path / "log.parquet"), str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml")]
-    assert main(["prepare", *words, "prepare.workers=1"]) == 0
-    assert sum(split.clicks for split in read_schema(tmp_path / "out").splits.values()) == proposal.click_rate * ROWS
+    assert prepared_clicks(tmp_path, tmp_path / "log.parquet", proposal) == (proposal.click_rate * ROWS, 0)
 
 
 WAYS = {
@@ -166,7 +139,7 @@ def test_several_ways_of_writing_two_values(tmp_path, name):
     columns, random = table("label"), np.random.default_rng(1)
     clicks = columns["label"] == "1"
     columns["label"] = np.array(WAYS[name])[clicks.astype(int), random.integers(0, 2, ROWS)]
-    proposal = describe(str(write_csv(tmp_path / "log.csv", columns)))
+    proposal = described(tmp_path, columns)
     assert ({*proposal.label.not_clicked}, {*proposal.label.clicked}) == tuple(map(set, WAYS[name]))
     assert proposal.click_rate == clicks.mean()
 
@@ -209,7 +182,7 @@ def test_what_may_follow_the_click_has_a_remark(tmp_path):
     columns = table("is_click", after=[("likes_cats", BINARY)])
     columns["liked"] = np.where(np.random.default_rng(2).random(ROWS) < 0.5, columns["is_click"], "0")
     columns["sample_weight"] = np.random.default_rng(3).random(ROWS).round(2)
-    reasons = {each.name: each.reason for each in describe(str(write_csv(tmp_path / "log.csv", columns))).guesses}
+    reasons = {each.name: each.reason for each in described(tmp_path, columns).guesses}
     assert "'1' is in clicks alone: ignored if" in reasons["liked"] and "alone" not in reasons["likes_cats"]
     assert reasons["sample_weight"].endswith("; weight if it is the row's weight in the loss")
 
@@ -225,7 +198,7 @@ def test_counts_of_clicks_and_impressions_have_a_remark(tmp_path, capsys, shown)
 
 def test_a_column_that_is_nearly_as_likely_is_named(tmp_path):
     columns = table("y", ("no", "yes"), before=[("default", ("no", "yes"))])
-    assert "; nearly as likely: --label default)" in describe(str(write_csv(tmp_path / "log.csv", columns))).label_line
+    assert "; nearly as likely: --label default)" in described(tmp_path, columns).label_line
 
 
 def test_a_column_without_names_is_the_label_by_its_place(tmp_path):
@@ -244,22 +217,20 @@ def test_one_value_of_no_and_many_others(tmp_path, caplog):
     path.write_text(path.read_text().split("\n", 1)[1])
     proposal = describe(str(path))
     assert (proposal.label.clicked, proposal.label.not_clicked) == ("rest", ("normal.",))
-    (tmp_path / "my.yaml").write_text(proposal.as_yaml())
-    words = ["prepare", str(path), str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml"), "prepare.workers=1"]
     caplog.set_level("INFO")
-    assert main(words) == 0
+    prepared_clicks(tmp_path, path, proposal)
     assert "a click is any cell but 'normal.'; click rate" in caplog.text
 
 
 def test_a_label_s_name_in_the_middle_is_a_question_beside_a_last_column_of_yes_and_no(tmp_path):
     columns = table("wanted", ("no", "yes"), before=[("loan", ("no", "yes")), ("default", ("no", "yes"))])
     with pytest.raises(ValueError, match="not sure"):
-        describe(str(write_csv(tmp_path / "log.csv", columns)))
+        described(tmp_path, columns)
 
 
 def test_whether_a_cell_is_missing_is_a_value(tmp_path):
     columns = table("clicked", before=[("phone", ["yes", ""]), ("one", ["same"])])
-    kinds = describe(str(write_csv(tmp_path / "log.csv", columns))).as_format().columns
+    kinds = described(tmp_path, columns).as_format().columns
     assert (kinds["phone"], kinds["one"]) == ("string", "ignored")
 
 
@@ -269,13 +240,7 @@ def test_two_labels_alike_are_a_question(tmp_path, capsys):
     assert main(["describe", str(path)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    for words in (
-        "not sure",
-        "--label NAME",
-        "bought: a click is '1'",
-        "clicked: a click is '1'",
-        "named like a label",
-    ):
+    for words in ("not sure", "--label NAME", "bought: a click is '1'", "clicked: a click is '1'", "named like a lab"):
         assert words in printed.err
     assert main(["describe", str(path), "--label", "clicked"]) == 0
     printed = capsys.readouterr()
@@ -313,8 +278,7 @@ def test_a_log_without_any_click_is_refused_by_the_name_of_its_label(tmp_path, c
     ],
 )
 def test_the_label_may_be_chosen(tmp_path, choice, clicked, not_clicked):
-    path = write_csv(tmp_path / "log.csv", table("answer", YES_NO))
-    proposal = describe(str(path), label=choice)
+    proposal = described(tmp_path, table("answer", YES_NO), label=choice)
     assert (proposal.label.clicked, proposal.label.not_clicked) == (clicked, not_clicked)
     assert 0 < proposal.click_rate < 1
 
@@ -328,9 +292,8 @@ def test_the_label_may_be_chosen(tmp_path, choice, clicked, not_clicked):
     ],
 )
 def test_a_choice_that_names_nothing_is_refused(tmp_path, choice, message):
-    path = write_csv(tmp_path / "log.csv", table("answer", YES_NO))
     with pytest.raises(ValueError, match=message):
-        describe(str(path), label=choice)
+        described(tmp_path, table("answer", YES_NO), label=choice)
 
 
 def test_prepare_names_the_labels_that_it_rejects(tmp_path, capsys):
@@ -344,8 +307,9 @@ def test_prepare_names_the_labels_that_it_rejects(tmp_path, capsys):
     assert "set prepare.data.clicked and not_clicked" in error
     assert main([*words, "prepare.data.clicked='Yes'", "prepare.data.not_clicked='No'"]) == 0
     capsys.readouterr()
-    for command in (["inspect", str(tmp_path / "out")], ["pre-check", *words[1:2], *words[3:5]]):
-        main([*command, *(["prepare.data.clicked='Yes'", "prepare.data.not_clicked=rest"] * (command[0] != "inspect"))])
+    rest = ["prepare.data.clicked='Yes'", "prepare.data.not_clicked=rest"]
+    for command in ([str(tmp_path / "out")], [*words[1:2], *words[3:5], *rest]):
+        assert main(["describe", *command]) == 0
         printed = capsys.readouterr().out
         assert "label churn, a click is 'Yes'" in printed
         assert "click rate" in printed

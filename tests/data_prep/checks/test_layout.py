@@ -91,7 +91,7 @@ def test_the_command_of_the_error_converts_the_log(tmp_path, name):
     subprocess.run(command.replace("OLD", str(path)).replace("NEW", str(new)), shell=True, check=True)
     proposal = describe(str(new), label=None if name in ("R", *BEFORE) else "column_1")
     assert len(proposal.rows.columns) == width
-    assert proposal.rows.num_rows == ROWS and not proposal.rows.remarks
+    assert proposal.rows.num_rows == ROWS and not proposal.rows.findings
 
 
 REFUSED = {

@@ -250,16 +250,17 @@ def test_times_with_fractions_and_offsets(tmp_path, capsys, written):
 def test_lines_of_another_encoding_are_counted(tmp_path, capsys):
     lines = ["click,city", *(f"{number % 2},{'Köln' if number % 4 == 1 else 'Bonn'}" for number in range(40))]
     (tmp_path / "log.csv").write_bytes("\n".join(lines).encode("latin-1"))
-    found = "10 of these rows are not valid UTF-8 and will be rejected: convert the log: iconv"
+    found = "10 of these rows are not valid UTF-8 and will be rejected; convert the log: iconv"
     assert main(["describe", str(tmp_path / "log.csv")]) == 0
     output = capsys.readouterr()
-    assert f"# {found}" in output.out and f"\n{found}" in output.err
+    assert f"# {found}" in output.out and f"\nodd: {found}" in output.err
 
 
 def test_names_of_another_encoding_are_reported(tmp_path):
     lines = ["click,größe", *(f"{number % 2},{number % 4}" for number in range(40))]
     (tmp_path / "log.csv").write_bytes("\n".join(lines).encode("latin-1"))
-    assert "The names of the columns are not valid UTF-8: convert" in describe(str(tmp_path / "log.csv")).encoding_line
+    (finding,) = describe(str(tmp_path / "log.csv")).findings
+    assert (finding.what, finding.do[:7]) == ("the names of the columns are not valid UTF-8", "convert")
 
 
 def make_movielens(num_rows, seed=6):

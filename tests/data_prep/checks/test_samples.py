@@ -51,8 +51,8 @@ def test_a_part_with_other_types_is_left_out(tmp_path):
     part(2).assign(size="x").to_parquet(tmp_path / "b.parquet")
     proposal = describe(str(tmp_path))
     assert proposal.rows.num_rows == 200
-    (remark,) = proposal.remarks
-    assert remark.startswith("Not looked at, as the types of their columns differ from a.parquet: b.parquet (")
+    (finding,) = proposal.findings
+    assert finding.what.startswith("not looked at, as the types of their columns differ from a.parquet: b.parquet (")
 
 
 @pytest.mark.parametrize("change", [lambda frame: frame[frame.columns[::-1]], lambda frame: frame.assign(more=1)])

@@ -89,7 +89,7 @@ def test_a_header_and_bad_lines(tmp_path, log_path, options):
 
 def test_a_log_of_another_form_says_which(tmp_path, log_path, options, small_options):
     with pytest.raises(
-        ValueError, match=r"(?s)2,001 of 2,001 lines .*24 columns between ','.*expects 40 columns .*--data my.yaml"
+        ValueError, match=r"(?s)2,001 of 2,001 lines .*24 columns between ',', expected 40 columns .*--data my.yaml"
     ):
         prepare(log_path, tmp_path / "out", small_options)
 
