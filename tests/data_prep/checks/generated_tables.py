@@ -106,7 +106,7 @@ class Style(NamedTuple):
 
     name: str  # Some names decide the kind.
     cell: Callable[[np.random.Generator, int], object]  # A cell, by a generator and the row's time in seconds.
-    kind: str
+    kind: str  # Or "" if the label's chance decides it.
     form: str = ""  # Form of the times.
     remark: str = ""  # A part of the reason.
 
@@ -161,7 +161,7 @@ OTHERS = [  # name, cells, kind, remark
     ("tags", lambda r, t: " ".join([f"t{r.integers(9)}", *["<pad>"] * r.integers(1, 4)]), "list", "only fills"),
     ("x", lambda r, t: "|".join([*map(str, r.integers(1, 9, 2)), *"000"][: r.integers(3, 6)]), "list", "0 is a"),
     ("x", lambda r, t: "|".join([*map(str, r.integers(1, 9, 2)), "-1", "-1"][: r.integers(3, 5)]), "list", "-1 is"),
-    ("vector", lambda r, t: str(r.random(4).round(3).tolist()), "ignored", "a vector"),
+    ("vector", lambda r, t: str(r.random(4).round(3).tolist()), "ignored", "a new value in"),
     ("vector", lambda r, t: "|".join(f"{v:.3f}" for v in r.random(4)), "ignored", "a vector"),
     ("level", lambda r, t: r.choice(["[INFO]", "[WARN]", "[DEBUG]"]), "string", ""),
     ("path", lambda r, t: f"/{r.choice(['shop', 'blog'])}/{r.integers(9)}/{r.integers(9)}", "string", ""),
@@ -180,6 +180,18 @@ OTHERS = [  # name, cells, kind, remark
     ("x", lambda r, t: r.choice(["#DIV/0!", *[f"{r.random():.3f}"] * 40]), "float", ""),
     ("country", lambda r, t: r.choice(["NA", "DE", "FR", "US"]), "string", "NA is a value"),
     ("x", lambda r, t: r.choice(["NA", "red", "blue"]), "string", ""),
+    ("x", lambda r, t: r.choice(["a b", "c", "d-e", "United States", "ü"]), "string", ""),
+    ("x", lambda r, t: f"{r.integers(0, 300):05}", "string", ""),
+    ("x", lambda r, t: f"{r.integers(0, 2**32):08x}", "hex32", ""),
+    ("x", lambda r, t: r.choice(["yes", "no"]), "boolean", ""),
+    ("x", lambda r, t: f"word {r.integers(10**12)} of {r.integers(7)}", "ignored", "new value in nearly every row"),
+    ("x", lambda r, t: "same", "ignored", "one value only"),
+    ("x", lambda r, t: "", "ignored", "missing in all rows"),
+    ("x", lambda r, t: f"{r.lognormal(2, 1):.2f}", "float", ""),
+    ("x", lambda r, t: f"{r.lognormal(20, 3):.3e}", "float", ""),
+    ("x", lambda r, t: f"{r.poisson(3)}.0", "", ""),
+    ("x", lambda r, t: r.integers(0, 2**63 - 1), "", ""),
+    ("x", lambda r, t: r.integers(1, 400), "", ""),
 ]  # fmt: skip
 WRITTEN = [Style(name, cell, "timestamp", form) for name, cell, form in TIMES]
 WRITTEN += [Style(name, cell, kind, "", remark) for name, cell, kind, remark in OTHERS]
@@ -193,16 +205,21 @@ def written_cells(style, random, num_rows):
 
 
 def written_table(seed, num_rows=1_200):
-    """Columns of some styles of WRITTEN after a label of LABELS, their kinds, and which rows are clicks."""
+    """Columns of some styles of WRITTEN after a label of LABELS, their kinds, and which rows are clicks.
+
+    Some columns have gaps, each with a mark of its own. The kind of such a column is not given.
+    """
     random = np.random.default_rng(seed)
     shops = random.integers(0, 6, num_rows)
     clicks = random.random(num_rows) < (1 + shops) / 10
     columns = {
         "click": np.array(LABELS[seed % len(LABELS)])[clicks.astype(int)],
-        "shop": [f"s{shop}" for shop in shops],
+        "shop": np.array([f"s{shop}" for shop in shops]),
     }
     kinds = {}
     for place in random.choice(len(WRITTEN), 4, replace=False).tolist():
-        kinds[name := f"{place} {WRITTEN[place].name}"] = WRITTEN[place].kind
-        columns[name] = written_cells(WRITTEN[place], random, num_rows)
+        style, gaps = WRITTEN[place], random.random(num_rows) < random.choice([0, 0, 0.01, 0.3])
+        name, mark = f"{place} {style.name}", random.choice(["", "?", "NULL", "-", "unknown", " "])
+        columns[name] = np.where(gaps, mark, written_cells(style, random, num_rows))
+        kinds |= {name: style.kind} if style.kind and not gaps.any() else {}
     return columns, kinds, clicks
