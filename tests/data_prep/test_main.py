@@ -19,8 +19,9 @@ def test_prepare_then_inspect(tmp_path, log_path, capsys):
     assert main(["prepare", "--config", str(config), str(log_path), out, "prepare.seed=9", "--overwrite"]) == 0
     options = read_schema(tmp_path / "out").options
     assert (options["min_count"], options["seed"]) == (5, 9)
-    assert main(["inspect", out]) == 0
-    assert "click rate" in capsys.readouterr().out
+    for name in ("describe", "inspect"):
+        assert main([name, out]) == 0
+        assert "click rate" in capsys.readouterr().out
 
 
 def test_synthesize_then_prepare(tmp_path, capsys):

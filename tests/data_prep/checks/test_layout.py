@@ -44,10 +44,16 @@ def lines_of(line, header=(), seed=1):
     return [*header, *(line(random.integers(0, 2), f"s{random.integers(0, 8)}", number) for number in range(ROWS))]
 
 
+def write(folder, lines, name="log.csv"):
+    (folder / name).write_text("\n".join(lines) + "\n")
+    return str(folder / name)
+
+
 def plain(click, site, number):
     return f"{click},{site},{number % 7}"
 
 
+PLAIN = "separator: ','\nheader: true\ncolumns: {click: label, site: string, price: float}"
 CONVERTED = {
     "libsvm": (lambda c, s, n: f"{c} {n % 5 + 1}:0.5 {n % 3 + 9}:{n}", "libsvm's", 2),
     "libsvm with a query": (lambda c, s, n: f"{c} qid:{n} 1:0.5 {n % 3 + 9}:{n} # {s}", "libsvm's", 2),
@@ -104,22 +110,22 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_cause_of_unreadable_lines_is_named(tmp_path, name):
     lines, words = REFUSED[name]
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    write(tmp_path, lines)
     with pytest.raises(ValueError, match=words):
         describe(str(tmp_path / "log.csv"))
 
 
 @pytest.mark.parametrize("line", [lambda c, s, n: f"{c} 12:30:{n % 60:02}", lambda c, s, n: f"{c} | {s} | {n % 5}"])
 def test_times_and_bars_are_columns(tmp_path, line):
-    (tmp_path / "log.csv").write_text("\n".join(lines_of(line)) + "\n")
-    assert len(describe(str(tmp_path / "log.csv"), label="column_1").rows.columns) > 1
+    log = write(tmp_path, lines_of(line))
+    assert len(describe(log, label="column_1").rows.columns) > 1
 
 
 def test_every_line_is_counted(tmp_path, capsys):
     lines = lines_of(plain, ["click,site,price"])
     lines[1::7] = ["0,s1,2,x"] * len(lines[1::7])
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    assert main(["describe", str(tmp_path / "log.csv")]) == 0
+    log = write(tmp_path, lines)
+    assert main(["describe", log]) == 0
     printed = capsys.readouterr()
     for text in (printed.out, printed.err):
         assert "58 of these 400 lines have not 3 columns" in text and "line 2, '0,s1,2,x'" in text
@@ -128,12 +134,12 @@ def test_every_line_is_counted(tmp_path, capsys):
 
 def test_prepare_warns_of_names_that_come_again(tmp_path, caplog):
     lines = lines_of(lambda c, s, n: f"{'click' if c else 'none'},{s},{n % 7}", ["event,site,price"])
-    (tmp_path / "log.csv").write_text("\n".join([*lines, lines[0], lines[1]]) + "\n")
+    log = write(tmp_path, [*lines, lines[0], lines[1]])
     (tmp_path / "my.yaml").write_text(
         "separator: ','\nheader: true\nclicked: rest\nnot_clicked: [none]\n"
         "columns: {event: label, site: string, price: string}"
     )
-    words = ["prepare", str(tmp_path / "log.csv"), str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml")]
+    words = ["prepare", log, str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml")]
     assert main([*words, "prepare.workers=1"]) == 0
     assert f"line {len(lines) + 1} of the log has the names again" in caplog.text
 
@@ -141,18 +147,16 @@ def test_prepare_warns_of_names_that_come_again(tmp_path, caplog):
 @pytest.mark.parametrize("others", [["test.csv"], ["sample_submission.csv"], ["gender_submission.csv", "test.csv"]])
 def test_files_of_a_contest_are_a_question(tmp_path, others):
     for name in ["train.csv", *others]:
-        (tmp_path / name).write_text("\n".join(lines_of(plain, ["click,site,price"])) + "\n")
+        write(tmp_path, lines_of(plain, ["click,site,price"]), name)
     with pytest.raises(ValueError, match="are no parts of one log"):
         describe(str(tmp_path))
     assert describe(str(tmp_path / "train.csv")).label.name == "click"
 
 
 def test_prepare_names_the_line_that_has_the_names(tmp_path, capsys):
-    (tmp_path / "log.csv").write_text("\n".join(lines_of(plain, ["# noon", "click,site,price"])) + "\n")
-    (tmp_path / "my.yaml").write_text(
-        "separator: ','\nheader: true\ncolumns: {click: label, site: string, price: float}"
-    )
-    words = [str(tmp_path / "log.csv"), "--data", str(tmp_path / "my.yaml")]
+    log = write(tmp_path, lines_of(plain, ["# noon", "click,site,price"]))
+    (tmp_path / "my.yaml").write_text(PLAIN)
+    words = [log, "--data", str(tmp_path / "my.yaml")]
     for command in (["prepare", words[0], str(tmp_path / "out"), *words[1:]], ["pre-check", *words]):
         assert main(command) == 2
         assert "they stand in line 2: remove the lines before it: tail -n +2 OLD > NEW" in capsys.readouterr().err
@@ -161,13 +165,11 @@ def test_prepare_names_the_line_that_has_the_names(tmp_path, capsys):
 def test_prepare_says_how_many_lines_it_rejects(tmp_path, capsys, caplog):
     lines = lines_of(plain, ["click,site,price"])
     lines[5:7] = ["x,s1,1", "0,s1"]
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    assert main(["prepare", str(tmp_path / "log.csv"), str(tmp_path / "out")]) == 2
+    log = write(tmp_path, lines)
+    assert main(["prepare", log, str(tmp_path / "out")]) == 2
     assert "python -m data_prep describe LOG > my.yaml" in capsys.readouterr().err
-    (tmp_path / "my.yaml").write_text(
-        "separator: ','\nheader: true\ncolumns: {click: label, site: string, price: float}"
-    )
-    words = ["prepare", str(tmp_path / "log.csv"), str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml")]
+    (tmp_path / "my.yaml").write_text(PLAIN)
+    words = ["prepare", log, str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml")]
     assert main([*words, "prepare.workers=1"]) == 0
     assert f"2 of 400 lines were rejected (columns 1, label 1): {tmp_path}/out/rejects.tsv has them" in caplog.text
 
@@ -186,8 +188,8 @@ WRITTEN = {
 
 def test_lists_of_one_value_are_lists(tmp_path):
     lines = lines_of(lambda c, s, n: f"{c},['t{n % 9}'],{s}", ["click,tags,site"])
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    assert describe(str(tmp_path / "log.csv")).as_format().columns["tags"] == "list"
+    log = write(tmp_path, lines)
+    assert describe(log).as_format().columns["tags"] == "list"
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -196,10 +198,10 @@ def test_lists_have_the_same_values_however_they_are_written(tmp_path, name):
         tags = [f"t{number % 5}", f"t{number % 9}", f"t{number % 7}"][: 1 + number % 3]
         return f"{click},{WRITTEN[name](tags)},{site}"
 
-    (tmp_path / "log.csv").write_text("\n".join(lines_of(line, ["click,tags,site"])) + "\n")
-    log_format = describe(str(tmp_path / "log.csv")).as_format()
+    log = write(tmp_path, lines_of(line, ["click,tags,site"]))
+    log_format = describe(log).as_format()
     assert (log_format.columns["tags"], log_format.list_form("tags").max_length) == ("list", 3)
-    (sample,) = sample_log(find_log(str(tmp_path / "log.csv")), log_format, ROWS)
+    (sample,) = sample_log(find_log(log), log_format, ROWS)
     kernels = choose_kernels("auto")
     rows = kernels.parse_chunk(sample.chunk, log_format).rows.with_lists(log_format, kernels)
     assert {*rows.lists["tags"].values.tolist()} == {f"t{number}".encode() for number in range(9)}
@@ -219,5 +221,5 @@ def test_lists_have_the_same_values_however_they_are_written(tmp_path, name):
 )
 def test_texts_with_commas_or_brackets_are_no_lists(tmp_path, cell):
     lines = lines_of(lambda c, s, n: f"{c},{cell(n)},{s}", ["click,text,site"])
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    assert describe(str(tmp_path / "log.csv")).as_format().columns["text"] == "string"
+    log = write(tmp_path, lines)
+    assert describe(log).as_format().columns["text"] == "string"

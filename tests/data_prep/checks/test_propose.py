@@ -21,10 +21,6 @@ from data_prep.prepared.schema import read_schema
 SHIPPED = Path(__file__).parents[3] / "configs" / "data"
 
 
-def columns_of(text):
-    return yaml.safe_load(text)["columns"]
-
-
 def prepare_as_described(log, folder, capsys):
     """Prepare `log` with its proposed description; return the description and the schema."""
     assert main(["describe", str(log)]) == 0
@@ -34,6 +30,19 @@ def prepare_as_described(log, folder, capsys):
     words = ["prepare", str(log), str(prepared), "--data", str(folder / "my.yaml"), "prepare.min_count=1"]
     assert main([*words, "prepare.workers=1"]) == 0
     return yaml.safe_load(text), read_schema(prepared)
+
+
+def prepare_lines(lines, folder, capsys):
+    """Prepare a log of these lines with its proposed description; return the description and the schema."""
+    (folder / "log.csv").write_text("\n".join(lines) + "\n")
+    return prepare_as_described(folder / "log.csv", folder, capsys)
+
+
+def kinds_of(lines, folder):
+    """The kinds that are proposed for the columns of a log of these lines, and the proposal as text."""
+    (folder / "log.csv").write_text("\n".join(lines) + "\n")
+    text = describe(str(folder / "log.csv")).as_yaml()
+    return yaml.safe_load(text)["columns"], text
 
 
 def test_an_avazu_log_is_prepared_as_described(make_avazu, tmp_path, capsys):
@@ -50,22 +59,13 @@ def test_an_avazu_log_is_prepared_as_described(make_avazu, tmp_path, capsys):
 @pytest.mark.parametrize("header", [["click", "N", "A", "price", "user"], None])
 def test_names_that_are_values_of_their_columns_too(tmp_path, capsys, header):
     random_ = random.Random(2)
-    rows = [
-        [
-            int(random_.random() < 0.3),
-            random_.choice("MNO"),
-            random_.choice("ABC"),
-            random_.choice(["", "0.5", "2", "7.25"]),
-            n,
-        ]
-        for n in random_.choices(range(50), k=500)
-    ]
+    choices = "MNO", "ABC", ["", "0.5", "2", "7.25"], range(50)
+    rows = [[int(random_.random() < 0.3), *map(random_.choice, choices)] for _ in range(500)]
     if header is None:  # the first row has no number, and is none of names
         rows = [["no" if click else "yes", *others] for click, *others in rows]
         rows[0][3:] = ["?", "?"]
     lines = [",".join(map(str, row)) for row in ([header] if header else []) + rows]
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    proposed, schema = prepare_lines(lines, tmp_path, capsys)
     assert (list(proposed["columns"]), proposed.get("header", False)) == (
         header or [f"column_{number}" for number in range(1, 6)],
         header is not None,
@@ -79,8 +79,7 @@ def test_a_log_between_semicolons_with_quotes_and_missing_words(tmp_path, capsys
         f'{random_.choice(["yes", "no"])};{random_.choice(["17", "NULL", "4", "-3"])};"{random_.choice("abc")};x";0.5'
         for _ in range(500)
     ]
-    (tmp_path / "log.txt").write_text("\n".join(rows) + "\n")
-    proposed, schema = prepare_as_described(tmp_path / "log.txt", tmp_path, capsys)
+    proposed, schema = prepare_lines(rows, tmp_path, capsys)
     kinds = {"column_1": "label", "column_2": "integer", "column_3": "string", "column_4": "ignored"}
     words = {"separator": ";", "quotes": True, "missing": ["NULL"], "clicked": ["yes"], "not_clicked": ["no"]}
     assert proposed == {**words, "columns": kinds}
@@ -97,8 +96,7 @@ def test_broken_lines_and_cells_and_texts_with_spaces(tmp_path, capsys):
         when = f"2024-03-{random_.randrange(1, 29):02}T10:00:00Z"
         lines.append(f'{when},{random_.randrange(300)},{price},"buy {number % 9}, ""now""",{converted}')
         lines[-1] += ",more" * (number % 250 == 11)
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    proposed, schema = prepare_lines(lines, tmp_path, capsys)
     kinds = {"when seen": "timestamp", "user id": "string", "price": "float", "text": "string", "converted": "label"}
     assert proposed["columns"] == kinds
     assert (proposed["separator"], proposed["clicked"], proposed["not_clicked"]) == (",", ["yes"], ["no"])
@@ -108,8 +106,7 @@ def test_broken_lines_and_cells_and_texts_with_spaces(tmp_path, capsys):
 
 def test_a_decimal_comma_is_no_separator(tmp_path, capsys):
     lines = ["click;shop;price;size", *(f"{n * 7 % 3 % 2};{'abc'[n % 3]};{n},5;{n % 7},2" for n in range(500))]
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    proposed, schema = prepare_lines(lines, tmp_path, capsys)
     assert proposed["columns"] == {"click": "label", "shop": "ignored", "price": "float", "size": "float"}
     assert (proposed["decimal"], schema.rejected_rows) == (",", 0)
 
@@ -154,10 +151,8 @@ def test_a_description_of_a_table_is_one_of_a_csv_file_of_it(tmp_path, capsys, e
     words = ["prepare", str(tmp_path / "log.csv"), str(tmp_path / "of_csv"), "--data", str(tmp_path / "my.yaml")]
     assert main([*words, "prepare.min_count=1", "prepare.workers=1"]) == 0
     names = ["train-00000.mindrecord", "valid-00000.mindrecord", "vocabulary.parquet"]
-    prepared, of_csv = (
-        [(tmp_path / folder / name).read_bytes() for name in names] for folder in ("prepared", "of_csv")
-    )
-    assert prepared == of_csv
+    for name in names:
+        assert (tmp_path / "prepared" / name).read_bytes() == (tmp_path / "of_csv" / name).read_bytes(), name
 
 
 @pytest.mark.parametrize(
@@ -171,8 +166,7 @@ def test_a_description_of_a_table_is_one_of_a_csv_file_of_it(tmp_path, capsys, e
 def test_names_as_csv_has_them(tmp_path, capsys, names, row, kinds):
     lines = [row.format(row=number, n=number % 2) for number in range(200)]
     lines[7] = lines[7].replace("1,y1", "3,y3").replace("x1", "x3")  # no column is the label's
-    (tmp_path / "log.csv").write_text("\n".join([names, *lines]) + "\n")
-    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    proposed, schema = prepare_lines([names, *lines], tmp_path, capsys)
     assert proposed["columns"].keys() == kinds.keys()
     assert proposed["columns"]["click"] == "label"
     assert schema.rejected_rows == 0
@@ -216,13 +210,8 @@ def test_the_types_of_a_parquet_log_decide(tmp_path, capsys):
     proposed, schema = prepare_as_described(tmp_path / "log.parquet", tmp_path, capsys)
     kinds = {"seen": "timestamp", "day": "timestamp", "tags": "list", "text": "string", "price": "float"}
     assert "# objects: give their keys columns of their own" in describe(str(tmp_path / "log.parquet")).as_yaml()
-    assert proposed["columns"] == {
-        **kinds,
-        "user_id": "string",
-        "more": "ignored",
-        "clicks": "label",
-        "mobile": "boolean",
-    }
+    kinds |= {"user_id": "string", "more": "ignored", "clicks": "label", "mobile": "boolean"}
+    assert proposed["columns"] == kinds
     assert proposed["clicked"] == ">= 1"
     assert proposed["timestamps"] == {"seen": "iso", "day": "iso"}
     assert proposed["lists"] == {"tags": {"separator": ";", "max_length": 2, "pool": "mean"}}
@@ -241,8 +230,7 @@ def test_the_types_of_a_parquet_log_decide(tmp_path, capsys):
 def test_times_with_fractions_and_offsets(tmp_path, capsys, written):
     random_ = random.Random(5)
     lines = ["click,seen,price", *(f"{random_.randrange(2)}.0,{written(n)},{random_.random()}" for n in range(400))]
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    proposed, schema = prepare_lines(lines, tmp_path, capsys)
     assert proposed["timestamps"] == {"seen": "iso"}
     assert (proposed["clicked"], schema.rejected_rows) == (["1.0"], 0)
 
@@ -297,8 +285,7 @@ def test_a_log_of_ratings_with_lists_and_times(tmp_path, capsys):
 
 def test_a_timestamp_does_not_give_what_a_column_has(tmp_path, capsys):
     lines = [f"{n // 28 % 2},2024-03-{n % 28 + 1:02} {n % 24:02}:10:00,{n % 24},site {n % 7}" for n in range(500)]
-    (tmp_path / "log.csv").write_text("\n".join(["click,when,when_hour,site", *lines]) + "\n")
-    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    proposed, schema = prepare_lines(["click,when,when_hour,site", *lines], tmp_path, capsys)
     assert proposed["features"] == {"when": ["weekday"]}
     assert schema.rejected_rows == 0
     names = [field.name for field in (*schema.categorical, *schema.numeric)]
@@ -307,7 +294,7 @@ def test_a_timestamp_does_not_give_what_a_column_has(tmp_path, capsys):
 
 def test_criteos_day_files_have_the_columns_of_its_contest():
     assert (
-        read_options(data_path=SHIPPED / "criteo_1tb.yaml").data == read_options(data_path=SHIPPED / "criteo.yaml").data
+        read_options(None, [], SHIPPED / "criteo_1tb.yaml").data == read_options(None, [], SHIPPED / "criteo.yaml").data
     )
 
 
@@ -318,9 +305,7 @@ def test_what_no_model_should_see_is_ignored_with_its_reason(tmp_path):
         click = random_.random() < 0.4
         cells = [int(click), random_.choice("xyz"), 5_000_000 + 7 * row, "de", "a9" if click else "b9", f"text {row}"]
         lines.append(",".join(map(str, cells)))
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    text = describe(str(tmp_path / "log.csv")).as_yaml()
-    kinds = columns_of(text)
+    kinds, text = kinds_of(lines, tmp_path)
     assert kinds == {"click": "label", "shop": "string", **dict.fromkeys(lines[0].split(",")[2:], "ignored")}
     reasons = {line.split(":")[0].strip(): line.split("# ")[1] for line in text.splitlines() if ": ignored" in line}
     assert "identifier" in reasons["order_id"]
@@ -332,12 +317,8 @@ def test_what_no_model_should_see_is_ignored_with_its_reason(tmp_path):
 @pytest.mark.parametrize("bad_line", ['1\t"a\t3', "1\t" + "x" * 200_000 + "\t3"], ids=["open quote", "too long"])
 def test_a_bad_line_does_not_hide_the_others(tmp_path, bad_line):
     rows = [f"{row % 2}\t{'abc'[row % 3]}\t{row % 7}" for row in range(36_000)]  # more than csv takes for one cell
-    (tmp_path / "log.txt").write_text("\n".join([rows[0], bad_line, *rows[1:]]) + "\n")
-    assert columns_of(describe(str(tmp_path / "log.txt")).as_yaml()) == {
-        "column_1": "label",
-        "column_2": "string",
-        "column_3": "integer",
-    }
+    kinds, _ = kinds_of([rows[0], bad_line, *rows[1:]], tmp_path)
+    assert kinds == {"column_1": "label", "column_2": "string", "column_3": "integer"}
 
 
 @pytest.mark.parametrize(
