@@ -52,7 +52,8 @@ class DeviceOptions(Checked):
 
 
 # Metrics for which one direction is better, so that they can select the best checkpoint.
-SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "top_decile_lift", "grouped_auc")
+GROUP_METRICS = ("grouped_auc",)  # These need eval.group_field.
+SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "top_decile_lift", *GROUP_METRICS)
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ class EvalOptions(Checked):
         if self.metric not in SELECTABLE:
             hint = f"; did you mean {close!r}?" if (close := nearest(self.metric, SELECTABLE)) else ""
             raise ValueError(f"eval.metric must be one of {', '.join(SELECTABLE)}; found {self.metric!r}{hint}")
-        if self.metric == "grouped_auc" and not self.group_field:
-            raise ValueError("eval.metric=grouped_auc needs eval.group_field, the field whose values are the groups")
+        if self.metric in GROUP_METRICS and not self.group_field:
+            raise ValueError(f"eval.metric={self.metric} needs eval.group_field, the field whose values are the groups")
 
 
 @dataclass(frozen=True)

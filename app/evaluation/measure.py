@@ -13,8 +13,8 @@ import numpy as np
 from app.batches import Batch, Prefetcher, num_batches, read_batches, written_order
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
-from app.evaluation.grouped_auc import GroupedAucStream, KeyNumbers
-from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
+from app.evaluation.groups import GroupStream, KeyNumbers
+from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals, measure_groups
 from app.evaluation.results import (
     TOP_VALUES,
     Groups,
@@ -106,15 +106,15 @@ def measure(
 ) -> Measurement:
     """Evaluate all rows of a split.
 
-    With `group_field`, also compute the AUC within each value of that field. Rows whose value is missing, or has no id
-    of its own, are in no group: as one group they would be ranked against each other although they are of many users.
-    Add all rows to `slices`. Raise ValueError for a split without rows, FloatingPointError for a logit that is NaN or
-    infinite.
+    With `group_field`, also compute the metrics of groups, which are the values of that field. Rows whose value is
+    missing, or has no id of its own, are in no group: as one group they would be ranked against each other although
+    they are of many users. Add all rows to `slices`. Raise ValueError for a split without rows, FloatingPointError for
+    a logit that is NaN or infinite.
     """
     check_split(folder, schema, split)
 
     read = read_batches(folder, schema, split, written_order(schema, split), batch_size)
-    stream, groups, numbers = MetricStream(), GroupedAucStream(), KeyNumbers()
+    stream, groups, numbers = MetricStream(), GroupStream(), KeyNumbers()
     grouped_by = next((field for field in schema.categorical if field.name == group_field), None)
     (first_unknown, end_unknown), missing = (0, 0), MISSING_KEY
     if grouped_by is not None:
@@ -141,14 +141,15 @@ def measure(
     metrics, bins = stream.result_and_bins()
     if not group_field:
         return Measurement(metrics, bins)
-    auc = groups.result()
-    top = auc.ids[:TOP_VALUES]
-    if grouped_by is None:  # of kind id, whose text is not kept
+    rows = groups.result()
+    values, top = measure_groups(rows), rows.ids[:TOP_VALUES]
+    if grouped_by is None:  # The column is of kind id, whose text is not kept.
         names = [f"(key {int(key) % 2**64:016x})" for key in numbers.keys_of(top)]
     else:
         names = names_of_ids(folder, schema, grouped_by, top)
-    found = Groups(group_field, auc, names, by_key=grouped_by is None)
-    return Measurement(replace(metrics, grouped_auc=auc.weighted_mean), bins, found)
+    means = {name: rows.mean(of_groups) for name, of_groups in values.items()}
+    found = Groups(group_field, rows, values, names, by_key=grouped_by is None)
+    return Measurement(replace(metrics, **means), bins, found)
 
 
 def check_split(folder: Path, schema: Schema, split: str) -> None:

@@ -54,14 +54,19 @@ def _value(evaluation: Evaluation, name: str) -> str:
 
 
 def _group_lines(groups: Groups) -> list[str]:
-    auc = groups.auc
+    rows, titles = groups.rows, {name: METRICS[name].title_in_group for name in groups.values}
+    means = ", ".join(
+        f"{titles[name]} per value of {groups.field}: mean {rows.mean(groups.values[name]):.6f}" for name in titles
+    )
     lines = [
-        f"  AUC per value of {groups.field}: mean {auc.weighted_mean:.6f}, weighted by rows, over "
-        f"{auc.rows_covered:.1%} of the rows (those of values with both classes); of {len(auc.ids):,} values:"
+        f"  {means}, weighted by rows, over {rows.rows_covered:.1%} of the rows (those of values with both classes); "
+        f"of {len(rows.ids):,} values:"
     ]
-    for name, rows, clicks, value in zip(groups.names[:PRINTED_VALUES], auc.rows, auc.clicks, auc.auc, strict=False):
-        text = "one class" if np.isnan(value) else f"AUC {value:.6f}"
-        lines.append(f"    {name:20} {rows:12,} rows, click rate {clicks / rows:.4f}, {text}")
+    columns = zip(groups.names[:PRINTED_VALUES], rows.rows, rows.clicks, rows.has_both_classes, strict=False)
+    for place, (name, count, clicks, has_both) in enumerate(columns):
+        text = ", ".join(f"{title} {groups.values[key][place]:.6f}" for key, title in titles.items())
+        text = text if has_both else "one class"
+        lines.append(f"    {name:20} {count:12,} rows, click rate {clicks / count:.4f}, {text}")
     return [*lines, *([f"    {groups.remark}"] if groups.remark else [])]
 
 
@@ -85,7 +90,7 @@ def _within(interval: tuple[float, float] | None) -> str:
 def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:
     """Return the line for eval.log."""
     values = dataclasses.asdict(metrics)
-    names = [*MEASURED, *([] if np.isnan(metrics.grouped_auc) else ["grouped_auc"])]
+    names = [name for name in METRICS if name in MEASURED or not np.isnan(values[name])]
     return f"epoch: {epoch} step: {step} split: {split} rows: {metrics.rows}, " + ", ".join(
         f"{name} is {values[name]:.6f}" for name in names
     )

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from app.evaluation.groups import GroupedRows, auc_in_groups
 from app.evaluation.score_bins import Bins, binned, entropy, ratio, sigmoid
 
 EXACT_ROWS = 2**24
@@ -55,9 +56,10 @@ def top_decile_lift(rows: CountedRows) -> float:
 class Metric:
     """Title and formula of a metric, and how to read it.
 
-    `of` computes the metric, or is None if the metric does not follow from counted rows. `better` is the direction
-    of better models, or "" if the metric does not rank models. `at_one` says what a value of 1 means, `note` how the
-    metric is computed.
+    `of` computes the metric from all rows. A metric of groups, such as users, has `in_groups` in its place, which
+    returns a value for each group [G]. The metric is their mean over the groups with both classes, weighted by rows.
+    `better` is the direction of better models, or "" if the metric does not rank models. `at_one` says what a value of
+    1 means, `note` how the metric is computed.
 
     >>> bins = Bins.of(np.float32([-2, -1, 0, 1]), np.array([False, True, False, True]))
     >>> rows = CountedRows(bins, weight=4, clicks=2, cross_entropy=2.5, predictions=1.5)
@@ -72,20 +74,26 @@ class Metric:
     """
 
     title: str
-    of: Callable[[CountedRows], float] | None
+    of: Callable[[CountedRows], float] | None = None
+    in_groups: Callable[[GroupedRows], np.ndarray] | None = None
     better: Literal["higher", "lower", ""] = "higher"
     needs_both_classes: bool = True
     at_one: str = ""
     note: str = ""
 
+    @property
+    def title_in_group(self) -> str:
+        """The title of a single group's value: "grouped AUC" is the mean of AUC."""
+        return self.title.removeprefix("grouped ")
+
 
 METRICS = {
     "auc": Metric("AUC", lambda rows: rows.bins.auc()),
-    "log_loss": Metric("log loss", lambda rows: rows.log_loss, "lower", needs_both_classes=False),
+    "log_loss": Metric("log loss", lambda rows: rows.log_loss, better="lower", needs_both_classes=False),
     "normalized_entropy": Metric(
         "normalized entropy",
         lambda rows: ratio(rows.log_loss, entropy(rows.click_rate)),
-        "lower",
+        better="lower",
         at_one="predicting the click rate",
     ),
     "calibration": Metric(
@@ -98,9 +106,9 @@ METRICS = {
     ),
     "pr_auc": Metric("PR-AUC", lambda rows: rows.bins.average_precision()),
     "top_decile_lift": Metric("top-decile lift", top_decile_lift, at_one="scores without use"),
-    "grouped_auc": Metric("grouped AUC", of=None),
+    "grouped_auc": Metric("grouped AUC", in_groups=auc_in_groups),
 }
-MEASURED = tuple(name for name, metric in METRICS.items() if metric.of)
+MEASURED = tuple(name for name, metric in METRICS.items() if metric.of)  # The metrics of all rows.
 
 
 @dataclass(frozen=True)
@@ -214,6 +222,11 @@ class MetricStream:
 def measure(counted: CountedRows) -> dict[str, float]:
     """Return every metric that follows from counted rows, by name."""
     return {name: metric.of(counted) for name, metric in METRICS.items() if metric.of}
+
+
+def measure_groups(rows: GroupedRows) -> dict[str, np.ndarray]:
+    """Return the value of each group [G] by the name of each metric of groups."""
+    return {name: metric.in_groups(rows) for name, metric in METRICS.items() if metric.in_groups}
 
 
 def as_score(name: str, value: float) -> float:

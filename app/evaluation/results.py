@@ -5,7 +5,7 @@ own, `<split>-step-<number>-calibrated.json`.
 
 Keys: split, step, epoch, `metrics` (by name, null if undefined), `intervals` (95 %, only from `make eval`), `roc`,
 `precision_recall`, `calibration` (tenths of the rows by ascending prediction), `histogram` (rows by label in equal
-intervals of the probability), `groups` (AUC per value of `eval.group_field`) and `best_possible` (synthetic logs
+intervals of the probability), `groups` (metrics per value of `eval.group_field`) and `best_possible` (synthetic logs
 only). On request also `slices` (metrics and intervals of parts of the rows) and `calibrated` (slope and intercept).
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from app.evaluation.curves import calibration_deciles, precision_recall_curve, roc_curve, score_histogram
-from app.evaluation.grouped_auc import GroupedAuc
+from app.evaluation.groups import GroupedRows
 from app.evaluation.metrics import Metrics
 from app.evaluation.score_bins import Bins
 from common.files import parse_json, write_whole
@@ -38,27 +38,28 @@ DIGITS = 7
 
 @dataclass(frozen=True)
 class Groups:
-    """The AUC of each value of a field."""
+    """The rows of each value of a field, and the value of each metric of groups there [G]."""
 
     field: str
-    auc: GroupedAuc
+    rows: GroupedRows
+    values: dict[str, np.ndarray]
     names: list[str]  # Names of the most frequent values.
     by_key: bool = False  # Whether the column is of kind id, so that keys of texts are compared.
 
     @property
     def remark(self) -> str:
         """A sentence on the rows without a group, which is empty if there are none."""
-        if not self.auc.left_out:
+        if not self.rows.left_out:
             return ""
         unknown = "" if self.by_key else (
             ", or has no id of its own; to count every value prepare the log again with the column's kind id"
         )  # fmt: skip
-        return f"{self.auc.share_left_out:.1%} of the rows are left out: their {self.field} is missing{unknown}"
+        return f"{self.rows.share_left_out:.1%} of the rows are left out: their {self.field} is missing{unknown}"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result of one pass over a split: metrics, rows counted by logit, and AUC by value of a field if one is set."""
+    """Result of one pass over a split: metrics, rows counted by logit, and groups if a field of groups is set."""
 
     metrics: Metrics
     bins: Bins
@@ -88,19 +89,23 @@ def content_of(
 
 
 def _groups_content(groups: Groups) -> dict[str, Any]:
-    auc = groups.auc
-    columns = zip(groups.names, auc.rows, auc.clicks, auc.auc, strict=False)
+    rows, values = groups.rows, {name_in_group(name): value for name, value in groups.values.items()}
     return {
         "field": groups.field,
-        "weighted_mean": auc.weighted_mean,
-        "rows_covered": auc.rows_covered,
-        "share_left_out": auc.share_left_out,
-        "num_values": len(auc.ids),
+        "rows_covered": rows.rows_covered,
+        "share_left_out": rows.share_left_out,
+        "num_values": len(rows.ids),
         "values": [
-            {"value": name, "rows": rows, "click_rate": clicks / rows, "auc": value}
-            for name, rows, clicks, value in columns
+            {"value": name, "rows": count, "click_rate": clicks / count}
+            | {key: value[place] for key, value in values.items()}
+            for place, (name, count, clicks) in enumerate(zip(groups.names, rows.rows, rows.clicks, strict=False))
         ],
     }
+
+
+def name_in_group(name: str) -> str:
+    """Return the name of a metric of groups for one group: `grouped_auc` is the mean of `auc`."""
+    return name.removeprefix("grouped_")
 
 
 def interval_ends(intervals: Mapping[str, Sequence[float]]) -> dict[str, float]:

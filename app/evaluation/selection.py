@@ -36,7 +36,7 @@ class Selection:
     def __init__(self, options: EvalOptions, valid_files: Sequence[DataFile] = ()) -> None:
         """Start without evaluations. `valid_files` contain the rows that are evaluated."""
         self._options = options
-        of_groups = [options.group_field] if options.metric == "grouped_auc" else []
+        of_groups = [options.group_field] if METRICS[options.metric].in_groups else []
         self._state = SelectionState(options.metric, [*(file.checksum for file in valid_files), *of_groups])
 
     @property

@@ -164,7 +164,7 @@ class Trainer:
         self.run.write_evaluation(content_of("valid", step, epoch, measured))
         log.info(line)
         if measured.groups is not None and measured.groups.remark and not self._has_remarked:
-            log.warning("warning: AUC per value of %s: %s", measured.groups.field, measured.groups.remark)
+            log.warning("warning: metrics per value of %s: %s", measured.groups.field, measured.groups.remark)
             self._has_remarked = True
         is_best = self.selection.update(self.metrics, step, is_extra)
         if is_extra:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from app.evaluation.metrics import METRICS
+from app.evaluation.metrics import MEASURED, METRICS
+from app.evaluation.results import name_in_group
 from app.run.record import Points, RunRecord
 from common.html.charts import Axis, Chart, Density, Series, Size, histogram, line_chart
 from common.html.page import PagePart, Section
@@ -138,8 +139,7 @@ def metrics_over_steps(runs: Sequence[RunRecord]) -> Section:
     for key, metric in METRICS.items():
         series = overlay(runs, "valid", [run.points(key, "valid") for run in runs])
         steps = [x for line in series for x in line.x]
-        if key == "grouped_auc" and not steps:
-            # No field for grouped AUC was chosen.
+        if metric.in_groups and not steps:  # No field of groups was chosen.
             continue
         lacking = [line.name for line in series if not line.x]
         if metric.at_one and steps:
@@ -179,7 +179,7 @@ def evaluations(runs: Sequence[RunRecord]) -> Section:
             for prefix, of in each
             if of.get("slices")
         ),
-        *(_group_table(prefix, of["groups"]) for prefix, of in each if of.get("groups")),
+        *(_group_table(prefix, of["groups"], of["metrics"]) for prefix, of in each if of.get("groups")),
         note="; ".join(map(", ".join, zip(rows, models, strict=True))),
     )
 
@@ -191,11 +191,11 @@ def _metric_rows(pairs: Evaluated) -> list[list[str]]:
     """
     rows = []
     for key, metric in METRICS.items():
-        if key == "grouped_auc" and not any(content["groups"] for _, content in pairs):
+        if metric.in_groups and not any(content["groups"] for _, content in pairs):
             continue
         row = [metric.title]
         for _, content in pairs:
-            if key == "grouped_auc" and not content["groups"]:
+            if metric.in_groups and not content["groups"]:
                 row += ["–", "–"]
                 continue
             value, interval = content["metrics"].get(key), content["intervals"].get(key)
@@ -207,12 +207,11 @@ def _metric_rows(pairs: Evaluated) -> list[list[str]]:
 
 
 def _metrics_by_run(pairs: Evaluated) -> PagePart:
-    keys = [key for key in METRICS if key != "grouped_auc"]
     rows = [
-        [run.name, *("–" if (value := of["metrics"].get(key)) is None else f"{value:.5f}" for key in keys)]
+        [run.name, *("–" if (value := of["metrics"].get(key)) is None else f"{value:.5f}" for key in MEASURED)]
         for run, of in pairs
     ]
-    return PagePart("table", [("run", "text"), *((METRICS[key].title, "right") for key in keys)], rows)
+    return PagePart("table", [("run", "text"), *((METRICS[key].title, "right") for key in MEASURED)], rows)
 
 
 def _roc(runs: Sequence[RunRecord], pairs: Evaluated) -> Chart:
@@ -279,22 +278,27 @@ def _slice_rows(slices: list[dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
-def _group_table(of_run: str, groups: dict[str, Any]) -> PagePart:
-    mean = "undefined" if groups["weighted_mean"] is None else f"{groups['weighted_mean']:.5f}"
+def _group_table(of_run: str, groups: dict[str, Any], means: dict[str, Any]) -> PagePart:
+    metrics = {key: metric.title_in_group for key, metric in METRICS.items() if metric.in_groups and key in means}
+    keys = list(map(name_in_group, metrics))
     rows = [
         [
             value["value"],
             value["rows"],
             value["click_rate"],
-            "one class" if value["auc"] is None else f"{value['auc']:.5f}",
+            *("one class" if (cell := value.get(key)) is None else f"{cell:.5f}" for key in keys),
         ]
         for value in groups["values"]
     ]
+    mean_of = [
+        f"{title} per value of {groups['field']}: mean {'undefined' if (mean := means[key]) is None else f'{mean:.5f}'}"
+        for key, title in metrics.items()
+    ]
     caption = (
-        f"{of_run}AUC per value of {groups['field']}: mean {mean}, weighted by rows, over {groups['rows_covered']:.1%} "
+        f"{of_run}{', '.join(mean_of)}, weighted by rows, over {groups['rows_covered']:.1%} "
         f"of the rows; the {len(rows)} most frequent of {groups['num_values']:,} values"
     )
     if left_out := groups.get("share_left_out"):
         caption += f"; {left_out:.1%} of the rows, whose value is missing or has no id of its own, are left out"
-    columns = [(groups["field"], "text"), ("rows", "number"), ("click rate", "share"), ("AUC", "right")]
-    return PagePart("table", columns, rows, caption)
+    columns = [(groups["field"], "text"), ("rows", "number"), ("click rate", "share")]
+    return PagePart("table", [*columns, *((title, "right") for title in metrics.values())], rows, caption)

@@ -1,13 +1,22 @@
 """Tests of what ends a measurement. Whole evaluations are in tests/app/trained/test_evaluate_split.py."""
 
+import dataclasses
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from app.evaluation.measure import Scorer, data_frame, measure
+from app.config.run_settings import EvalOptions
+from app.evaluation.measure import Evaluation, Scorer, data_frame, measure
+from app.evaluation.metric_text import describe, one_line
+from app.evaluation.metrics import METRICS, Metric, Metrics
+from app.evaluation.results import content_of
+from app.evaluation.selection import Selection
+from app.run.report.quality import evaluations
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -55,12 +64,45 @@ def test_groups_are_the_values_that_are_known(tmp_path, kernels, has_weights):
         found = measured_by(name)
         expected = np.average(auc, weights=[weights[part].sum() for part in parts])
         assert found.metrics.grouped_auc == pytest.approx(expected)
-        assert found.groups.auc.share_left_out == pytest.approx(
+        assert found.groups.rows.share_left_out == pytest.approx(
             weights[~np.isin(users, [*groups])].sum() / weights.sum()
         )
         covered = sum(weights[part].sum() for part in parts) / weights.sum()
-        assert found.groups.auc.rows_covered == pytest.approx(covered)
+        assert found.groups.rows.rows_covered == pytest.approx(covered)
         assert ("kind id" in found.groups.remark) is (name == "user")
+
+
+def top_is_clicked(rows):
+    """1 for a group among whose rows with the highest score is a click, else 0."""
+    is_top = rows.above(rows.negatives + rows.positives) == 0
+    return (rows.sums(rows.positives * is_top) > 0).astype(np.float64)
+
+
+def test_new_metric_of_groups_needs_two_files(tiny_dataset, tiny_schema, monkeypatch):
+    """An entry of `METRICS`, a field of `Metrics` and a name in the settings are all that a metric of groups needs."""
+    monkeypatch.setitem(METRICS, "hit_rate", Metric("hit rate", in_groups=top_is_clicked))
+    extended = dataclasses.make_dataclass("Extended", [("hit_rate", float, math.nan)], bases=(Metrics,), frozen=True)
+    monkeypatch.setattr("app.evaluation.metrics.Metrics", extended)
+    for names in ("SELECTABLE", "GROUP_METRICS"):
+        monkeypatch.setattr(f"app.config.run_settings.{names}", ("hit_rate",))
+    scorer = Scorer(lambda batch: None, lambda batch, _: batch.numeric[:, 0])
+    found = measure(scorer, tiny_dataset, tiny_schema, "valid", 50, "C1")
+    value = found.metrics.hit_rate
+    assert 0 < value < 1
+
+    assert f"hit rate per value of C1: mean {value:.6f}" in describe(
+        Evaluation(Path("step-7"), 7, 1, "valid", found, {}, None)
+    )
+    assert f"hit_rate is {value:.6f}" in one_line("valid", 1, 7, found.metrics)
+    run = SimpleNamespace(name="run", shown_evaluation=lambda: content_of("valid", 7, 1, found))
+    metrics, _, groups = evaluations([run]).parts
+    assert ["hit rate", f"{value:.5f}"] in [row[:2] for row in metrics.arguments[1]]
+    assert ("hit rate", "right") in groups.arguments[0] and f"{value:.5f}" in groups.arguments[2]
+    with pytest.raises(ValueError, match=r"eval\.metric=hit_rate needs eval\.group_field"):
+        EvalOptions(metric="hit_rate")
+    selection = Selection(EvalOptions(metric="hit_rate", group_field="C1"))
+    better = dataclasses.replace(found.metrics, hit_rate=value + 0.1)
+    assert [selection.update(metrics, 7) for metrics in (found.metrics, found.metrics, better)] == [True, False, True]
 
 
 def test_lines_with_other_keys_become_one_table():

@@ -1,19 +1,16 @@
 """The file of an evaluation, and its text."""
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from app.evaluation.grouped_auc import GroupedAuc
 from app.evaluation.measure import Evaluation
 from app.evaluation.metric_text import describe, one_line
 from app.evaluation.metrics import MetricStream
 from app.evaluation.results import (
-    Groups,
     Measurement,
     content_of,
     forget_evaluations,
@@ -21,6 +18,7 @@ from app.evaluation.results import (
     write_evaluation,
 )
 from data_prep.prepared.truth import Best
+from tests.example_groups import example_groups
 
 
 def measured(labels, logits, groups=None):
@@ -36,15 +34,8 @@ def judged():
     return labels, rng.normal(labels - 1, 1).astype(np.float32)
 
 
-GROUPS = Groups(
-    "C3",
-    GroupedAuc(np.array([5, 9]), np.array([70, 30]), np.array([20, 0]), np.array([0.75, math.nan])),
-    ["68fd1e64", "(missing)"],
-)
-
-
 def test_the_content_is_json_and_has_the_curves(judged):
-    content = content_of("valid", 7, 2, measured(*judged, GROUPS), {"auc": (0.7, 0.8)}, Best(3_000, 0.9, 0.4))
+    content = content_of("valid", 7, 2, measured(*judged, example_groups()), {"auc": (0.7, 0.8)}, Best(3_000, 0.9, 0.4))
     assert json.loads(json.dumps(content, allow_nan=False)) == content
     assert np.trapezoid(content["roc"]["true_positive_rate"], content["roc"]["false_positive_rate"]) == pytest.approx(
         roc_auc_score(*judged), abs=1e-3
@@ -55,7 +46,7 @@ def test_the_content_is_json_and_has_the_curves(judged):
     assert content["intervals"]["auc"] == [0.7, 0.8]
     assert content["best_possible"]["auc"] == 0.9
     assert content["groups"]["values"][1] == {"value": "(missing)", "rows": 30, "click_rate": 0.0, "auc": None}
-    assert (content["groups"]["weighted_mean"], content["groups"]["rows_covered"]) == (0.75, 0.7)
+    assert (content["groups"]["values"][0]["auc"], content["groups"]["rows_covered"]) == (0.75, 0.7)
 
 
 def test_one_class_has_no_curves(judged):
@@ -88,7 +79,13 @@ def test_a_calibrated_evaluation_leaves_the_other_as_it_is(judged, tmp_path):
 def test_in_words(judged):
     labels, logits = judged
     evaluation = Evaluation(
-        Path("step-7"), 7, 2, "test", measured(labels, logits, GROUPS), {"auc": (0.7, 0.8)}, Best(3_000, 0.9, 0.4)
+        Path("step-7"),
+        7,
+        2,
+        "test",
+        measured(labels, logits, example_groups()),
+        {"auc": (0.7, 0.8)},
+        Best(3_000, 0.9, 0.4),
     )
     lines = describe(evaluation).splitlines()
     assert lines[0].startswith("test: 3,000 rows, click rate 0.2977, checkpoint step-7 (step 7)")

@@ -1,5 +1,6 @@
 """Run folders written by hand, so that reports need no training."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,15 +9,15 @@ import yaml
 
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.config import Config
-from app.evaluation.grouped_auc import GroupedAuc
 from app.evaluation.metrics import MetricStream
-from app.evaluation.results import Groups, Measurement, content_of, write_evaluation
+from app.evaluation.results import Measurement, content_of, write_evaluation
 from app.run.claim import open_run
 from app.run.decision import settings_of_run
 from app.run.logs import OP_TIMES, PROFILE_FOLDER
 from common import settings, yaml_settings
 from data_prep.prepared.truth import Best
 from tests.checkpoints import run_manifest
+from tests.example_groups import example_groups
 
 NUM_STEPS = 40
 
@@ -26,10 +27,9 @@ def measurement(seed, groups):
     labels = (rng.random(2_000) < 0.3).astype(np.float32)
     stream = MetricStream()
     stream.add(rng.normal(labels - 1, 1).astype(np.float32), labels)
-    values = GroupedAuc(np.array([5, 9]), np.array([70, 30]), np.array([20, 0]), np.array([0.75, np.nan]))
-    return Measurement(
-        stream.result(), stream.bins(), Groups("C3", values, ["<68fd1e64>", "(missing)"]) if groups else None
-    )
+    found = example_groups("<68fd1e64>") if groups else None
+    means = {name: found.rows.mean(values) for name, values in found.values.items()} if groups else {}
+    return Measurement(dataclasses.replace(stream.result(), **means), stream.bins(), found)
 
 
 @pytest.fixture

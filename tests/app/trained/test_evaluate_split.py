@@ -85,12 +85,12 @@ def test_auc_per_value_of_a_field(one_saved, tiny_dataset, tiny_schema):
     ids = np.concatenate([batch.ids[:, 0] for batch in batches])
     vocabulary = {row["id"]: row["value"] for row in pq.read_table(tiny_dataset / "vocabulary.parquet").to_pylist()}
     found, counts = np.unique([i for i in ids.tolist() if vocabulary.get(i)], return_counts=True)
-    assert measured.groups.auc.left_out == len(ids) - counts.sum() > 0
-    assert dict(zip(measured.groups.auc.ids.tolist(), measured.groups.auc.rows.tolist(), strict=True)) == dict(
+    assert measured.groups.rows.left_out == len(ids) - counts.sum() > 0
+    assert dict(zip(measured.groups.rows.ids.tolist(), measured.groups.rows.rows.tolist(), strict=True)) == dict(
         zip(found.tolist(), counts.tolist(), strict=True)
     )
-    assert measured.metrics.grouped_auc == measured.groups.auc.weighted_mean
-    assert measured.groups.names == [vocabulary[i] for i in measured.groups.auc.ids.tolist()][:20]
+    assert measured.metrics.grouped_auc == measured.groups.rows.mean(measured.groups.values["grouped_auc"])
+    assert measured.groups.names == [vocabulary[i] for i in measured.groups.rows.ids.tolist()][:20]
 
 
 def test_a_field_that_is_not_there_is_refused(one_saved):

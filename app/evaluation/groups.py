@@ -1,15 +1,15 @@
-"""AUC within each value of one field, and their mean weighted by rows ("GAUC": Zhu et al., KDD 2017).
+"""Count rows by group, and rank them within each group. A group is one value of a field, such as a user.
 
 A ranking matters among rows that compete with each other. AUC over all rows also rewards knowing which groups click.
 Rows whose value is missing, or has no id of its own, belong to no group. They are left out and counted.
 
-Rows are counted by cell: (id of the value, logit). Up to `most_cells` cells every AUC is exact. Beyond that, logits are
-rounded, a bit at a time, until the cells fit. Logits that become equal are ties.
+Rows are counted by cell: (id of the value, logit). Up to `most_cells` cells every count is exact. Beyond that, logits
+are rounded, a bit at a time, until the cells fit. Logits that become equal are ties.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
 
 import numpy as np
 
@@ -21,38 +21,79 @@ COARSEST_SHIFT = 23  # Largest rounding of logits: only sign and exponent of the
 MOST_IDS = 2**32
 
 
-@dataclass(frozen=True)
-class GroupedAuc:
-    """Per value of the field [G], by falling number of rows: its id, rows, clicks and AUC (NaN: one class only).
+class GroupedRows:
+    """Rows counted by group and logit.
 
-    Rows and clicks are sums of weights if rows have weights. `left_out` is that of the rows without a group.
+    `negatives` and `positives` [K] are the numbers of rows with label 0 and 1 in each cell, or sums of weights if rows
+    have weights. Cells ascend by the id of their group, then by logit. Arrays with one value per group [G] are in the
+    order of falling numbers of rows, as `ids` is. `left_out` is the number of rows without a group.
+
+    >>> cells = np.uint64([5, 5, 9]) << np.uint64(32) | np.uint64([1, 2, 1])
+    >>> rows = GroupedRows(cells, negatives=np.array([0, 2, 6]), positives=np.array([1, 1, 0]))
+    >>> rows.ids, rows.rows, rows.clicks, rows.above(rows.positives)
+    (array([9, 5]), array([6, 4]), array([0, 2]), array([1, 0, 0]))
     """
 
-    ids: np.ndarray
-    rows: np.ndarray
-    clicks: np.ndarray
-    auc: np.ndarray
-    left_out: float = 0
+    def __init__(self, cells: np.ndarray, negatives: np.ndarray, positives: np.ndarray, left_out: float = 0.0) -> None:
+        """`cells` [K] uint64, ascending, have the id of the group above the 32 `ordered_bits` of the logit."""
+        self.negatives, self.positives, self.left_out = negatives, positives, left_out
+        ids, self._starts = np.unique(cells >> np.uint64(32), return_index=True)
+        self._order = np.argsort(-np.add.reduceat(negatives + positives, self._starts), kind="stable")
+        self.ids = ids.astype(np.int64)[self._order]
 
-    @property
-    def weighted_mean(self) -> float:
-        """The mean AUC of the values that have both classes, weighted by rows. NaN if no value has both."""
-        both = ~np.isnan(self.auc)
-        return float(np.average(self.auc[both], weights=self.rows[both])) if both.any() else float("nan")
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Sum the values of cells [K] over each group, [G]."""
+        return np.add.reduceat(values, self._starts)[self._order]
+
+    def above(self, values: np.ndarray) -> np.ndarray:
+        """Sum the values of cells [K] over the cells of the same group with higher logits, [K]."""
+        up_to = np.cumsum(values)
+        group_ends = (up_to - values)[self._starts] + np.add.reduceat(values, self._starts)
+        return np.repeat(group_ends, np.diff(self._starts, append=len(values))) - up_to
+
+    @functools.cached_property
+    def rows(self) -> np.ndarray:
+        """Number of rows of each group [G]."""
+        return self.sums(self.negatives + self.positives)
+
+    @functools.cached_property
+    def clicks(self) -> np.ndarray:
+        """Number of rows with label 1 of each group [G]."""
+        return self.sums(self.positives)
+
+    @functools.cached_property
+    def has_both_classes(self) -> np.ndarray:
+        """Whether a group has rows of both classes [G]. In other groups there is nothing to rank."""
+        return (self.clicks > 0) & (self.sums(self.negatives) > 0)
 
     @property
     def rows_covered(self) -> float:
-        """The fraction of rows whose value has both classes."""
-        return float(self.rows[~np.isnan(self.auc)].sum() / (self.rows.sum() + self.left_out))
+        """The fraction of rows in groups with both classes."""
+        return float(self.rows[self.has_both_classes].sum() / (self.rows.sum() + self.left_out))
 
     @property
     def share_left_out(self) -> float:
         """The fraction of rows without a group."""
         return float(self.left_out / (self.rows.sum() + self.left_out)) if self.left_out else 0.0
 
+    def mean(self, values: np.ndarray) -> float:
+        """Return the mean of one value per group [G] over the groups with both classes, weighted by rows.
 
-class GroupedAucStream:
-    """Collects ids, logits and labels batch by batch. `result` computes the AUC of each id."""
+        It is NaN if no group has both classes.
+        """
+        both = self.has_both_classes
+        return float(np.average(values[both], weights=self.rows[both])) if both.any() else float("nan")
+
+
+def auc_in_groups(rows: GroupedRows) -> np.ndarray:
+    """Return the AUC within each group [G] ("GAUC": Zhu et al., KDD 2017). It is NaN for a group of one class."""
+    ranked = rows.sums(rows.negatives * (rows.above(rows.positives) + 0.5 * rows.positives))
+    pairs = rows.sums(rows.negatives).astype(np.float64) * rows.clicks
+    return np.divide(ranked, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
+
+
+class GroupStream:
+    """Collects ids, logits and labels batch by batch."""
 
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most_cells = most_cells
@@ -87,7 +128,7 @@ class GroupedAucStream:
             ids, logits, labels, weights = (values[weights > 0] for values in (ids, logits, labels, weights))
             self._negatives, self._positives = (each.astype(np.float64) for each in (self._negatives, self._positives))
         if len(ids) and int(ids.max()) >= MOST_IDS:
-            raise ValueError(f"AUC per value needs ids below 2**32, found {ids.max()}")
+            raise ValueError(f"a group needs ids below 2**32, found {ids.max()}")
         cells = ids.astype(np.uint64) << np.uint64(32) | ordered_bits(logits).astype(np.uint64)
         clicked = labels.astype(bool)
         counted = (~clicked, clicked) if weights is None else (weights * ~clicked, weights * clicked)
@@ -96,21 +137,10 @@ class GroupedAucStream:
         if self._num_pending >= PENDING_ROWS:
             self._count()
 
-    def result(self) -> GroupedAuc:
-        """Return the AUC of each id added so far."""
+    def result(self) -> GroupedRows:
+        """Return the rows added so far."""
         self._count()
-        ids, starts, sizes = np.unique(self._cells >> np.uint64(32), return_index=True, return_counts=True)
-        if not len(ids):
-            return GroupedAuc(ids.astype(np.int64), *(np.zeros(0, np.int64),) * 2, np.zeros(0), self._left_out)
-        negatives, positives = (np.add.reduceat(counts, starts) for counts in (self._negatives, self._positives))
-        before = np.cumsum(self._negatives) - self._negatives
-        below = before - np.repeat(before[starts], sizes)
-        above = np.add.reduceat(self._positives * (below + 0.5 * self._negatives), starts)
-        pairs = negatives.astype(np.float64) * positives
-        auc = np.divide(above, pairs, out=np.full(len(ids), np.nan), where=pairs > 0)
-        order = np.argsort(-(negatives + positives), kind="stable")
-        rows = (negatives + positives)[order]
-        return GroupedAuc(ids.astype(np.int64)[order], rows, positives[order], auc[order], self._left_out)
+        return GroupedRows(self._cells, self._negatives, self._positives, self._left_out)
 
     def _count(self) -> None:
         """Count the pending rows into cells, and round logits further until there are at most `most_cells` cells."""
@@ -135,7 +165,7 @@ class GroupedAucStream:
 
 
 class KeyNumbers:
-    """Numbers 64-bit keys 0, 1, … in the order in which they first occur. Grouped AUC counts keys by these numbers."""
+    """Numbers 64-bit keys 0, 1, … in the order in which they first occur. The numbers are ids for `GroupStream`."""
 
     def __init__(self) -> None:
         self._keys = np.zeros(0, np.int64)  # Ascending keys.
