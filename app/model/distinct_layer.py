@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 from mindspore import Tensor, nn, ops
 
 from app.config.device import BFLOAT16_FLAGS, cpu_flags
 from app.config.run_settings import DeviceOptions
 from app.model.dense_layer import NATIVE_ACTIVATION
-from app.model.layer_library import LIBRARY
-from app.model.native_layer import has_library, make_operators, native_operator
+from app.model.native_layer import NativeKernels, has_library, native_operator
 
 
 class NativeDistinctLayer(nn.Cell):
-    """The tower's first layer on distinct rows, on a CPU.
-
-    The constructor raises OSError if the library is not built.
-    """
+    """The tower's first layer on distinct rows, on a CPU."""
 
     def __init__(self, num_threads: int, bfloat16: bool) -> None:
         super().__init__()
-        LIBRARY.load().dense_set_threads(num_threads)
-        suffix = "bfloat16" if bfloat16 else "float32"
-        self.zeros = ops.ZerosLike()
-        self.plain = NativeDistinctKernels(suffix)
+        self.kernels = NativeKernels("distinct", num_threads, bfloat16, batch=4)  # Input 4 is `index`.
+        self.no_noise = Tensor(np.zeros(3, np.int32))
 
     def construct(
         self,
@@ -41,50 +36,8 @@ class NativeDistinctLayer(nn.Cell):
         `DenseLayer.construct`.
         """
         if noise is None:
-            noise = self.zeros(fields[:3])
-        return self.plain(rows, weights, numeric, numeric_weights, index, fields, noise)
-
-
-class NativeDistinctKernels(nn.Cell):
-    """The forward and backward kernels of `NativeDistinctLayer` for one precision."""
-
-    def __init__(self, suffix: str) -> None:
-        super().__init__()
-        # `ops.zeros_like` cannot be used: the compiler loses it in a gradient within a gradient.
-        self.zeros = ops.ZerosLike()
-        # Input 4 is `index`, which has the batch dimension.
-        self.forward, self.backward = make_operators("distinct", suffix, batch=4)
-
-    def construct(
-        self,
-        rows: Tensor,
-        weights: Tensor,
-        numeric: Tensor,
-        numeric_weights: Tensor,
-        index: Tensor,
-        fields: Tensor,
-        noise: Tensor,
-    ) -> Tensor:
-        return self.forward(rows, weights, numeric, numeric_weights, index, fields, noise)
-
-    def bprop(
-        self,
-        rows: Tensor,
-        weights: Tensor,
-        numeric: Tensor,
-        numeric_weights: Tensor,
-        index: Tensor,
-        fields: Tensor,
-        noise: Tensor,
-        outputs: Tensor,
-        gradient: Tensor,
-    ) -> tuple[Tensor, ...]:
-        """Return the gradients of the inputs. The gradients of data inputs are 0."""
-        rows_gradient, weights_gradient, numeric_weights_gradient = self.backward(
-            gradient, outputs, rows, weights, numeric, index, fields, noise
-        )
-        data = self.zeros(index), self.zeros(fields), self.zeros(noise)
-        return (rows_gradient, weights_gradient, self.zeros(numeric), numeric_weights_gradient, *data)
+            noise = self.no_noise
+        return self.kernels(rows, weights, numeric, numeric_weights, (index, fields, noise))
 
 
 class NativeSumRows(nn.Cell):

@@ -18,17 +18,63 @@ from app.config.run_settings import DeviceOptions
 from app.model.layer_library import LIBRARY
 
 
-class NativeLayer(nn.Cell):
-    """A hidden layer as one C++ kernel forward and one backward (`csrc/dense_layer.h`), on a CPU.
+class NativeKernels(nn.Cell):
+    """The forward and backward kernels of a hidden layer of the tower, for one precision.
 
     The constructor raises OSError if the library is not built.
     """
 
-    def __init__(self, num_threads: int, bfloat16: bool) -> None:
+    def __init__(self, kind: str, num_threads: int, bfloat16: bool, batch: int = 0) -> None:
+        """`kind` is the first word of the kernels' names. `batch` is the number of an input with the batch's rows."""
         super().__init__()
         LIBRARY.load().dense_set_threads(num_threads)
+        suffix = "bfloat16" if bfloat16 else "float32"
+        # `ops.zeros_like` cannot be used: the compiler loses it in a gradient within a gradient.
+        self.zeros = ops.ZerosLike()
+        self.forward = native_operator(
+            f"{kind}_forward_{suffix}",
+            lambda *shapes: (shapes[batch][0], shapes[1][1]),
+            lambda inputs, *others: inputs,
+        )
+        self.backward = native_operator(
+            f"{kind}_backward_{suffix}",
+            lambda gradient, outputs, inputs, weights, numeric, *others: (inputs, weights, (numeric[1], weights[1])),
+            lambda gradient, outputs, inputs, *others: (inputs, inputs, inputs),
+        )
+
+    def construct(
+        self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor, data: tuple[Tensor, ...]
+    ) -> Tensor:
+        """Return the layer's outputs. `data` are the kernel's other inputs, such as noise."""
+        return self.forward(inputs, weights, numeric, numeric_weights, *data)
+
+    def bprop(
+        self,
+        inputs: Tensor,
+        weights: Tensor,
+        numeric: Tensor,
+        numeric_weights: Tensor,
+        data: tuple[Tensor, ...],
+        outputs: Tensor,
+        gradient: Tensor,
+    ) -> tuple:
+        """Return the gradients of the inputs. Those of `numeric` and `data` are 0."""
+        inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
+            gradient, outputs, inputs, weights, numeric, *data
+        )
+        zeros: tuple = ()
+        for array in data:
+            zeros += (self.zeros(array),)
+        return inputs_gradient, weights_gradient, self.zeros(numeric), numeric_weights_gradient, zeros
+
+
+class NativeLayer(nn.Cell):
+    """A hidden layer as one C++ kernel forward and one backward (`csrc/dense_layer.h`), on a CPU."""
+
+    def __init__(self, num_threads: int, bfloat16: bool) -> None:
+        super().__init__()
         self.bfloat16 = bfloat16
-        self.kernels = NativeDenseKernels("bfloat16" if bfloat16 else "float32")
+        self.kernels = NativeKernels("dense", num_threads, bfloat16)
         self.no_noise = Tensor(np.zeros(3, np.int32))
 
     def construct(
@@ -41,56 +87,7 @@ class NativeLayer(nn.Cell):
     ) -> Tensor:
         if noise is None:
             noise = self.no_noise
-        return self.kernels(inputs, weights, numeric, numeric_weights, noise)
-
-
-class NativeDenseKernels(nn.Cell):
-    """The forward and backward kernels of `NativeLayer` for one precision."""
-
-    def __init__(self, suffix: str) -> None:
-        super().__init__()
-        # `ops.zeros_like` cannot be used: the compiler loses it in a gradient within a gradient.
-        self.zeros = ops.ZerosLike()
-        self.forward, self.backward = make_operators("dense", suffix)
-
-    def construct(
-        self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor, noise: Tensor
-    ) -> Tensor:
-        return self.forward(inputs, weights, numeric, numeric_weights, noise)
-
-    def bprop(
-        self,
-        inputs: Tensor,
-        weights: Tensor,
-        numeric: Tensor,
-        numeric_weights: Tensor,
-        noise: Tensor,
-        outputs: Tensor,
-        gradient: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients of the inputs. Those of `numeric` and `noise` are 0, because they are data."""
-        inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
-            gradient, outputs, inputs, weights, numeric, noise
-        )
-        return inputs_gradient, weights_gradient, self.zeros(numeric), numeric_weights_gradient, self.zeros(noise)
-
-
-def make_operators(kind: str, suffix: str, batch: int = 0) -> tuple[ops.Custom, ops.Custom]:
-    """Return the forward and backward operators of a kernel.
-
-    `batch` is the number of an input with as many rows as the outputs.
-    """
-    forward = native_operator(
-        f"{kind}_forward_{suffix}",
-        lambda *shapes: (shapes[batch][0], shapes[1][1]),
-        lambda inputs, *others: inputs,
-    )
-    backward = native_operator(
-        f"{kind}_backward_{suffix}",
-        lambda gradient, outputs, inputs, weights, numeric, *others: (inputs, weights, (numeric[1], weights[1])),
-        lambda gradient, outputs, inputs, *others: (inputs, inputs, inputs),
-    )
-    return forward, backward
+        return self.kernels(inputs, weights, numeric, numeric_weights, (noise,))
 
 
 def native_operator(name: str, out_shape: Callable[..., Any], out_dtype: Callable[..., Any]) -> ops.Custom:
