@@ -96,39 +96,25 @@ class LossCell(nn.Cell):
         return deep_loss * self.loss_scale, deep_loss, wide_loss
 
 
-class LossGradient(nn.Cell):
-    """The gradients of a loss with respect to some of its inputs and to parameters, and a check of finite values."""
+class ForwardBackward(nn.Cell):
+    """The gradients of a loss with respect to deep rows, wide rows and parameters, and a check of finite values."""
 
-    def __init__(self, loss: nn.Cell, positions: tuple[int, ...], parameters: Iterable[Parameter]) -> None:
-        """`loss` returns what `LossCell.construct` returns.
-
-        `positions` are the numbers of the inputs to differentiate.
-        """
+    def __init__(self, loss: nn.Cell, parameters: Iterable[Parameter]) -> None:
+        """`loss` takes the deep and the wide rows first, and returns what `LossCell.construct` returns."""
         super().__init__()
         self.parameters = ParameterTuple(parameters)
-        self.gradient = ms.value_and_grad(loss, positions, weights=self.parameters, has_aux=True)
-        self.several = len(positions) > 1  # MindSpore returns a single input gradient without a tuple around it.
+        self.gradient = ms.value_and_grad(loss, (0, 1), weights=self.parameters, has_aux=True)
         self.all_finite, self.all_in_bounds = AllFinite(), AllFinite(float(LARGEST_GRADIENT))
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """Return the losses (deep, wide), the check, the gradients of the inputs, and those of the parameters.
+        """Return the losses (deep, wide), the check, the gradients of both kinds of rows, and those of the parameters.
 
         All gradients are multiplied by the loss scale.
         """
-        (scaled, deep_loss, wide_loss), (of_inputs, of_parameters) = self.gradient(*inputs)
-        inputs_gradients: tuple[Tensor, ...] = of_inputs
-        if not self.several:
-            inputs_gradients = (of_inputs,)
+        (scaled, deep_loss, wide_loss), (of_rows, of_parameters) = self.gradient(*inputs)
         finite = self.all_finite(of_parameters + self.parameters, ops.isfinite(scaled))
-        finite = self.all_in_bounds(inputs_gradients, finite)
-        return (deep_loss, wide_loss), finite, inputs_gradients, of_parameters
-
-
-class ForwardBackward(LossGradient):
-    """The gradients of the model's loss with respect to deep rows, wide rows and dense parameters, and the check."""
-
-    def __init__(self, model: WideDeep, options: LossOptions, drops: bool = False) -> None:
-        super().__init__(LossCell(model, options, drops), (0, 1), model.named_parameters().values())
+        finite = self.all_in_bounds(of_rows, finite)
+        return (deep_loss, wide_loss), finite, of_rows, of_parameters
 
 
 class DeviceGraph(nn.Cell):
@@ -178,14 +164,14 @@ class OnDevice(HostGraph):
 class Gradients(nn.Cell):
     """Forward and backward pass without optimizers. It returns gradients, and the values that ranks sum."""
 
-    def __init__(self, gradient: LossGradient) -> None:
+    def __init__(self, gradient: ForwardBackward) -> None:
         super().__init__()
         self.gradient = gradient
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """Return the gradient of each input, `scalars` [3], and the gradient of each parameter."""
-        (deep_loss, wide_loss), finite, of_inputs, of_parameters = self.gradient(*inputs)
-        return (*of_inputs, scalars(deep_loss, wide_loss, finite), *of_parameters)
+        """Return the gradients of both kinds of rows, `scalars` [3], and the gradient of each parameter."""
+        (deep_loss, wide_loss), finite, of_rows, of_parameters = self.gradient(*inputs)
+        return (*of_rows, scalars(deep_loss, wide_loss, finite), *of_parameters)
 
 
 class Optimizers(nn.Cell):

@@ -187,32 +187,6 @@ class Sgd(nn.Cell):
         return {}
 
 
-class NothingToOptimize(nn.Cell):
-    """The optimizer of a group that has no parameters on this rank."""
-
-    def __init__(self, learning_rate: float) -> None:
-        super().__init__()
-        self.learning_rate = _rate(learning_rate)
-
-    def named_state(self) -> State:
-        return {}
-
-
-class SquaredNorm(nn.Cell):
-    """Σ gradient² over several gradients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = Total()
-
-    def construct(self, gradients: tuple[Tensor, ...]) -> Tensor:
-        """Return the sum as a scalar. The gradients may have any shapes."""
-        squares = 0.0
-        for gradient in gradients:
-            squares = squares + self.total(ops.square(gradient))
-        return squares
-
-
 class DenseMeans(nn.Cell):
     """The running means of weights, as `RunningMean` defines them."""
 
@@ -261,11 +235,11 @@ class DenseOptimizers(nn.Cell):
     ) -> None:
         super().__init__()
         parameters = list(model.named_parameters().items())
-        self.num_wide = 0 if model.wide is None else len(model.wide.named_parameters())
+        self.num_wide = len(model.wide.named_parameters())
         self.wide = make_optimizer(dict(parameters[: self.num_wide]), wide, loss_scale)
         self.tower = make_optimizer(dict(parameters[self.num_wide :]), tower, loss_scale)
         self.loss_scale, self.tower_clip_norm = loss_scale, tower_clip_norm
-        self.squared_norm = SquaredNorm()
+        self.total = Total()
         self.norms = nn.CellList(model.tower.norms())
         self.means = DenseMeans(dict(parameters), ema_decay) if ema_decay else None
         self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}
@@ -318,9 +292,7 @@ class DenseOptimizers(nn.Cell):
         tower = gradients[self.num_wide :]
         if self.tower_clip_norm:
             tower = self.clipped(tower)
-        updates: tuple = (self.tower(tower),)
-        if self.num_wide:
-            updates = (self.wide(gradients[: self.num_wide]), *updates)
+        updates: tuple = (self.wide(gradients[: self.num_wide]), self.tower(tower))
         for norm in self.norms:
             updates = (*updates, norm.update())
         if self.means is not None:
@@ -332,10 +304,10 @@ class DenseOptimizers(nn.Cell):
 
         The norm is that of the gradients without the loss scale.
         """
-        unscaled: tuple = ()
+        squares = 0.0
         for gradient in gradients:
-            unscaled += (gradient / self.loss_scale,)
-        norm = ops.sqrt(self.squared_norm(unscaled))
+            squares = squares + self.total(ops.square(gradient / self.loss_scale))
+        norm = ops.sqrt(squares)
         factor = ops.minimum(self.tower_clip_norm / (norm + CLIP_EPSILON), 1.0)
         clipped: tuple = ()
         for gradient in gradients:
@@ -350,8 +322,6 @@ class DenseOptimizers(nn.Cell):
 
 def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss_scale: float) -> nn.Cell:
     """Return the optimizer of `weights` that `options` describe."""
-    if not weights:
-        return NothingToOptimize(options.learning_rate)
     match options:
         case FtrlOptions():
             return Ftrl(weights, options, loss_scale)

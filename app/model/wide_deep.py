@@ -103,8 +103,8 @@ class NumericFields(nn.Cell):
 class Tower(nn.Cell):
     """The dense layers with an activation between them.
 
-    The last layer gives one number per example and has no bias (b takes its place). A rank may have only some
-    layers, or blocks of the parameters. Layers are always numbered as in the whole tower.
+    The last layer gives one number per example and has no bias (b takes its place). A rank may have only blocks of the
+    parameters.
     """
 
     def __init__(
@@ -112,26 +112,23 @@ class Tower(nn.Cell):
         numeric_fields: NumericFields,
         arrays: Mapping[str, np.ndarray],
         layers: Sequence[nn.Cell],
-        output: nn.Cell | None,
-        first: int = 0,
+        output: nn.Cell,
         distinct_layer: nn.Cell | None = None,
         as_graph: bool = True,
     ) -> None:
         """Make the cell from initial values and layers.
 
-        `arrays` are initial values by the names of `tower_arrays`. `layers` are the hidden layers from number
-        `first` on. `output` is the product of the last layer, or None to leave the last layer out. `distinct_layer`
-        computes the first layer from distinct rows; without it, distinct rows are copied to their positions first.
-        With `as_graph`, `app.model.native_tower` does not run the layers.
+        `arrays` are initial values by the names of `tower_arrays`. `layers` are the hidden layers, `output` is the
+        product of the last layer. `distinct_layer` computes the first layer from distinct rows; without it, distinct
+        rows are copied to their positions first. With `as_graph`, `app.model.native_tower` does not run the layers.
         """
         super().__init__()
         self.as_graph = as_graph
-        self.first, self.num_hidden = first, len(layers)
-        numbers = range(first, first + self.num_hidden)
-        self.numeric_fields, self.output = numeric_fields, output
-        matrices = [f"matrix_{i}" for i in [*numbers, *([numbers.stop] if output is not None else [])]]
+        self.num_hidden, self.numeric_fields, self.output = len(layers), numeric_fields, output
+        matrices, biases = ([name for name in arrays if name.startswith(kind)] for kind in ("matrix_", "bias_"))
         self.matrices = ParameterTuple([Parameter(Tensor(arrays[name]), name=name) for name in matrices])
-        self.biases = ParameterTuple([Parameter(Tensor(arrays[f"bias_{i}"]), name=f"bias_{i}") for i in numbers])
+        self.biases = ParameterTuple([Parameter(Tensor(arrays[name]), name=name) for name in biases])
+        self.names = *matrices, *biases
         self.layers = nn.CellList(layers)
         self.batch_norm = bool(self.norms())
         self.distinct_layer = distinct_layer
@@ -145,7 +142,7 @@ class Tower(nn.Cell):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> Tensor:
-        """Return logits [B], or, without the last layer, its inputs [B, H].
+        """Return logits [B].
 
         `deep_rows` is [B, C * D], `numeric` [B, N]. With `noise`, int32 [hidden layers of the whole tower, 3], units
         are dropped. In training, batch normalization weighs rows by `example_weights` [B]. With `index` int32 [B,
@@ -165,15 +162,13 @@ class Tower(nn.Cell):
                 inputs, rows = self.numeric_fields(numeric, ones, rows)
             mask = None
             if noise is not None:
-                mask = noise[self.first + i]
+                mask = noise[i]
             if i == 0 and index is not None and self.distinct_layer is not None:
                 hidden = self.distinct_layer(hidden, self.matrices[0], inputs, rows, index, fields, mask)
             elif self.batch_norm:
                 hidden = self.layers[i](hidden, self.matrices[i], inputs, rows, mask, example_weights)
             else:
                 hidden = self.layers[i](hidden, self.matrices[i], inputs, rows, mask)
-        if self.output is None:
-            return hidden
         return self.output(hidden, self.matrices[self.num_hidden]).reshape(-1)
 
     def norms(self) -> list[BatchNorm]:
@@ -183,8 +178,7 @@ class Tower(nn.Cell):
     def named_parameters(self) -> dict[str, Parameter]:
         """Return the parameters by the names of `tower_arrays`, followed by those of batch normalization."""
         parameters = self.numeric_fields.named_parameters()
-        parameters |= {f"matrix_{self.first + i}": matrix for i, matrix in enumerate(self.matrices)}
-        parameters |= {f"bias_{self.first + i}": bias for i, bias in enumerate(self.biases)}
+        parameters |= dict(zip(self.names, [*self.matrices, *self.biases], strict=True))
         for i, norm in enumerate(self.norms()):
             parameters |= {f"norm_scale_{i}": norm.scale, f"norm_shift_{i}": norm.shift}
         return parameters
@@ -193,12 +187,8 @@ class Tower(nn.Cell):
 class WideDeep(nn.Cell):
     """Wide head and tower. The two groups of parameters have different optimizers."""
 
-    def __init__(self, tower: Tower, wide: WideHead | None, sum_wide: nn.Cell | None = None) -> None:
-        """Make the model from its parts.
-
-        Without a `wide` head, wide rows are used as wide logits. `sum_wide` sums distinct wide rows over the fields
-        of each batch row.
-        """
+    def __init__(self, tower: Tower, wide: WideHead, sum_wide: nn.Cell | None = None) -> None:
+        """Make the model from its parts. `sum_wide` sums distinct wide rows over the fields of each batch row."""
         super().__init__()
         self.wide = wide
         self.tower = tower
@@ -221,14 +211,11 @@ class WideDeep(nn.Cell):
         """
         if index is not None:
             wide_rows = self.sum_wide(wide_rows, index)
-        if self.wide is not None:
-            wide_rows = self.wide(wide_rows, numeric)
-        return wide_rows + self.tower(deep_rows, numeric, noise, example_weights, index, fields)
+        return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric, noise, example_weights, index, fields)
 
     def named_parameters(self) -> dict[str, Parameter]:
         """Return all parameters by fixed names. MindSpore's own names depend on the surrounding cell."""
-        wide = {} if self.wide is None else self.wide.named_parameters()
-        parameters = {f"wide.{name}": parameter for name, parameter in wide.items()}
+        parameters = {f"wide.{name}": parameter for name, parameter in self.wide.named_parameters().items()}
         return parameters | {f"tower.{name}": parameter for name, parameter in self.tower.named_parameters().items()}
 
     def named_statistics(self) -> dict[str, Parameter]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 from app.config.config import Config, LossOptions
 from app.distributed.gradient_sum import GradientSum
@@ -30,8 +30,8 @@ from app.model.graph import (
     DEEP_LOSS,
     NUM_BAD,
     WIDE_LOSS,
+    ForwardBackward,
     Gradients,
-    LossGradient,
     Optimizers,
     cross_entropy,
     l2_loss,
@@ -44,6 +44,31 @@ from examples.tower_over_ranks.whole_tower import Arrays, Options, WholeTower
 
 FIRST, LAST = 0, 1  # the stages
 NUM_DATA = 2  # columns at the message's end that are data: label and weight
+
+
+class FirstLayers(Tower):
+    """The hidden layers of the first stage."""
+
+    def construct(self, deep_rows: Tensor, numeric: Tensor) -> Tensor:
+        """Map `deep_rows` [n, C * D] and `numeric` [n, N] to the last layer's units [n, H]."""
+        ones, hidden = ops.ones((deep_rows.shape[0], 1), ms.float32), deep_rows
+        for i in range(self.num_hidden):
+            inputs, rows = ones, self.biases[i].expand_dims(0)
+            if i == 0:
+                inputs, rows = self.numeric_fields(numeric, ones, rows)
+            hidden = self.layers[i](hidden, self.matrices[i], inputs, rows)
+        return hidden
+
+
+class NoWideHead(nn.Cell):
+    """The wide head of the last stage, to which the first stage sends wide logits."""
+
+    def construct(self, wide_logits: Tensor, numeric: Tensor) -> Tensor:
+        return wide_logits
+
+    def named_parameters(self) -> dict[str, Parameter]:
+        """Return no parameters."""
+        return {}
 
 
 class FirstStage(nn.Cell):
@@ -62,16 +87,15 @@ class FirstStage(nn.Cell):
 
 
 class LastStage(nn.Cell):
-    """The layers after the first stage. Their model has no wide head."""
+    """The layers after the first stage."""
 
     def __init__(self, model: WideDeep) -> None:
         super().__init__()
         self.model = model
 
-    def construct(self, message: Tensor) -> Tensor:
-        """Map the message [n, H + 3] to logits [n]."""
-        width = message.shape[1] - 1 - NUM_DATA
-        return self.model(message[:, :width], message[:, width], message)
+    def construct(self, hidden: Tensor, wide_logits: Tensor) -> Tensor:
+        """Map `hidden` [n, H] and `wide_logits` [n] to logits [n]."""
+        return self.model(hidden, wide_logits, hidden)
 
 
 class FirstLoss(nn.Cell):
@@ -106,13 +130,13 @@ class LastLoss(nn.Cell):
         self.stage = stage
         self.loss_scale, self.label_smoothing = options.loss_scale, options.label_smoothing
 
-    def construct(self, message: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def construct(
+        self, hidden: Tensor, wide_logits: Tensor, labels: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the scaled loss, the deep loss and the wide loss."""
-        width = message.shape[1] - NUM_DATA
-        labels, weights = ops.stop_gradient(message[:, width]), ops.stop_gradient(message[:, width + 1])
         if self.label_smoothing:
             labels = smoothed(labels, self.label_smoothing)
-        loss = cross_entropy(self.stage(message), labels, weights)
+        loss = cross_entropy(self.stage(hidden, wide_logits), labels, weights)
         return loss * self.loss_scale, loss, loss
 
 
@@ -158,12 +182,13 @@ class Pipeline(WholeTower):
         self.batch_rows = self.rows if self.stage == FIRST else 1
         self.link = Channel(self.group, arrays[names[self.second]].shape[0])
         if self.stage == FIRST:
-            tower = Tower(NumericFields(arrays), arrays, layers[: self.second], output=None)
+            own = {name: array for name, array in arrays.items() if self._holds(FIRST, f"tower.{name}")}
+            tower = FirstLayers(NumericFields(own), own, layers[: self.second], MatMul())
             wide = WideHead(schema.num_numeric)
             model, self.cell = WideDeep(tower, wide), FirstStage(tower, wide)
         else:
-            tower = Tower(NumericFields({}), arrays, layers[self.second :], MatMul(), first=self.second)
-            model = WideDeep(tower, wide=None)
+            own = {name: array for name, array in arrays.items() if self._holds(LAST, f"tower.{name}")}
+            model = WideDeep(Tower(NumericFields({}), own, layers[self.second :], MatMul()), NoWideHead())
             self.cell = LastStage(model)
         return model
 
@@ -210,10 +235,16 @@ class Channel:
         array = np.array(values, order="C")
         self._on_its_way.append((self.world.Isend(array, dest=self.partner), array))
 
-    def receive(self, *shape: int) -> Tensor:
+    def receive(self, *shape: int) -> np.ndarray:
         array = np.empty(shape, np.float32)
         self.world.Recv(array, source=self.partner)
-        return Tensor.from_numpy(array)
+        return array
+
+    def receive_message(self, num_rows: int) -> tuple[Tensor, ...]:
+        """Return the message's hidden units [n, H], wide logits, labels and weights, each [n]."""
+        message = self.receive(num_rows, self.width + 1 + NUM_DATA)
+        parts = [message[:, : self.width], *message[:, self.width :].T]
+        return tuple(Tensor.from_numpy(np.ascontiguousarray(part)) for part in parts)
 
     def finish(self) -> None:
         for request, _ in self._on_its_way:
@@ -226,9 +257,9 @@ class PipelineGraph:
 
     def __init__(self, run: Pipeline, settings: StepSettings) -> None:
         self._run, self._group, self._link, self._rows = run, run.group, run.link, run.micro_rows
-        loss, positions = (FirstLoss, (0, 1)) if run.stage == FIRST else (LastLoss, (0,))
+        loss = FirstLoss if run.stage == FIRST else LastLoss
         parameters = run.model.named_parameters().values()
-        self._gradients = Gradients(LossGradient(loss(run.cell, settings.loss), positions, parameters))
+        self._gradients = Gradients(ForwardBackward(loss(run.cell, settings.loss), parameters))
         self._sum = GradientSum(self._group.communicator.Split(color=run.stage, key=self._group.rank))
         self._optimizers = Optimizers(settings.optimizers)
 
@@ -267,7 +298,7 @@ class PipelineGraph:
 
     def _backward(self, micro_batch: list[Tensor], sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Add a micro-batch's dense gradients to `sums`. Return its row gradients."""
-        gradient = self._link.receive(self._rows, self._link.width + 1)
+        gradient = Tensor.from_numpy(self._link.receive(self._rows, self._link.width + 1))
         deep, wide, *stage_gradients = (values.asnumpy() for values in self._gradients(*micro_batch, gradient))
         add(sums, stage_gradients)
         return np.array(deep), np.array(wide)
@@ -275,9 +306,9 @@ class PipelineGraph:
     def _last(self) -> list[np.ndarray]:
         sums: list[np.ndarray] = []
         for _ in range(self._run.num_micro_batches):
-            message = self._link.receive(self._rows, self._link.width + 1 + NUM_DATA)
-            gradient, *stage_gradients = (values.asnumpy() for values in self._gradients(message))
-            self._link.send(gradient[:, : self._link.width + 1])
+            message = self._link.receive_message(self._rows)
+            hidden, wide, *stage_gradients = (values.asnumpy() for values in self._gradients(*message))
+            self._link.send(np.column_stack([hidden, wide]))
             add(sums, stage_gradients)
         return sums
 
@@ -292,10 +323,10 @@ class PipelineScorer:
         """Map [B, C * D], [B], [B, N] to logits [B]. All ranks call it together."""
         if self._run.stage == FIRST:
             self._link.send(self._run.cell(deep_rows, wide_rows, numeric, wide_rows, wide_rows).asnumpy())
-            logits = self._link.receive(self._run.rows)
+            logits = Tensor.from_numpy(self._link.receive(self._run.rows))
         else:
-            message = self._link.receive(self._run.rows, self._link.width + 1 + NUM_DATA)
-            self._link.send(self._run.cell(message).asnumpy())
+            hidden, wide_logits, *_ = self._link.receive_message(self._run.rows)
+            self._link.send(self._run.cell(hidden, wide_logits).asnumpy())
             logits = wide_rows
         self._link.finish()
         return logits

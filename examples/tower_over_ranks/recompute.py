@@ -88,7 +88,6 @@ class RecomputedTower(Tower):
             for i in range(first + 1, stop):
                 weights = (*weights, self.matrices[i], self.biases[i].expand_dims(0))
             hidden = self.runs[number](hidden, inputs, weights)
-        assert self.output is not None
         return self.output(hidden, self.matrices[self.num_hidden]).reshape(-1)
 
 

@@ -23,7 +23,7 @@ from mindspore import Parameter, Tensor
 from app.batches import Batch
 from app.config.config import LossOptions
 from app.model.dropout import DropoutNoise
-from app.model.graph import ForwardBackward, HostGraph, l2_loss
+from app.model.graph import ForwardBackward, HostGraph, LossCell, l2_loss
 from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
@@ -83,7 +83,8 @@ class StepSettings:
 
     def forward_backward(self) -> ForwardBackward:
         """Return the cell that computes the losses and gradients."""
-        return ForwardBackward(self.model, self.loss, drops=self.noise.rate > 0)
+        loss = LossCell(self.model, self.loss, drops=self.noise.rate > 0)
+        return ForwardBackward(loss, self.model.named_parameters().values())
 
     def shared_by(self, num_ranks: int) -> StepSettings:
         """Return the settings of one of several ranks. Each gets its share of the L2 term of the numeric
