@@ -142,13 +142,13 @@ def measure(
     if not group_field:
         return Measurement(metrics, bins)
     rows = groups.result()
-    values, top = measure_groups(rows), rows.ids[:TOP_VALUES]
+    by_metric, top = measure_groups(rows), rows.ids[:TOP_VALUES]
     if grouped_by is None:  # The column is of kind id, whose text is not kept.
         names = [f"(key {int(key) % 2**64:016x})" for key in numbers.keys_of(top)]
     else:
         names = names_of_ids(folder, schema, grouped_by, top)
-    means = {name: rows.mean(of_groups) for name, of_groups in values.items()}
-    found = Groups(group_field, rows, values, names, by_key=grouped_by is None)
+    means: dict[str, Any] = {name: rows.mean(values) for name, values in by_metric.items()}
+    found = Groups(group_field, rows, by_metric, names, by_key=grouped_by is None)
     return Measurement(replace(metrics, **means), bins, found)
 
 
