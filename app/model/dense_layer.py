@@ -15,9 +15,10 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from app.model import dropout
+from common import hashing
 
 # MindSpore's operators multiply int32, so unsigned constants are converted.
-GOLDEN32 = int(dropout.GOLDEN32.astype(np.int32))
+GOLDEN32 = int(hashing.GOLDEN32.astype(np.int32))
 
 FACTORS = tuple(int(factor.astype(np.int32)) for factor in dropout.FACTORS)
 
@@ -127,7 +128,7 @@ def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
 
 
 def mix32(values: Tensor) -> Tensor:
-    """Return `app.model.dropout.mix32` of int32 values."""
+    """Return the hash lowbias32 of int32 values, as `common.hashing.mix32` does with the constants of dropout."""
     mixed = ops.bitwise_xor(values, ops.bitwise_and(ops.bitwise_right_shift(values, 16), 0xFFFF)) * FACTORS[0]
     mixed = ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 15), 0x1FFFF)) * FACTORS[1]
     return ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 16), 0xFFFF))

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.hashing import GOLDEN, mix64
+from common.hashing import GOLDEN, GOLDEN32, mix32, mix64
 
-GOLDEN32 = np.uint32(0x9E3779B9)
-FACTORS = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
+FACTORS, SHIFT = (np.uint32(0x7FEB352D), np.uint32(0x846CA68B)), 15  # The constants of lowbias32.
 BITS = 24  # Number of bits of a unit's random number.
 
 
@@ -52,14 +51,7 @@ def keep_mask(noise: np.ndarray, num_rows: int, num_units: int) -> np.ndarray:
     """
     key, first_row, threshold = noise.view(np.uint32)
     with np.errstate(over="ignore"):
-        rows = mix32(key + (first_row + np.arange(num_rows, dtype=np.uint32)) * GOLDEN32)
-        units = mix32(np.arange(1, num_units + 1, dtype=np.uint32) * GOLDEN32)
-        numbers: np.ndarray = mix32(rows[:, None] ^ units) >> np.uint32(32 - BITS)
+        rows = mix32(key + (first_row + np.arange(num_rows, dtype=np.uint32)) * GOLDEN32, SHIFT, FACTORS)
+        units = mix32(np.arange(1, num_units + 1, dtype=np.uint32) * GOLDEN32, SHIFT, FACTORS)
+        numbers: np.ndarray = mix32(rows[:, None] ^ units, SHIFT, FACTORS) >> np.uint32(32 - BITS)
     return numbers >= threshold
-
-
-def mix32(values: np.ndarray) -> np.ndarray:
-    """Return the hash lowbias32 of each uint32."""
-    mixed = (values ^ (values >> np.uint32(16))) * FACTORS[0]
-    mixed = (mixed ^ (mixed >> np.uint32(15))) * FACTORS[1]
-    return mixed ^ (mixed >> np.uint32(16))

@@ -16,14 +16,13 @@ from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
-from common.hashing import GOLDEN, mix64
+from common.hashing import GOLDEN, GOLDEN32, mix32, mix64
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 LARGEST = np.float32(ml_dtypes.finfo(BFLOAT16).max)
 _STREAM = 2  # Number of this hash stream. `initial.DEEP_TABLE` is the other stream.
-_GOLDEN32 = np.uint32(0x9E3779B9)
+_FACTORS, _SHIFT = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)), 13  # The finalizer of MurmurHash3 (A. Appleby).
 # Factors that give each of a row's arrays 0 … 3 its own noise: the upper 16 bits of hash * factor. The first
 # two factors select the lower and the upper half of the hash. The two odd factors give bits that are
 # practically independent of the halves and of each other.
@@ -58,7 +57,8 @@ def _round(values: np.ndarray, row_ids: np.ndarray, number: int, key: int) -> np
     """
     with np.errstate(over="ignore"):
         words = mix64(np.uint64(key) + GOLDEN * (row_ids.astype(np.uint64) + np.uint64(1))).astype(np.uint32)
-        hashes = _mix32(words[:, None] + _GOLDEN32 * np.arange(values.shape[1], dtype=np.uint32))
+        columns = GOLDEN32 * np.arange(values.shape[1], dtype=np.uint32)
+        hashes = mix32(words[:, None] + columns, _SHIFT, _FACTORS)
         noise = hashes * _OF_ARRAY[number] >> np.uint32(16)
         bits = np.ascontiguousarray(values).view(np.uint32)
         bits = bits + np.where(np.abs(values) < LARGEST, noise, 0)  # Values beyond the largest bfloat16 are truncated.
@@ -83,13 +83,3 @@ def nearest(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
     if np.dtype(dtype) != BFLOAT16 or values.dtype == BFLOAT16:
         return values
     return np.where(np.isfinite(values), values.clip(-LARGEST, LARGEST), values).astype(BFLOAT16)
-
-
-def _mix32(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Apply the finalizer of MurmurHash3 (A. Appleby) to each value.
-
-    It needs only 32-bit products, which vector instructions have.
-    """
-    mixed = (values ^ (values >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    mixed = (mixed ^ (mixed >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return mixed ^ (mixed >> np.uint32(16))
