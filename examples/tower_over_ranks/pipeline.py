@@ -49,7 +49,7 @@ NUM_DATA = 2  # columns at the message's end that are data: label and weight
 class FirstLayers(Tower):
     """The hidden layers of the first stage."""
 
-    def construct(self, deep_rows: Tensor, numeric: Tensor) -> Tensor:
+    def hidden(self, deep_rows: Tensor, numeric: Tensor) -> Tensor:
         """Map `deep_rows` [n, C * D] and `numeric` [n, N] to the last layer's units [n, H]."""
         ones, hidden = ops.ones((deep_rows.shape[0], 1), ms.float32), deep_rows
         for i in range(self.num_hidden):
@@ -74,7 +74,7 @@ class NoWideHead(nn.Cell):
 class FirstStage(nn.Cell):
     """The wide head and the first layers."""
 
-    def __init__(self, tower: Tower, wide: WideHead) -> None:
+    def __init__(self, tower: FirstLayers, wide: WideHead) -> None:
         super().__init__()
         self.tower, self.wide = tower, wide
 
@@ -83,7 +83,7 @@ class FirstStage(nn.Cell):
     ) -> Tensor:
         """Return the message [n, H + 3]."""
         columns = (self.wide(wide_rows, numeric), labels, example_weights)
-        return ops.concat((self.tower(deep_rows, numeric), ops.stack(columns, 1)), 1)
+        return ops.concat((self.tower.hidden(deep_rows, numeric), ops.stack(columns, 1)), 1)
 
 
 class LastStage(nn.Cell):
