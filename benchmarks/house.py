@@ -5,11 +5,11 @@
 A unit is an entry of app/ or data_prep/ (a file or a package), or common/ as a whole. A unit's floor is the length of
 its longest way down over imports. Imports inside functions count.
 
-The ways of a training step, `assemble` and `export` are traced while a tiny model is trained on native tables and
-exported. That takes 20 seconds, a commit's native parts some minutes before, and --static leaves it out. A way enters a
-file if it calls a function there. A stay is a time in one file. Each call from a function to one of another file begins
-a stay, and so does each return. Calls between the same two functions count once. Near is what the first file itself
-calls, and what is called from there within the same files.
+The functions in WAYS are traced while a log is prepared, and a tiny model is trained on native tables and exported.
+That takes 30 seconds, a commit's native parts some minutes before, and --static leaves it out. A way enters a file if
+it calls a function there. A stay is a time in one file. Each call from a function to one of another file begins a
+stay, and so does each return. Calls between the same two functions count once. Near is what the first file itself
+calls, and what is called from there within the same files. A way alone ends where another way begins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,18 @@ PROJECT = Path(__file__).parents[1]
 TOPS = ("app", "data_prep", "common")
 PRODUCT = (*TOPS, "scripts")
 DOORS = ("data_prep.prepared", "data_prep.options", "data_prep.encoding")
-WAYS = ("HostTablesStep.__call__", "assemble", "export")
+# The functions whose ways are traced: chapters of the program that are read one at a time. A name may begin with the
+# name of the function's file.
+WAYS = (
+    "prepare",
+    "train.run",
+    "plan_launch",
+    "assemble",
+    "HostTablesStep.__call__",
+    "measure.measure",
+    "write_report",
+    "export",
+)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)  # the nodes that may have a docstring
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 _REFERENCE = re.compile(r"\b([a-z_]+)\.([A-Za-z_]\w+)\b")
@@ -255,26 +266,31 @@ def _weight(paths: Iterable[Path]) -> str:
 
 
 class Trace:
-    """Profile function that records the calls beneath the function of the product with this qualified name."""
+    """Profile function that records the calls beneath the function of the product with this name."""
 
     def __init__(self, root: Path, name: str) -> None:
         self._tops, self._name = tuple(f"{root / top}{os.sep}" for top in TOPS), name
         self._stack: list[CodeType] = []
         # By caller and callee, the fewest changes of file on the way from the first function to the callee.
         self._calls: dict[tuple[CodeType, CodeType], int] = {}
+        self._alone: set[str] = set()  # Files that are entered outside of the other ways.
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event not in ("call", "return") or not code.co_filename.startswith(self._tops):
             return
+        if not code.co_filename.endswith(".py"):  # the code of a template
+            return
         if event == "return":
             self._stack = self._stack[:-1]
-        elif self._stack or code.co_qualname == self._name:
+        elif self._stack or _is_called(code, self._name):
             self._stack.append(code)
             if not any(each.co_name == "<module>" for each in self._stack):  # an import calls nothing
                 call = (self._stack[max(len(self._stack) - 2, 0)], code)
                 changes = sum(one.co_filename != other.co_filename for one, other in pairwise(self._stack))
                 self._calls[call] = min(changes, self._calls.get(call, changes))
+                if not any(_is_called(each, way) for each in self._stack[1:-1] for way in WAYS):
+                    self._alone.add(code.co_filename)
 
     def figures(self) -> dict[str, str]:
         """Return files and stays, near and in all. Raises SystemExit if the function was never called."""
@@ -286,11 +302,17 @@ class Trace:
             files = {callee.co_filename for _, callee in calls}
             stays = 1 + 2 * sum(caller.co_filename != callee.co_filename for caller, callee in calls)
             counts[f"ways {name}"] = f"{len(files)} files, {stays} stays"
-        return counts
+        return counts | {f"ways alone {self._name}": f"{len(self._alone)} files"}
+
+
+def _is_called(code: CodeType, name: str) -> bool:
+    if code.co_name != name.rpartition(".")[2]:  # most functions, told apart at little cost
+        return False
+    return name in (code.co_qualname, f"{Path(code.co_filename).stem}.{code.co_qualname}")
 
 
 def print_ways(root: Path) -> None:
-    """Train and export a tiny model by the program in `root`, and print the figures of the ways as JSON."""
+    """Prepare a log, train and export a tiny model by the program in `root`, and print the ways' figures as JSON."""
     from app.__main__ import main as run_app
     from data_prep.__main__ import main as run_data_prep
 
@@ -303,8 +325,8 @@ def print_ways(root: Path) -> None:
 
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(sys.stderr):
         run_data_prep(["synthesize", "log.txt", "--rows", "3000"])
-        run_data_prep(["prepare", "log.txt", "prepared", "--config", config, "prepare.workers=1"])
         sys.setprofile(all_traces)
+        run_data_prep(["prepare", "log.txt", "prepared", "--config", config, "prepare.workers=1"])
         run_app(["train", "--config", config, "--dataset", "prepared", "tables.backend=native"])
         run_app(["export", "device_0", "bundle"])
         sys.setprofile(None)
