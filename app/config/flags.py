@@ -20,7 +20,7 @@ ZOO_FLAGS = {
     "dataset_type": "--layout=zoo of `prepare`, if the zoo is to read the folder too",
     "epochs": "train.epochs={}",
     "batch_size": "train.batch_size={}",
-    "eval_batch_size": "eval.batch_size={}",
+    "eval_batch_size": "evaluations have the batches of the training, train.batch_size",
     "emb_dim": "model.embedding_dim={}",
     "deep_layer_dim": "model.hidden_widths=[{}]",
     "deep_layer_act": "model.activation={}",

@@ -1,4 +1,4 @@
-"""Define the sections checkpoint, device, eval, cluster and tables of a run's settings."""
+"""Define the sections checkpoint, device, eval and tables of a run's settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from common.process import num_cores
-from common.settings import Bounds, Checked, Count, CountOrZero, NotNegative, Positive
+from common.settings import Bounds, Checked, Count, CountOrZero, NotNegative
 from common.text import nearest
 
 
@@ -60,8 +60,6 @@ SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "top_decile_lif
 class EvalOptions(Checked):
     """Evaluation on the split valid at the end of each epoch, and early stopping."""
 
-    # Rows per batch in the command evaluate. 0 means the batch size of the training.
-    batch_size: Annotated[int, Bounds(least=0, expected="0 (the training's) or more")] = 0
     every_steps: CountOrZero = 0  # Steps between additional evaluations within an epoch. 0 makes none.
     metric: str = "auc"  # The metric that decides which checkpoints are the best.
     patience: CountOrZero = 0  # Stop after this number of evaluations in a row without improvement. 0 never stops.
@@ -78,14 +76,6 @@ class EvalOptions(Checked):
             raise ValueError(f"eval.metric must be one of {', '.join(SELECTABLE)}; found {self.metric!r}{hint}")
         if self.metric in GROUP_METRICS and not self.group_field:
             raise ValueError(f"eval.metric={self.metric} needs eval.group_field, the field whose values are the groups")
-
-
-@dataclass(frozen=True)
-class ClusterOptions(Checked):
-    """Settings for jobs of several ranks."""
-
-    # After this number of seconds, the log names the rank for which the others wait. They keep waiting.
-    timeout_s: Positive = 300.0
 
 
 Backend = Literal["auto", "native", "stock", "reference"]

@@ -40,6 +40,7 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger("app")
 
 PACKAGES = ("mindspore", "numpy", "mpi4py")
+TIMEOUT_S = 300.0  # After waiting so long for a rank, another rank names it in the log, and keeps waiting.
 
 
 def world_rank() -> int:
@@ -107,7 +108,7 @@ def join(
     if folder is not None:
         check_one_place(everyone, folder)
     # The watchdog runs until the process ends.
-    Watchdog(world, config.cluster.timeout_s, first=num_servers).__enter__()
+    Watchdog(world, TIMEOUT_S, first=num_servers).__enter__()
     return MpiGroup(world, num_servers)
 
 

@@ -31,7 +31,7 @@ class Trained:
     @property
     def batch_size(self) -> int:
         """Number of rows that are scored at once."""
-        return self.config.eval.batch_size or self.config.train.batch_size
+        return self.config.train.batch_size
 
     def with_device(self, **changes: Any) -> Trained:
         """Return a copy with other settings in the section `device`."""

@@ -83,7 +83,7 @@ FOLLOW = ("--follow", "device_0", "--ranks", "2", "--split", "valid")
 
 def test_three_ranks_evaluate_as_one_process_does(copied_run, evaluate):
     for words in ((), ("--ranks", "3")):
-        done = evaluate(*words, "eval.group_field=C3", "eval.batch_size=70")
+        done = evaluate(*words, "eval.group_field=C3")
         assert done.stdout.count("log loss ") == 1
     one, three = (copied_run / "eval.log").read_text().splitlines()[-2:]
     numbers = re.compile(r"[\d.]+")

@@ -18,7 +18,7 @@ from common import yaml_settings
         (["--dataset", "x", "--deep_layer_dim", "512", "256", "train.epochs=2"], "give model.hidden_widths=[512, 256]"),
         (["--keep_prob=0.8"], "give model.dropout=0.2"),
         (["--vocab_size=100"], "the prepared folder decides it"),
-        (["--eval_batch_size"], "give eval.batch_size=VALUE"),
+        (["--eval_batch_size"], "evaluations have the batches of the training"),
         (["--train.batch_size=100"], "give train.batch_size=100"),
         (["--dropout=0.1"], "give model.dropout=0.1"),
         (["--dataset", "x", "--fly=1"], "app train: error: unrecognized arguments: --fly=1"),

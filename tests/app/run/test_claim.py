@@ -57,7 +57,7 @@ def test_an_unfinished_run_is_resumed_from_its_newest_checkpoint(start, status):
         "train.log_every_steps=1",
         "train.profile=true",
         "checkpoint.every_steps=3",
-        "eval.batch_size=10",
+        "eval.bootstrap=10",
         "device.threads=1",
         "prepare.workers=3",
     ],
@@ -125,7 +125,7 @@ def test_an_automatic_run_of_other_data_is_new_and_the_data_are_named_beside_wha
 def test_evaluations_that_a_learning_rate_waits_for_are_part_of_the_run(start):
     plateau = "deep_optimizer.schedule={name: plateau}"
     start(plateau, steps=(2,))
-    assert start(plateau, "eval.batch_size=10").plan.kind == "resume"
+    assert start(plateau, "eval.bootstrap=10").plan.kind == "resume"
     run = start(plateau, "eval.every_steps=5")
     assert run.plan.reason == "the run there differs: eval.every_steps was 0, is 5"
 
