@@ -22,6 +22,7 @@ from common.packages import explain_missing, require
 # Further packages are only required by the commands that need them.
 require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
+from common.arguments import add_shared
 from common.text import show
 from common.yaml_settings import CommandParser
 from data_prep.options.columns import EncodingOptions
@@ -33,7 +34,6 @@ from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 CRITEO_DATA = Path(__file__).parents[1] / "configs" / "data" / "criteo.yaml"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Run: TypeAlias = Callable[[argparse.Namespace, list[str]], None]
-_DATA_HELP = "YAML file with the format of the log (Criteo's format)"
 _SETTING = re.compile(r"\w+(\.\w+)+=")  # Matches the start of an argument such as section.key=value.
 _SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
 # Names that the parts of describe had as commands of their own.
@@ -119,14 +119,8 @@ def _parser() -> argparse.ArgumentParser:
     synthesize.add_argument(
         "output", type=Path, help="file to write, compressed if its name ends in .gz; with --part-rows, a folder"
     )
-    synthesize.add_argument("--rows", type=int, required=True, metavar="N", help="number of rows to write")
-    synthesize.add_argument(
-        "--seed",
-        type=int,
-        default=1,
-        metavar="N",
-        help="seed of the rows; the same seed writes the same bytes (%(default)s)",
-    )
+    add_shared(synthesize, "--rows", required=True, help="number of rows to write")
+    add_shared(synthesize, "--seed", help="seed of the rows; the same seed writes the same bytes (%(default)s)")
     synthesize.add_argument(
         "--drift",
         type=int,
@@ -135,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         "it with --data configs/data/drift.yaml",
     )
     synthesize.add_argument("--part-rows", type=int, metavar="N", help="write several files of N rows each")
-    synthesize.add_argument("--workers", type=int, metavar="N", help="number of processes (one per core)")
+    add_shared(synthesize, "--workers")
     return parser
 
 
@@ -161,7 +155,7 @@ def _add_describe_arguments(describe: argparse.ArgumentParser) -> None:
     describe.add_argument(
         "input", nargs="+", help="the log, as for prepare, or a prepared folder. The first rows of each file are read"
     )
-    describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="number of rows to read (%(default)s)")
+    add_shared(describe, "--rows", default=100_000)
     proposal = describe.add_argument_group("proposal of a description, for a log without --data")
     proposal.add_argument(
         "--label",
@@ -174,7 +168,7 @@ def _add_describe_arguments(describe: argparse.ArgumentParser) -> None:
         "With prepare.crosses=[[C1,C2]], figures of these crosses are shown too. The command pre-check is this check, "
         "by default against Criteo's format.",
     )
-    check.add_argument("--data", type=Path, metavar="FILE", help="YAML file with the format of the log")
+    add_shared(check, "--data", help="YAML file with the format of the log")
     folder = describe.add_argument_group("tables of a prepared folder", "The command inspect takes such a folder only.")
     folder.add_argument("--report", action="store_true", help="only write its report.html again")
 
@@ -194,7 +188,7 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
         "Arguments of the form prepare.key=value change single settings. docs/configuration.md lists all settings.",
     )
     settings.add_argument("--config", type=Path, metavar="FILE", help="YAML file whose section prepare is used")
-    settings.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
+    add_shared(settings, "--data")
     settings.add_argument(
         "--layout",
         choices=tuple(_LAYOUTS),
@@ -210,18 +204,12 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
         "--extend", action="store_true", help="with --vocabulary: new values of this log get ids after all others"
     )
     existing = prepare.add_argument_group("existing output")
-    existing.add_argument("--overwrite", action="store_true", help="replace an existing prepared folder")
-    existing.add_argument("--restart", action="store_true", help="start over instead of resuming an interrupted run")
+    add_shared(existing, "--overwrite", help="replace an existing prepared folder")
+    add_shared(existing, "--restart")
 
     workers = prepare.add_argument_group("workers")
-    workers.add_argument(
-        "--executor", choices=EXECUTORS, default=EXECUTORS[0], help="use local processes, Dask or MPI (%(default)s)"
-    )
-    workers.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="address of a Dask cluster, such as tcp://host:8786 (a new cluster on this machine)",
-    )
+    add_shared(workers, "--executor", choices=EXECUTORS, default=EXECUTORS[0])
+    add_shared(workers, "--scheduler")
 
 
 def _describe(command: argparse.Namespace, settings: list[str]) -> None:

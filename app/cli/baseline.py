@@ -14,6 +14,7 @@ from app.batches import check_files
 from app.evaluation.measure import best_on, check_split
 from app.evaluation.metrics import METRICS, defined
 from app.run.record import read_runs
+from common.arguments import add_shared
 from common.text import show
 from data_prep.prepared.schema import read_schema
 
@@ -31,7 +32,7 @@ def add_parser(commands: Any) -> None:
         "--max-rows training rows, a fit to all of them would have better metrics, so the printed floor is too low.",
     )
     parser.add_argument("dataset", type=Path, metavar="DATASET", help="the prepared folder")
-    parser.add_argument("--split", default="test", help="rows to evaluate on: train, valid or test (test)")
+    add_shared(parser, "--split")
     parser.add_argument(
         "--max-rows",
         type=int,
@@ -39,9 +40,7 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help=f"training rows to fit to, in blocks spread evenly over the split ({MAX_ROWS:,})",
     )
-    parser.add_argument(
-        "--run", type=Path, metavar="DIR", help="run folder to compare with, evaluated on the same split"
-    )
+    add_shared(parser, "--run", default=None, help="run folder to compare with, evaluated on the same split")
     parser.add_argument(
         "--crosses",
         action="store_true",

@@ -17,6 +17,7 @@ from typing import Any
 from app.cli.predict import main
 from app.scoring.effects import ROWS, VALUES, describe_effects, effects_of_log, write_effects
 from app.scoring.predictor import Predictor
+from common.arguments import add_shared
 from common.packages import require
 from common.text import show
 
@@ -25,20 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> Any:
     """Add the subcommands, and return the object to which more can be added."""
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
     verify = subcommands.add_parser("verify", help="read and check every byte, score the golden rows")
-    verify.add_argument("bundle", type=Path, metavar="BUNDLE")
+    add_shared(verify, "bundle")
     verify.set_defaults(command=_verify)
     explain = subcommands.add_parser("explain", help="show how each column of one line changes its score")
-    explain.add_argument("bundle", type=Path, metavar="BUNDLE")
+    add_shared(explain, "bundle")
     explain.add_argument("line", metavar="LINE", help="a line of a log, or - for the first line of standard input")
     explain.set_defaults(command=_explain)
     effects = subcommands.add_parser("effects", help="show how each column changes the scores of a log")
-    effects.add_argument("bundle", type=Path, metavar="BUNDLE")
-    effects.add_argument(
-        "inputs", nargs="+", metavar="INPUT", help="log, with or without labels: files, folders, globs"
-    )
+    add_shared(effects, "bundle")
+    add_shared(effects, "inputs", help="log, with or without labels: files, folders, globs")
     effects.add_argument("--output", type=Path, metavar="FILE", help=".csv or .parquet file for all figures")
-    effects.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"number of lines to draw ({ROWS})")
-    effects.add_argument("--seed", type=int, default=1, metavar="N", help="random seed of the draw (1)")
+    add_shared(effects, "--rows", default=ROWS, help="number of lines to draw (%(default)s)")
+    add_shared(effects, "--seed")
     effects.add_argument("--values", type=int, default=VALUES, metavar="N", help=f"values per category ({VALUES})")
     effects.set_defaults(command=_effects)
     return subcommands

@@ -18,6 +18,7 @@ from app.run.folder import best_of_run, named_or_best, run_checkpoints
 from app.run.identity import check_same_inputs
 from app.tables.interface import DEEP, STATE_ARRAYS
 from app.tables.optimizers import ROWS
+from common.arguments import add_shared
 from common.arrays.format import read_entries
 from common.console import progress_bar
 from common.files import LOCK_FILE, FolderInUse, lock_folder
@@ -31,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
     action = actions.add_parser("list", help="print a line for each checkpoint, and mark the one that `make eval` uses")
     action.add_argument("place", type=Path, nargs="?", metavar="RUN", help="run folder (the one of --run)")
-    _add_run(action)
+    add_shared(action, "--run")
     action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the one of the run)")
     action.set_defaults(command=_list)
 
@@ -51,7 +52,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     action = _with_checkpoint(actions, "export-rows", "write (field, value, row, vector) to Parquet")
     action.add_argument("output", type=Path, metavar="FILE", help="the Parquet file")
     action.add_argument("--table", choices=tuple(STATE_ARRAYS), default=DEEP, help="table to export (deep)")
-    action.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
+    add_shared(action, "--dataset")
     action.set_defaults(command=_export_rows)
 
 
@@ -70,12 +71,8 @@ def _with_checkpoint(
     )
     action.add_argument("checkpoint", type=Path, nargs=number, metavar="CHECKPOINT", help=which)
     if number:
-        _add_run(action)
+        add_shared(action, "--run")
     return action
-
-
-def _add_run(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
 
 
 def _list(arguments: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from app.trained.evaluate_split import check_evaluation, evaluate, save_evaluati
 from app.trained.follow import WRONG_INPUT, follow
 from app.trained.trained_model import open_trained
 from app.training.stop_signals import Stopped
+from common.arguments import add_shared
 from common.text import show
 
 log = logging.getLogger("app")
@@ -27,25 +28,23 @@ log = logging.getLogger("app")
 def add_parser(commands: Any) -> None:
     """Add the command to `python -m app`."""
     parser = commands.add_parser("evaluate", help="evaluate a checkpoint")
-    parser.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
+    add_shared(parser, "--run")
     parser.add_argument(
         "--checkpoint",
         type=Path,
         metavar="DIR",
         help="checkpoint to evaluate, or its name in the run (the best of the run, else the newest)",
     )
-    parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
-    parser.add_argument("--split", default="test", help="train, valid or test (test)")
+    add_shared(parser, "--dataset", "--split")
     parser.add_argument(
         "--follow",
         type=Path,
         metavar="RUN",
         help="evaluate each checkpoint of RUN as it is written, even if the run has not started yet",
     )
-    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that share the rows (1)")
-    parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this host)")
+    add_shared(parser, "--ranks", help="number of processes that share the rows (%(default)s)")
+    add_shared(parser, "--hostfile", "--calibrate")
     parser.add_argument("--target", choices=get_args(Target), help="where the tower runs (auto; with --follow the CPU)")
-    parser.add_argument("--calibrate", action="store_true", help="fit the scores to the click rates of valid (Platt)")
     parser.add_argument(
         "--by",
         action="extend",
@@ -55,7 +54,7 @@ def add_parser(commands: Any) -> None:
         help="also print metrics for the most frequent values of these fields; time and unseen count as fields. Put "
         "this option after the settings",
     )
-    parser.add_argument("settings", nargs="*", default=(), metavar="eval.key=value", help="such as eval.group_field=C3")
+    add_shared(parser, "settings", metavar="eval.key=value", help="such as eval.group_field=C3")
     parser.set_defaults(command=run)
 
 

@@ -13,6 +13,7 @@ from app.scoring.predictor import Predictor
 from app.trained.card import Evaluated
 from app.trained.export_bundle import export
 from app.trained.trained_model import open_trained
+from common.arguments import add_shared
 from common.packages import require
 from common.text import show
 
@@ -28,13 +29,10 @@ def add_parser(commands: Any) -> None:
         "source", type=Path, metavar="RUN|CHECKPOINT", help="run folder (its best checkpoint is exported) or checkpoint"
     )
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the new folder")
-    parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
+    add_shared(parser, "--dataset", "--calibrate")
     parser.add_argument("--delta-from", type=Path, metavar="PARENT", help="write only the changes since this bundle")
-    parser.add_argument("--calibrate", action="store_true", help="fit the scores to the click rates of valid (Platt)")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
-    parser.add_argument(
-        "settings", nargs="*", default=(), metavar="rows=TYPE", help="embeddings as float32, float16 or int8"
-    )
+    add_shared(parser, "--overwrite", help="replace an existing bundle")
+    add_shared(parser, "settings", metavar="rows=TYPE", help="embeddings as float32, float16 or int8")
     parser.set_defaults(command=run)
 
 

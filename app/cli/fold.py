@@ -15,15 +15,16 @@ from pathlib import Path
 
 from app.cli.predict import main
 from app.scoring.bundle_writer import fold
+from common.arguments import add_shared
 from common.process import die_with_parent
 from common.text import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("bundle", type=Path, metavar="DELTA")
+    add_shared(parser, "bundle", metavar="DELTA", help="bundle that holds the changes since another")
     parser.add_argument("output", type=Path, metavar="BUNDLE", help="the new folder")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
+    add_shared(parser, "--overwrite", help="replace an existing bundle")
     # The service uses this option when it folds.
     parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(command=run)

@@ -14,6 +14,7 @@ from app.online.log_parts import GuardBounds
 from app.online.online_options import ADMISSION_MIB, KEPT, OnlineOptions
 from app.online.online_start import plan_online
 from app.online.state import release, status_of
+from common.arguments import add_shared
 from common.files import room_for
 from common.packages import require
 from common.text import show
@@ -43,7 +44,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--work", type=Path, default=Path("online"), metavar="DIR", help="folder of the online run itself (%(default)s)"
     )
-    parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one RUN was trained on)")
+    add_shared(parser, "--dataset")
     for bound, help_text in BOUNDS.items():
         text = f"hold a part aside if {help_text} (%(default)g)"
         parser.add_argument(f"--most-{bound}", type=float, default=getattr(GuardBounds, bound), metavar="X", help=text)
@@ -97,9 +98,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--frozen", type=Path, metavar="BUNDLE", help="for comparison, score parts with this bundle, too"
     )
-    parser.add_argument(
-        "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
-    )
+    add_shared(parser, "settings")
     parser.set_defaults(command=run)
 
 

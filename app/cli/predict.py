@@ -13,7 +13,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from common.packages import require
@@ -22,6 +21,7 @@ require("isal", "numpy", "pyarrow", "tqdm", "xxhash")
 
 from app.scoring.batch_prediction import STDIN, predict
 from app.scoring.bundle_folder import read_manifest
+from common.arguments import add_shared
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from common.files import message_of
 from common.text import show
@@ -33,27 +33,19 @@ log = logging.getLogger("app")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle written by `export`")
-    parser.add_argument(
-        "inputs", nargs="+", metavar="INPUT", help="log, with or without labels: files, folders, globs, URIs; or -"
-    )
+    add_shared(parser, "bundle", "inputs")
     parser.add_argument("output", metavar="OUTPUT", help="a new .csv or .parquet file, or - for CSV on standard output")
     parser.add_argument(
         "--keep", action="extend", nargs="+", default=[], metavar="COLUMN", help="columns to copy into the output"
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
-    parser.add_argument(
-        "--executor", choices=EXECUTORS, default="processes", help="run on local processes, Dask or MPI (processes)"
-    )
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="with --executor dask: the scheduler of a cluster")
+    add_shared(parser, "--executor", choices=EXECUTORS, default=EXECUTORS[0])
+    add_shared(parser, "--scheduler", "--workers", "--overwrite", "--restart")
     parser.add_argument(
         "--max-reject-fraction",
         type=float,
         metavar="SHARE",
         help="share of bad lines above which the exit status is 2 (prepare.max_reject_fraction of the bundle)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
-    parser.add_argument("--restart", action="store_true", help="start over instead of resuming a stopped prediction")
     parser.set_defaults(command=run)
 
 

@@ -20,6 +20,7 @@ from app.scoring.bundle_folder import MANIFEST, read_manifests, short
 from app.serving.options import Limits, ServerOptions, host_name
 from app.serving.processes import serve
 from app.serving.statement import Statement
+from common.arguments import add_shared
 from common.packages import require
 
 Options = TypeVar("Options", Limits, ServerOptions)
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="time to keep answering after SIGTERM while reporting not ready (0)",
     )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (1)")
+    add_shared(parser, "--workers", default=1, help="number of processes (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads per process for the tower (1)")
     parser.add_argument(
         "--watch-seconds", type=float, default=0.5, metavar="S", help="time between checks of the folder (0.5)"

@@ -16,6 +16,7 @@ from app.run import rank
 from app.run.claim import FIRST_RANK, RunIsFinishedError, check_name
 from app.training.start import plan_launch, report_finished
 from common import yaml_settings
+from common.arguments import add_shared
 from common.text import show
 
 CONFIG = Path("configs/auto.yaml")
@@ -27,22 +28,20 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--config", type=Path, default=CONFIG, metavar="FILE", help="YAML file with settings (%(default)s)"
     )
-    parser.add_argument("--dataset", type=Path, required=True, metavar="DIR", help="the prepared folder")
+    add_shared(parser, "--dataset", required=True, help="the prepared folder")
     parser.add_argument("--name", default=FIRST_RANK, help=f"name of the run folder to create here ({FIRST_RANK})")
-    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that train (1)")
+    add_shared(parser, "--ranks", help="number of processes that train (%(default)s)")
     parser.add_argument(
         "--servers", type=int, default=0, metavar="N", help="further processes that hold all table rows (0)"
     )
-    parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this host)")
+    add_shared(parser, "--hostfile")
     parser.add_argument("--rank-table", default="-", metavar="FILE", help="rank table of an Ascend cluster, or -")
     parser.add_argument(
         "--dry-run",
         action="store_true",
         help="check everything, including each byte of the data, print where the parts of the model run, and exit",
     )
-    parser.add_argument(
-        "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
-    )
+    add_shared(parser, "settings")
     parser.set_defaults(command=run)
 
 

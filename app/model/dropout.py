@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.hashing import GOLDEN, GOLDEN32, mix32, mix64
+from common.arrays.hashing import GOLDEN, GOLDEN32, mix32, mix64
 
 FACTORS, SHIFT = (np.uint32(0x7FEB352D), np.uint32(0x846CA68B)), 15  # The constants of lowbias32.
 BITS = 24  # Number of bits of a unit's random number.

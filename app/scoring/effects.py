@@ -17,8 +17,8 @@ import numpy as np
 
 from app.scoring.bundle_model import BundleModel
 from app.scoring.explain import changes_of_logits
+from common.arrays.hashing import GOLDEN, mix64
 from common.files import new_file
-from common.hashing import GOLDEN, mix64
 from common.text import number_text
 from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.encoding.from_log import LogToScore

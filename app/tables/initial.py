@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.hashing import GOLDEN, mix64
+from common.arrays.hashing import GOLDEN, mix64
 
 DEEP_TABLE = 1  # Number of the deep table in the hash. Wide rows start at 0 and need no hash.
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from common.hashing import GOLDEN, GOLDEN32, mix32, mix64
+from common.arrays.hashing import GOLDEN, GOLDEN32, mix32, mix64
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 LARGEST = np.float32(ml_dtypes.finfo(BFLOAT16).max)

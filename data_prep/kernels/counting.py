@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.hashing import GOLDEN, mix64
+from common.arrays.hashing import GOLDEN, mix64
 from data_prep.kernels.strings import Strings
 
 # A value and its count are packed into 64 bits, with the value in the upper half. Sorting plain numbers is several

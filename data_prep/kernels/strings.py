@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.hashing import GOLDEN, mix64
+from common.arrays.hashing import GOLDEN, mix64
 
 _WORD_BYTES = 8
 PADDING_BYTES = _WORD_BYTES  # Number of bytes after the last string.

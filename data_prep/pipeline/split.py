@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from common.hashing import GOLDEN, mix64
+from common.arrays.hashing import GOLDEN, mix64
 from data_prep.execution.pieces import Pieces, storable
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk, ParsedRows

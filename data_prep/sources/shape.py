@@ -36,7 +36,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.hashing import GOLDEN, mix64
+from common.arrays.hashing import GOLDEN, mix64
 
 FACTS_FILE = Path(__file__).parents[2] / "configs" / "data" / "criteo_facts.json"
 SHAPE_FILE = FACTS_FILE.with_name("criteo_shape.json")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.hashing import GOLDEN, mix64
+from common.arrays.hashing import GOLDEN, mix64
 from data_prep.kernels.native_counting import choose_counting
 from data_prep.kernels.strings import Strings
 

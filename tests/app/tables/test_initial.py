@@ -1,7 +1,7 @@
 import numpy as np
 
 from app.tables.initial import initial_rows
-from common.hashing import mix64
+from common.arrays.hashing import mix64
 
 
 def test_mix64_is_splitmix64():

@@ -1,0 +1,46 @@
+"""Define the arguments that several commands share, so that a name has one meaning and one text everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+# The keywords of `add_argument` by the argument's name.
+SHARED: dict[str, dict[str, Any]] = {
+    "bundle": {"type": Path, "metavar": "BUNDLE", "help": "bundle written by `export`"},
+    "inputs": {
+        "nargs": "+",
+        "metavar": "INPUT",
+        "help": "log, with or without labels: files, folders, globs, URIs; or -",
+    },
+    "settings": {
+        "nargs": "*",
+        "default": (),
+        "metavar": "section.key=value",
+        "help": "settings (docs/configuration.md)",
+    },
+    "--calibrate": {"action": "store_true", "help": "fit the scores to the click rates of valid (Platt)"},
+    "--data": {"type": Path, "metavar": "FILE", "help": "YAML file with the format of the log (Criteo's format)"},
+    "--dataset": {"type": Path, "metavar": "DIR", "help": "prepared folder (the one it was trained on)"},
+    "--executor": {"help": "run on local processes, Dask or MPI (%(default)s)"},
+    "--hostfile": {"default": "", "metavar": "FILE", "help": "hosts of the processes (all on this host)"},
+    "--overwrite": {"action": "store_true", "help": "replace an existing output"},
+    "--ranks": {"type": int, "default": 1, "metavar": "N", "help": "number of processes (%(default)s)"},
+    "--restart": {"action": "store_true", "help": "start over instead of resuming an interrupted run"},
+    "--rows": {"type": int, "metavar": "N", "help": "number of rows to read (%(default)s)"},
+    "--run": {"type": Path, "default": Path("device_0"), "metavar": "DIR", "help": "run folder (%(default)s)"},
+    "--scheduler": {
+        "metavar": "ADDRESS",
+        "help": "with --executor dask: address of a cluster, such as tcp://host:8786 (a new one on this machine)",
+    },
+    "--seed": {"type": int, "default": 1, "metavar": "N", "help": "random seed (%(default)s)"},
+    "--split": {"default": "test", "help": "rows to evaluate on: train, valid or test (%(default)s)"},
+    "--workers": {"type": int, "metavar": "N", "help": "number of processes (one per core)"},
+}
+
+
+def add_shared(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
+    """Add the shared arguments `names` to a command or to a group of its options. `changes` replace their keywords."""
+    for name in names:
+        parser.add_argument(name, **SHARED[name] | changes)
