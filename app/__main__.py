@@ -22,7 +22,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-# Signals are blocked before libraries start threads during their import, see app/training/stop_signals.py.
+# Signals are blocked before libraries start threads during their import, see app/run/stop_signals.py.
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 

@@ -16,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from app.auto import sweep_runs
-from app.auto.settle import settle
 from app.checkpoint.read import Checkpoint
 from app.config import device
 from app.config.config import Config
@@ -29,6 +27,7 @@ from app.run.decision import read_state
 from app.run.folder import RunFolder, best_of_run, named_or_best, run_config
 from app.run.record import EFFECTS, read_runs
 from app.run.report import NOT_WRITTEN, leave_report, report_page
+from app.run.stop_signals import Stopped
 from app.scoring.bundle_folder import read_manifest
 from app.scoring.bundle_tables import RowType
 from app.scoring.effects import VALUES, effects_of_log, effects_of_rows, write_effects
@@ -37,8 +36,9 @@ from app.scoring.predictor import Predictor
 from app.trained import evaluate_split
 from app.trained.export_bundle import export
 from app.trained.trained_model import open_trained
+from app.training.auto import sweep_runs
+from app.training.auto.settle import settle
 from app.training.start import plan_launch, report_finished
-from app.training.stop_signals import Stopped
 from common import settings, yaml_settings
 from common.console import AboveBars
 from common.process import run_module

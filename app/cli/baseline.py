@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.auto.crosses import crosses_gain
-from app.auto.regression import MAX_ROWS, evaluate, fit
-from app.batches import check_files
 from app.evaluation.measure import best_on, check_split
 from app.evaluation.metrics import METRICS, defined
 from app.run.record import read_runs
+from app.training.auto.crosses import crosses_gain
+from app.training.auto.regression import MAX_ROWS, evaluate, fit
 from common.arguments import add_shared
 from common.text import show
+from data_prep.prepared.data_files import check_files
 from data_prep.prepared.schema import read_schema
 
 PRINTED_METRICS = ("auc", "log_loss", "normalized_entropy")

@@ -9,9 +9,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from app.auto.sweep_runs import SweepOptions, sweep
 from app.run.report import REPORT_FILE
-from app.training.stop_signals import Stopped
+from app.run.stop_signals import Stopped
+from app.training.auto.sweep_runs import SweepOptions, sweep
 from common import settings, yaml_settings
 from common.text import show
 

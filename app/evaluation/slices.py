@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from app.batches import Batch
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
 from app.evaluation.results import OUT_OF_VOCABULARY, first_column, names_of_ids
 from common.settings import did_you_mean
+from data_prep.prepared.batches import Batch
 from data_prep.prepared.schema import Schema
 
 TIME, UNSEEN = "time", "unseen"  # Names of divisions of the rows, besides the names of fields.

@@ -128,7 +128,7 @@ def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
 
 
 def mix32(values: Tensor) -> Tensor:
-    """Return the hash lowbias32 of int32 values, as `common.arrays.hashing.mix32` does with the constants of dropout."""
+    """Return the hash lowbias32 of int32 values, like `mix32` of common/arrays/hashing.py."""
     mixed = ops.bitwise_xor(values, ops.bitwise_and(ops.bitwise_right_shift(values, 16), 0xFFFF)) * FACTORS[0]
     mixed = ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 15), 0x1FFFF)) * FACTORS[1]
     return ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 16), 0xFFFF))

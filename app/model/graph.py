@@ -192,7 +192,7 @@ class Optimizers(nn.Cell):
 def cross_entropy(logits: Tensor, labels: Tensor, example_weights: Tensor) -> Tensor:
     """Return Σ weight · binary cross-entropy over examples. All arguments are [B].
 
-    `app.batches.Batch.shares` makes the weights. Rows that pad a short batch have weight 0.
+    `data_prep.prepared.batches.Batch.shares` makes the weights. Rows that pad a short batch have weight 0.
     """
     return ops.binary_cross_entropy_with_logits(logits, labels, example_weights, ops.ones_like(logits), reduction="sum")
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from app.batches import Batch, Prefetcher, batches_of
 from app.checkpoint.manifest import Position
 from app.checkpoint.read import Checkpoint
 from app.evaluation.measure import Scorer, intervals_of
@@ -36,6 +35,7 @@ from app.online.state import (
     remove_old_folders,
     save_counts,
 )
+from app.run.stop_signals import Stopped
 from app.scoring.distribution import SCORE_BINS, count_scores
 from app.scoring.predictor import Predictor
 from app.tables.fields import columns_of
@@ -44,12 +44,12 @@ from app.tables.model_fields import fields_of_model
 from app.training.context import RunContext
 from app.training.loop import Trainer
 from app.training.step.step import HostTablesStep
-from app.training.stop_signals import Stopped
 from app.training.warm_start.source import find_source
 from common.arrays.pages import give_back_freed_memory
 from common.files import write_whole
 from common.text import natural_order, shortened
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
+from data_prep.prepared.batches import Batch, Prefetcher, batches_of
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.expired import out_of_vocabulary
 from data_prep.prepared.schema import NO_ID

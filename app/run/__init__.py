@@ -7,6 +7,7 @@
 - `record`: reads the files of a run for its report.
 - `older`: upgrades the settings of runs that an earlier release wrote.
 - `training_loss`: detects a model that has learned nothing.
+- `stop_signals`: stops a run early, after a signal or at the time limit.
 - `rank`: runs one process of a job with several ranks.
 - `report/`: draws the report.
 """

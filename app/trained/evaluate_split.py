@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from app.batches import Batch
 from app.config import device
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, on_all_ranks, shows_progress
 from app.evaluation.calibration import Calibration, fit_calibration
@@ -22,9 +21,10 @@ from app.evaluation.results import as_json, content_of, write_evaluation
 from app.evaluation.slices import SliceStream, check_slices, find_parts
 from app.run.logs import EVAL_LOG
 from app.run.report import leave_report
+from app.run.stop_signals import StopRequest
 from app.trained.trained_model import Trained
-from app.training.stop_signals import StopRequest
 from common.files import message_of
+from data_prep.prepared.batches import Batch
 
 log = logging.getLogger("app")
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.batches import check_files
 from app.checkpoint.manifest import MANIFEST
 from app.checkpoint.read import Checkpoint
 from app.config.config import Config
@@ -15,6 +14,7 @@ from app.run.identity import check_same_inputs
 from app.run.older import read_config
 from app.training.validate import check_group_field
 from common import yaml_settings
+from data_prep.prepared.data_files import check_files
 from data_prep.prepared.expired import schema_at
 from data_prep.prepared.schema import Schema, read_schema
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from app.config.config import Config
 from app.distributed.process_group import ProcessGroup
 from app.run.folder import RunFolder
-from app.training.stop_signals import StopRequest
+from app.run.stop_signals import StopRequest
 from data_prep.prepared.schema import Schema
 
 # Function that is called with the run and the values of one line of metrics.jsonl: `step`, `epoch` and measurements.

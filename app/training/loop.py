@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from app.batches import Batch, Prefetcher, mean_training_weight, num_batches, read_batches, training_order
 from app.checkpoint.manifest import Position
 from app.distributed.process_group import shows_progress
 from app.evaluation.measure import Scorer, measure
@@ -17,6 +16,7 @@ from app.evaluation.metrics import Metrics, NothingToMeasureError, as_score
 from app.evaluation.results import Measurement, content_of
 from app.evaluation.selection import Selection
 from app.run.logs import PROFILE_FOLDER
+from app.run.stop_signals import Stopped
 from app.tables.interface import UniqueIds
 from app.training.assemble import assemble
 from app.training.context import RunContext
@@ -24,8 +24,15 @@ from app.training.epoch_progress import EpochProgress
 from app.training.saving import CheckpointManager
 from app.training.step.kernel_times import KernelProfile
 from app.training.step.step import Losses
-from app.training.stop_signals import Stopped
 from app.training.warm_start.dense import warm_start
+from data_prep.prepared.batches import (
+    Batch,
+    Prefetcher,
+    mean_training_weight,
+    num_batches,
+    read_batches,
+    training_order,
+)
 
 log = logging.getLogger(__name__)
 

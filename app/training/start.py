@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.batches import check_files
 from app.checkpoint.read import DamagedCheckpointError
 from app.config import device
 from app.config.config import Config
@@ -23,18 +22,19 @@ from app.run.claim import RunIsFinishedError, check_launch, evaluation_of, open_
 from app.run.decision import describe_kept, read_state, settings_of_run
 from app.run.older import ignored
 from app.run.report import NOT_WRITTEN, leave_report
+from app.run.stop_signals import Stopped, StopRequest
 from app.run.training_loss import trained_click_rate, why_useless
 from app.tables.backends import pick_backend
 from app.tables.model_fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
 from app.training.learning_rates import table_spec
 from app.training.step import first_layer, precision
-from app.training.stop_signals import Stopped, StopRequest
 from app.training.validate import fits_stock, validate
 from app.training.warm_start.source import check_source
 from common.console import PrintableFormatter
 from common.files import message_of
 from data_prep.options.options_file import read_recorded
+from data_prep.prepared.data_files import check_files
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, Split, read_schema
 
 if TYPE_CHECKING:

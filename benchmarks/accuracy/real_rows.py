@@ -27,7 +27,6 @@ require("lightgbm", "torch")
 
 import torch
 
-from app.batches import Batch
 from benchmarks.accuracy.paired_auc import Group, differences
 from benchmarks.accuracy.rolling_cuts import CUTS, Cut, make_cuts
 from benchmarks.harness.commands import folder_of, read_rows, remembered, work_folder
@@ -38,6 +37,7 @@ from benchmarks.peers import lightgbm_trees, logistic_regression
 from benchmarks.peers.lightgbm_trees import TreeSettings
 from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep, use_threads
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared.batches import Batch
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import read_schema
 from data_prep.prepared.truth import area_under_curve

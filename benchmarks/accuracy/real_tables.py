@@ -30,10 +30,10 @@ from scipy.stats import t as student
 from sklearn.metrics import log_loss, roc_auc_score
 
 from app.api import describe, evaluate, prepare, train
-from app.auto import regression
 from app.config import device
 from app.config.run_settings import DeviceOptions
 from app.evaluation.metrics import Metrics
+from app.training.auto import regression
 from benchmarks.harness.commands import folder_of, read_rows, remembered, work_folder
 from benchmarks.harness.timing import new_parser, print_result
 from common import yaml_settings

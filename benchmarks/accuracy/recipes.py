@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from sklearn.metrics import log_loss, roc_auc_score
 
-from app.auto.by_rows import resolve_by_rows
 from app.config.config import Config
+from app.training.auto.by_rows import resolve_by_rows
 from benchmarks.harness.commands import folder_of, read_rows, remembered, run_command, work_folder
 from benchmarks.harness.score_rows import train_and_score
 from benchmarks.harness.timing import new_parser, print_result

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from app.batches import read_batches, written_order
 from app.config import device
 from app.run.folder import best_of_run
 from app.trained.trained_model import open_trained
 from benchmarks.harness.commands import run_command, validations
+from data_prep.prepared.batches import read_batches, written_order
 
 
 def score_rows(run: Path) -> np.ndarray:

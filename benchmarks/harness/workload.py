@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from app.batches import Batch, Prefetcher
 from app.config.config import FirstLayer
 from app.config.run_settings import Precision
 from benchmarks.harness.contender import Parts
 from benchmarks.training.kernels import NUM_FIELDS, power_law_ids
+from data_prep.prepared.batches import Batch, Prefetcher
 from data_prep.sources.shape import MISSING_RANK, LogShape, draw_fields, load_shape
 
 NUM_NUMERIC = 13

@@ -31,12 +31,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from app.batches import Batch
 from app.config.config import LossOptions, ModelOptions
 from app.config.optimizer_settings import AdamOptions, FtrlOptions
 from benchmarks.harness.contender import Parts
 from benchmarks.harness.workload import NUM_NUMERIC, Workload, steps_on_prefetched_batches, tower_widths
 from benchmarks.training.kernels import NUM_FIELDS
+from data_prep.prepared.batches import Batch
 
 
 class Tower(nn.Module):

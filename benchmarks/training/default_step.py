@@ -30,11 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from app.auto.by_rows import resolve_by_rows
-from app.batches import Batch, read_batches, training_order
 from app.config import device
 from app.config.config import Config
 from app.config.run_settings import Precision
+from app.training.auto.by_rows import resolve_by_rows
 from app.training.step import precision
 from benchmarks.harness.commands import run_command
 from benchmarks.harness.contender import KEEP_PAGES, Contender, Parts
@@ -44,6 +43,7 @@ from benchmarks.training.kernels import MemoryCopy
 from benchmarks.training.train_step import Group, measure
 from common import settings
 from common.packages import require
+from data_prep.prepared.batches import Batch, read_batches, training_order
 from data_prep.prepared.schema import Schema, read_schema
 
 NATIVE = ("native", "native_auto")

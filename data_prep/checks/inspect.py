@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from common.text import show
-from data_prep.prepared.data_files import all_files, block_sizes, damaged_files, whole_log
+from data_prep.prepared.data_files import block_sizes, verify_files, whole_log
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, advice, read_schema
+from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
 from data_prep.statistics.statistics_file import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
@@ -82,17 +82,6 @@ def _file_ranges(schema: Schema) -> Iterator[str]:
         names = [file.name for file in split.files]
         if names:
             yield names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
-
-
-def verify_files(folder: Path, schema: Schema) -> int:
-    """Compare every file of a prepared folder with its size and checksum in the schema. Return the number of files.
-
-    Raise ValueError that names each file that is missing or damaged.
-    """
-    damaged = list(damaged_files(folder, schema))
-    if damaged:
-        raise ValueError(f"{'; '.join(damaged)}; {advice(folder)}")
-    return len(list(all_files(schema)))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 The modules:
 - `schema`: the content of schema.json. `data_files`: the files that it lists, and checks for damage.
 - `examples`: rows as arrays. `writer`: write them as MindRecord files. `reader`: read them.
+- `batches`: rows in batches, in the order of a training or in the written one.
 - `expired`: ids whose values have expired, and ids that were renumbered.
 - `features`: rows as features of a logistic regression.
 - `truth`: the true click probabilities of synthetic logs.

@@ -13,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from common.files import checksum, write_whole
-from data_prep.prepared.schema import CHECKSUM, SCHEMA_FILE, DataFile, Schema, Split, checksum_of
+from data_prep.prepared.schema import CHECKSUM, SCHEMA_FILE, VOCABULARY, DataFile, Schema, Split, advice, checksum_of
 
 BLOCK_CHECKSUM = 8  # Number of hex digits of a block's checksum.
 
@@ -109,3 +109,24 @@ def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str
                     f"{path} is damaged: {actual.size_bytes:,} bytes, checksum {actual.checksum}; schema.json expects "
                     f"{file.size_bytes:,} bytes, {file.checksum}"
                 )
+
+
+def check_files(folder: Path, schema: Schema) -> None:
+    """Raise ValueError unless the row files and their indices have the right sizes, and the vocabulary the right
+    checksum.
+
+    The bytes of the rows are checked when they are read.
+    """
+    for sentence in (*damaged_files(folder, schema, VOCABULARY), *wrong_sizes(folder, schema)):
+        raise ValueError(f"{sentence}; {advice(folder)}; see python -m data_prep inspect {folder}")
+
+
+def verify_files(folder: Path, schema: Schema) -> int:
+    """Compare every file of a prepared folder with its size and checksum in the schema. Return the number of files.
+
+    Raise ValueError that names each file that is missing or damaged.
+    """
+    damaged = list(damaged_files(folder, schema))
+    if damaged:
+        raise ValueError(f"{'; '.join(damaged)}; {advice(folder)}")
+    return len(list(all_files(schema)))

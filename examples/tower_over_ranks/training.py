@@ -6,7 +6,6 @@ from pathlib import Path
 
 from mindspore import Parameter
 
-from app.batches import mean_training_weight, read_batches, training_order
 from app.config.config import Config
 from app.config.device import deprecations_silenced
 from app.distributed.process_group import MpiGroup
@@ -20,6 +19,7 @@ from app.training.assemble import check_dense
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
 from app.training.parallel.data_parallel import DataParallelStep
 from app.training.step.step import ByPosition, HostTablesStep, Losses, StepSettings
+from data_prep.prepared.batches import mean_training_weight, read_batches, training_order
 from data_prep.prepared.schema import read_schema
 from examples.tower_over_ranks.accelerator import MindSporeSplit
 from examples.tower_over_ranks.optimizer_shards import OptimizerShards

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from app.batches import Batch
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.distributed.process_group import MpiGroup
 from app.tables.fields import TableField
 from app.tables.interface import HostTables, RowGradients, TablesSpec
 from app.tables.native import library
+from data_prep.prepared.batches import Batch
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema, Split
 from tests.app.tables.tables_of_spec import assert_equal_states, native_tables, reference_tables
 

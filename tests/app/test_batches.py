@@ -11,19 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.batches import (
+from data_prep.options.options_file import read_options
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.batches import (
     Batch,
-    check_files,
     num_batches,
     read_batches,
     slice_of_batch,
     training_order,
-    verify_files,
     written_order,
 )
-from data_prep.options.options_file import read_options
-from data_prep.pipeline.prepare import prepare
-from data_prep.prepared.data_files import all_files, block_sizes, data_file, write_schema
+from data_prep.prepared.data_files import all_files, block_sizes, check_files, data_file, verify_files, write_schema
 from data_prep.prepared.reader import read_blocks, read_files
 from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, read_schema
 from tests.conftest import TINY_CONFIG
@@ -103,7 +101,7 @@ def test_a_pool_is_read_between_the_batches_of_the_one_before(tiny_dataset, tiny
             num_read[0] += 1
             yield block
 
-    monkeypatch.setattr("app.batches.read_blocks", counted)
+    monkeypatch.setattr("data_prep.prepared.batches.read_blocks", counted)
     order = training_order(tiny_schema, 1, 1, POOL_BLOCKS)
     batch_size = int(order.block_sizes.max())
     reads = [num_read[0] for _ in read_batches(tiny_dataset, tiny_schema, "train", order, batch_size)]

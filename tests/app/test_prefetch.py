@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from app.batches import Prefetcher
+from data_prep.prepared.batches import Prefetcher
 
 
 def running_prefetchers():

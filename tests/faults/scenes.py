@@ -27,10 +27,10 @@ from app.run.claim import RunIsFinishedError, open_run
 from app.run.decision import find_newest
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
 from common import yaml_settings
-from data_prep.checks.inspect import verify_files
 from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.data_files import verify_files
 from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 from data_prep.sources.synthetic import synthesize
 from tests.app.checkpoint.test_checkpoint_faults import compact_and_tidy, is_state, make_chain, make_state

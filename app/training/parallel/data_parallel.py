@@ -11,7 +11,6 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.batches import Batch, slice_of_batch
 from app.config.device import init_communication
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import ProcessGroup, mark_collective
@@ -30,6 +29,7 @@ from app.model.graph import (
 from app.model.native_tower import NativeStep
 from app.tables.interface import UniqueIds
 from app.training.step.step import OVERFLOWED, HostTablesScorer, HostTablesStep, Losses, StepSettings, TrainStep
+from data_prep.prepared.batches import Batch, slice_of_batch
 
 
 def step_graph(settings: StepSettings, group: ProcessGroup) -> HostGraph:

@@ -20,10 +20,10 @@ from app.distributed.exchange import Operation
 from app.distributed.process_group import MpiGroup
 from app.distributed.sharded_tables import make_sharded_tables
 from app.run.claim import server_folder
+from app.run.stop_signals import FORWARDED_SIGNALS
 from app.tables.interface import Snapshot
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
 from app.training.saving import table_statistics
-from app.training.stop_signals import FORWARDED_SIGNALS
 from app.training.warm_start.source import open_source
 from app.training.warm_start.start_tables import take_rows
 from common.files import FileRecord

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.batches import Batch
 from app.model.layer_library import distinct_rows
 from app.tables.checks import check_ids
 from app.tables.interface import HostTables, RowGradients, Rows, TablesSpec, UniqueIds
 from app.training.step.step import ByPosition, Watched, gradient_places, pad_rows
+from data_prep.prepared.batches import Batch
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from app.batches import Batch
 from app.config.config import LossOptions
 from app.model.dropout import DropoutNoise
 from app.model.graph import ForwardBackward, HostGraph, LossCell, l2_loss
@@ -29,6 +28,7 @@ from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
 from app.tables.interface import DEEP, LOOKUP, WIDE, HostTables, RowGradients, Rows, Tables, UniqueIds
 from app.training.learning_rates import LearningRates
+from data_prep.prepared.batches import Batch
 
 NATIVE_TOWER = "NativeTower"  # Name of the native tower among the profiled kernels.
 OVERFLOWED = "the loss or a gradient overflowed"

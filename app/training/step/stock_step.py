@@ -8,7 +8,6 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.batches import Batch
 from app.model.graph import ForwardBackward, l2_loss
 from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
@@ -25,6 +24,7 @@ from app.training.step.step import (
     pad_rows,
 )
 from app.training.step.stock_tables import StockIds, StockTables
+from data_prep.prepared.batches import Batch
 
 
 class StockLookup(nn.Cell):

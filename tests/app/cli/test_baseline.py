@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from app.__main__ import main
-from app.auto.regression import read_features
+from app.training.auto.regression import read_features
 
 
 def test_the_table_has_the_metrics_of_scikit_learn(tiny_dataset, tiny_schema, capsys):

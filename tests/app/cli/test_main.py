@@ -17,14 +17,14 @@ import pytest
 
 from app.__main__ import _parser, main
 from app.api import load_run
-from app.batches import Batch
 from app.checkpoint.manifest import MANIFEST, read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.evaluation import results
+from app.run.stop_signals import Stopped
 from app.trained import evaluate_split
 from app.training import loop, saving
 from app.training.loop import Trainer
-from app.training.stop_signals import Stopped
+from data_prep.prepared.batches import Batch
 
 pytestmark = pytest.mark.usefixtures("cpu")
 

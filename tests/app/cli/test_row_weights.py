@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from app.__main__ import main
-from app.batches import mean_training_weight, read_batches, training_order
 from app.config.device import GRAPH
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.batches import mean_training_weight, read_batches, training_order
 from data_prep.prepared.schema import read_schema
 
 # The wide part alone learns: a logistic regression by gradient descent.

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from app.batches import read_batches, written_order
 from app.evaluation.metrics import MetricStream
 from app.evaluation.results import names_of_ids
 from app.evaluation.slices import OTHER, OUT_OF_VOCABULARY, SliceStream, check_slices, find_parts
+from data_prep.prepared.batches import read_batches, written_order
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from collections import Counter
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
 from app.batches import read_batches, written_order
+
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, step_folders
 from app.cli.checkpoint import reshard

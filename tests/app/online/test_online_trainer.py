@@ -12,7 +12,6 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from app.batches import batches_of
 from app.checkpoint import write
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.retention import step_folders, whole_checkpoints
@@ -33,6 +32,7 @@ from common.files import checksum, lock_folder
 from data_prep.encoding import growing
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.kernels.parsed import Chunk
+from data_prep.prepared.batches import batches_of
 from tests.app.online.conftest import SETTINGS, Online
 from tests.checkpoints import load
 from tests.damage import flip_bit

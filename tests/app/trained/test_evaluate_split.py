@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from app.batches import read_batches, written_order
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_checkpoint
@@ -16,6 +15,7 @@ from app.run.identity import data_identity
 from app.trained.evaluate_split import evaluate
 from app.trained.trained_model import open_trained
 from common import settings
+from data_prep.prepared.batches import read_batches, written_order
 from data_prep.prepared.data_files import write_schema
 from data_prep.prepared.truth import best_possible
 

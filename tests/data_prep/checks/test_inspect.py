@@ -4,7 +4,8 @@ import shutil
 import numpy as np
 import pytest
 
-from data_prep.checks.inspect import inspect, summarize, verify_files
+from data_prep.checks.inspect import inspect, summarize
+from data_prep.prepared.data_files import verify_files
 from data_prep.prepared.schema import read_schema
 from tests.damage import flip_bit
 

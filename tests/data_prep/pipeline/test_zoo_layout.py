@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batches import read_batches, training_order, written_order
 from data_prep.__main__ import main
 from data_prep.checks.inspect import inspect
 from data_prep.pipeline.zoo_layout import check_ids_fit, num_shards, part_files, rest_file
+from data_prep.prepared.batches import read_batches, training_order, written_order
 from data_prep.prepared.data_files import all_files
 from data_prep.prepared.schema import SPLITS, read_schema
 from data_prep.sources.synthetic import synthesize

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from app.batches import Batch
 from app.config import device
 from app.config.config import Config
 from app.config.run_settings import DeviceOptions
 from common import yaml_settings
+from data_prep.prepared.batches import Batch
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 BATCH = 96

@@ -4,10 +4,10 @@ import dataclasses
 import math
 from pathlib import Path
 
-from app.auto import settle as module
-from app.auto.crosses import CrossesChoice
-from app.auto.settle import settle
 from app.config.config import Config
+from app.training.auto import settle as module
+from app.training.auto.crosses import CrossesChoice
+from app.training.auto.settle import settle
 from common import yaml_settings
 from data_prep.prepared.schema import CategoricalField, Split
 

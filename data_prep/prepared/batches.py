@@ -21,10 +21,10 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from data_prep.prepared.data_files import block_sizes, damaged_files, wrong_sizes
+from data_prep.prepared.data_files import block_sizes
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import VOCABULARY, Schema, advice
+from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
@@ -88,22 +88,6 @@ def mean_training_weight(folder: Path, schema: Schema) -> float:
         total += float(rows.weights.sum(dtype=np.float64))
         count += int(np.count_nonzero(rows.weights))
     return total / count if count else 1.0
-
-
-def check_files(folder: Path, schema: Schema) -> None:
-    """Raise ValueError unless the row files and their indices have the right sizes, and the vocabulary the right
-    checksum.
-
-    The bytes of the rows are checked when they are read.
-    """
-    for sentence in (*damaged_files(folder, schema, VOCABULARY), *wrong_sizes(folder, schema)):
-        raise ValueError(f"{sentence}; {advice(folder)}; see python -m data_prep inspect {folder}")
-
-
-def verify_files(folder: Path, schema: Schema) -> None:
-    """Read every byte of a prepared folder. Raise ValueError, naming each file that differs from schema.json."""
-    if damaged := list(damaged_files(folder, schema)):
-        raise ValueError(f"{'; '.join(damaged)}; {advice(folder)}")
 
 
 @dataclass(frozen=True)

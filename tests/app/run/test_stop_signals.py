@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from app.training.stop_signals import Stopped, StopRequest
+from app.run.stop_signals import Stopped, StopRequest
 from tests.programs import run_python
 
 
@@ -58,7 +58,7 @@ def run_program(program, environment):
 
 FOREIGN_HANDLER = """
 import os, signal, time
-from app.training.stop_signals import Stopped, StopRequest
+from app.run.stop_signals import Stopped, StopRequest
 
 def handler(*_):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -98,7 +98,7 @@ def test_a_signal_that_is_held_comes_at_the_end_of_the_block(command_environment
 
 TWO_SIGNALS = """
 import os, signal, time
-from app.training.stop_signals import StopRequest
+from app.run.stop_signals import StopRequest
 with StopRequest(0):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.5)

@@ -27,7 +27,6 @@ from typing import IO, Any
 import numpy as np
 import xxhash
 
-from app.auto.crosses import measure_cross_effects
 from app.config.config import Config
 from app.distributed.mpirun import DID_NOT_LEARN
 from app.evaluation.metrics import METRICS, as_score
@@ -36,7 +35,8 @@ from app.run.folder import CONFIG_FILE
 from app.run.identity import data_identity
 from app.run.record import read_run
 from app.run.report import REPORT_FILE, RUN, write_sweep_report
-from app.training.stop_signals import StopRequest
+from app.run.stop_signals import StopRequest
+from app.training.auto.crosses import measure_cross_effects
 from common import settings, yaml_settings
 from common.files import FolderInUse, is_locked, lock_folder, write_whole
 from common.packages import project_environment

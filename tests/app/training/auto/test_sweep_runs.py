@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import app
 from app.__main__ import main
-from app.auto import crosses, sweep_runs
-from app.auto.sweep_runs import SweepOptions, Trial, find_points
 from app.run.decision import read_state
+from app.training.auto import crosses, sweep_runs
+from app.training.auto.sweep_runs import SweepOptions, Trial, find_points
 from common.files import lock_folder
 from tests.programs import run_program
 

@@ -13,12 +13,12 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from app.auto.by_rows import CrossEffects
-from app.auto.regression import Solver, fit_best, read_features
 from app.config.config import Config
 from app.distributed.mpirun import CHOICE_OF_CROSSES
 from app.distributed.process_group import started_by_mpi
 from app.run.decision import is_run_of
+from app.training.auto.by_rows import CrossEffects
+from app.training.auto.regression import Solver, fit_best, read_features
 from common.process import run_module
 from data_prep.prepared.schema import Schema, checksum_of
 

@@ -13,11 +13,11 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from app.__main__ import main
 from app.api import describe, prepare
-from app.auto import crosses
-from app.auto.crosses import CrossesChoice
 from app.config.config import Config, TrainOptions
 from app.evaluation.score_bins import sigmoid
 from app.run.claim import open_run
+from app.training.auto import crosses
+from app.training.auto.crosses import CrossesChoice
 from common import settings
 from data_prep.prepared.schema import CategoricalField
 

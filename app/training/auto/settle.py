@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from app.auto.by_rows import CrossEffects, resolve_by_rows
-from app.auto.crosses import CrossesChoice, find_cross_effects
 from app.config.config import Config
+from app.training.auto.by_rows import CrossEffects, resolve_by_rows
+from app.training.auto.crosses import CrossesChoice, find_cross_effects
 from app.training.warm_start.source import source_settings
 from data_prep.prepared.schema import read_schema
 

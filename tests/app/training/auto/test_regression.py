@@ -9,8 +9,8 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from app.auto import regression
 from app.evaluation.score_bins import sigmoid
+from app.training.auto import regression
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import NUMERIC_SCALE, one_hot
 from data_prep.prepared.reader import read_blocks
