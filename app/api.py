@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 from app.checkpoint.read import Checkpoint
 from app.config import device
 from app.config.config import Config
-from app.config.run_settings import DeviceOptions
+from app.config.device import DeviceOptions
 from app.evaluation.measure import Evaluation, data_frame
 from app.evaluation.metric_text import describe as describe_evaluation
 from app.run.claim import RunIsFinishedError

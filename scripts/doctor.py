@@ -14,8 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from app.config import device
+from app.config.device import DeviceOptions
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
-from app.config.run_settings import DeviceOptions
 from app.distributed.mpirun import find_mpirun
 from app.distributed.process_group import load_mpi
 from app.model import layer_library

@@ -18,7 +18,7 @@ import pytest
 
 from app.config import device
 from app.config.config import Config
-from app.config.run_settings import DeviceOptions
+from app.config.device import DeviceOptions
 from app.tables.native import library
 from common import yaml_settings
 from data_prep.options import prepare_options

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from app.checkpoint.read import Checkpoint
-from app.config.run_settings import Target
+from app.config.device import Target
 from app.distributed.mpirun import launch
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, started_by_mpi
 from app.evaluation.metric_text import describe

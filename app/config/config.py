@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
+from app.config.device import DeviceOptions
 from app.config.optimizer_settings import (
     AdamOptions,
     DeepOptimizer,
@@ -19,7 +20,7 @@ from app.config.optimizer_settings import (
     WideOptimizer,
 )
 from app.config.removed import REMOVED
-from app.config.run_settings import CheckpointOptions, DeviceOptions, EvalOptions, TablesOptions
+from app.config.run_settings import CheckpointOptions, EvalOptions, TablesOptions
 from common.settings import Bounds, Checked, Count, CountOrZero, Fraction, NotNegative, Removed, Seed
 from data_prep.options.prepare_options import PrepareOptions
 

@@ -1,4 +1,4 @@
-"""Select the device of the tower, and set what MindSpore needs before and just after it is imported."""
+"""Define the section device of a run's settings, select the device, and set what MindSpore needs before its import."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from app.config.run_settings import DeviceOptions
 from common.process import held, num_cores
+from common.settings import Bounds, Checked
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,29 @@ ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
 # native kernels take the whole step there if they cover the model (ReLU, no batch normalization, no distinct first
 # layer) and its optimizers (FTRL, Adam).
 GRAPH = "WIDE_DEEP_GRAPH"
+
+
+Target = Literal["auto", "CPU", "GPU", "Ascend"]
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class DeviceOptions(Checked):
+    """The device of the tower, and the threads of the host."""
+
+    target: Target = "auto"  # auto: Ascend if there is one, else GPU, else CPU.
+    # The number of threads on the host. 0 takes every core that this process may use.
+    threads: Annotated[int, Bounds(least=0, expected="0 (all cores) or more")] = 0
+    # bfloat16: the inputs of the tower's products are rounded to it. All else stays float32. auto: both are timed on
+    # the CPU before the first training of a tower of this size, and the faster is taken. A run keeps its choice.
+    precision: Precision = "float32"
+
+    @property
+    def num_threads(self) -> int:
+        """Number of threads on the host. Ranks on the same host share its cores."""
+        local_ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
+        return self.threads or max(1, num_cores() // local_ranks)
 
 
 def prepare_environment(options: DeviceOptions) -> None:

@@ -1,13 +1,11 @@
-"""Define the sections checkpoint, device, eval and tables of a run's settings."""
+"""Define the sections checkpoint, eval and tables of a run's settings."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from common.process import num_cores
-from common.settings import Bounds, Checked, Count, CountOrZero, NotNegative
+from common.settings import Checked, Count, CountOrZero, NotNegative
 from common.text import nearest
 
 
@@ -26,29 +24,6 @@ class CheckpointOptions(Checked):
     background: bool = True
     # Write only the rows that changed since the checkpoint before. Every tenth checkpoint is written in full.
     delta: bool = False
-
-
-Target = Literal["auto", "CPU", "GPU", "Ascend"]
-
-Precision = Literal["auto", "float32", "bfloat16"]
-
-
-@dataclass(frozen=True)
-class DeviceOptions(Checked):
-    """The device of the tower, and the threads of the host."""
-
-    target: Target = "auto"  # auto: Ascend if there is one, else GPU, else CPU.
-    # The number of threads on the host. 0 takes every core that this process may use.
-    threads: Annotated[int, Bounds(least=0, expected="0 (all cores) or more")] = 0
-    # bfloat16: the inputs of the tower's products are rounded to it. All else stays float32. auto: both are timed on
-    # the CPU before the first training of a tower of this size, and the faster is taken. A run keeps its choice.
-    precision: Precision = "float32"
-
-    @property
-    def num_threads(self) -> int:
-        """Number of threads on the host. Ranks on the same host share its cores."""
-        local_ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
-        return self.threads or max(1, num_cores() // local_ranks)
 
 
 # Metrics for which one direction is better, so that they can select the best checkpoint.

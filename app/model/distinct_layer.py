@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.config.device import BFLOAT16_FLAGS, cpu_flags
-from app.config.run_settings import DeviceOptions
+from app.config.device import BFLOAT16_FLAGS, DeviceOptions, cpu_flags
 from app.model.dense_layer import NATIVE_ACTIVATION
 from app.model.native_layer import NativeKernels, has_library, native_operator
 

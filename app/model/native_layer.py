@@ -13,8 +13,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.config.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, cpu_flags, log, records_dropped
-from app.config.run_settings import DeviceOptions
+from app.config.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, DeviceOptions, cpu_flags, log, records_dropped
 from app.model.layer_library import LIBRARY
 
 

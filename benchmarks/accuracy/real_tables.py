@@ -31,7 +31,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from app.api import describe, evaluate, prepare, train
 from app.config import device
-from app.config.run_settings import DeviceOptions
+from app.config.device import DeviceOptions
 from app.evaluation.metrics import Metrics
 from app.training.auto import regression
 from benchmarks.harness.commands import folder_of, read_rows, remembered, work_folder

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from app.config.config import FirstLayer
-from app.config.run_settings import Precision
+from app.config.device import Precision
 from benchmarks.harness.contender import Parts
 from benchmarks.training.kernels import NUM_FIELDS, power_law_ids
 from data_prep.prepared.batches import Batch, Prefetcher

@@ -32,7 +32,7 @@ import numpy as np
 
 from app.config import device
 from app.config.config import Config
-from app.config.run_settings import Precision
+from app.config.device import Precision
 from app.training.auto.by_rows import resolve_by_rows
 from app.training.step import precision
 from benchmarks.harness.commands import run_command

@@ -11,7 +11,8 @@ import numpy as np
 
 from app.config import device
 from app.config.config import Config, ModelOptions, TrainOptions
-from app.config.run_settings import Backend, DeviceOptions, TablesOptions
+from app.config.device import DeviceOptions
+from app.config.run_settings import Backend, TablesOptions
 from app.tables.native.tables import NativeTables
 from benchmarks.harness.contender import Parts
 from benchmarks.harness.workload import NUM_NUMERIC, Workload, make_batches, steps_on_prefetched_batches

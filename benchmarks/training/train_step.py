@@ -32,8 +32,7 @@ from typing import Any
 import numpy as np
 
 from app.config.config import FirstLayer
-from app.config.device import BFLOAT16_FLAGS, cpu_flags
-from app.config.run_settings import Precision
+from app.config.device import BFLOAT16_FLAGS, Precision, cpu_flags
 from benchmarks.harness.contender import KEEP_PAGES, Contender
 from benchmarks.harness.timing import Timing, new_parser, print_result, side_by_side
 from benchmarks.harness.workload import Workload, distinct_share

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from app.config.config import Config, FirstLayer
-from app.config.run_settings import Precision
+from app.config.device import Precision
 from app.model.layer_library import LIBRARY
 from app.tables.model_fields import fields_of_model, is_plain
 from data_prep.prepared.schema import Schema

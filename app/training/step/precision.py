@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.config import Config
-from app.config.device import BFLOAT16_FLAGS, CPU_INFO, cpu_flags
-from app.config.run_settings import Precision
+from app.config.device import BFLOAT16_FLAGS, CPU_INFO, Precision, cpu_flags
 from app.distributed.mpirun import CHOSEN_PRECISION
 from app.distributed.process_group import started_by_mpi
 from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status

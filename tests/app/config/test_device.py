@@ -4,7 +4,7 @@ import os
 import pytest
 
 from app.config import device
-from app.config.run_settings import DeviceOptions
+from app.config.device import DeviceOptions
 from tests.programs import run_python
 
 

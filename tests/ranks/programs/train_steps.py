@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from app.config import device
 from app.config.config import Config
-from app.config.run_settings import DeviceOptions
+from app.config.device import DeviceOptions
 from common import yaml_settings
 from data_prep.prepared.batches import Batch
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
