@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from app.checkpoint.read import scoring_arrays
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.evaluation.measure import Scorer
@@ -12,8 +14,8 @@ from app.tables.backends import pick_host_backend
 from app.trained.trained_model import Trained
 from app.training.assemble import check_dense, fold_numeric, rows_for_device
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
-from app.training.parallel.data_parallel import DataParallelScorer
-from app.training.step.step import HostTablesScorer
+from app.training.parallel.data_parallel import over_ranks
+from app.training.step.step import score_batch
 
 
 def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Scorer:
@@ -41,6 +43,5 @@ def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Sco
     check_dense(dense, {name: parameter.shape for name, parameter in parameters.items()})
     for name, parameter in parameters.items():
         write_parameter(parameter, dense[name])
-    scorer = HostTablesScorer(rows, logits_of(model))
-    whole = DataParallelScorer(scorer, group) if group.sharded else scorer
-    return Scorer(whole.prepare, whole)
+    scorer = Scorer(rows.prepare, partial(score_batch, rows, logits_of(model)))
+    return over_ranks(scorer, group) if group.sharded else scorer

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import mindspore as ms
 import numpy as np
 from mindspore import Parameter
 
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.config.config import Config
-from app.config.device import deprecations_silenced
+from app.config.device import deprecations_silenced, init_communication
+from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.model.dense_layer import write_parameter
 from app.model.dropout import DropoutNoise
-from app.model.native_tower import logits_of
+from app.model.graph import DeviceGraph, HostGraph, OnDevice
+from app.model.native_tower import NativeStep, logits_of
 from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep, make_model
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
 from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
-from app.training.parallel.data_parallel import DataParallelStep, step_graph
+from app.training.parallel.data_parallel import AllReducedGraph, DataParallelStep, SummedGraph
 from app.training.step.distinct import ByDistinctRow
 from app.training.step.first_layer import most_distinct
 from app.training.step.step import ByPosition, HostTablesStep, StepSettings, TrainStep
@@ -127,6 +130,23 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
         if group.sharded:
             step = DataParallelStep(step, group)
     return TrainingState(step, model, optimizers, rates)
+
+
+def step_graph(settings: StepSettings, group: ProcessGroup) -> HostGraph:
+    """Return the graph of a step as a function of host arrays. With several ranks in `group`, it sums over them.
+
+    It consists of native kernels if these support the whole model, and otherwise is MindSpore's graph.
+    """
+    if NativeStep.takes(settings.model, settings.optimizers):
+        loss, drops = settings.shared_by(group.size).loss, settings.noise.rate > 0
+        sum_over_ranks = GradientSum(group.communicator) if group.size > 1 else None
+        return NativeStep(settings.model, settings.optimizers, loss, drops, sum_over_ranks)
+    if group.size == 1:
+        return OnDevice(DeviceGraph(settings.forward_backward(), settings.optimizers))
+    if ms.get_current_device().device_target == "CPU":
+        return OnDevice(SummedGraph(settings, group))
+    init_communication()
+    return OnDevice(AllReducedGraph(settings, group))
 
 
 def rows_for_device(

@@ -7,46 +7,27 @@ MindSpore's AllReduce (HCCL, NCCL) within a single graph. This part was never ru
 
 from __future__ import annotations
 
-import mindspore as ms
+from typing import Any
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.config.device import init_communication
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import ProcessGroup, mark_collective
+from app.evaluation.measure import Scorer
 from app.model.graph import (
     DEEP_LOSS,
     NUM_BAD,
     WIDE_LOSS,
     AllFinite,
-    DeviceGraph,
     Gradients,
     HostGraph,
-    OnDevice,
     Optimizers,
     scalars,
 )
-from app.model.native_tower import NativeStep
 from app.tables.interface import UniqueIds
-from app.training.step.step import OVERFLOWED, HostTablesScorer, HostTablesStep, Losses, StepSettings, TrainStep
+from app.training.step.step import OVERFLOWED, HostTablesStep, Losses, StepSettings, TrainStep
 from data_prep.prepared.batches import Batch, slice_of_batch
-
-
-def step_graph(settings: StepSettings, group: ProcessGroup) -> HostGraph:
-    """Return the graph of a step as a function of host arrays. With several ranks in `group`, it sums over them.
-
-    It consists of native kernels if these support the whole model, and otherwise is MindSpore's graph.
-    """
-    if NativeStep.takes(settings.model, settings.optimizers):
-        loss, drops = settings.shared_by(group.size).loss, settings.noise.rate > 0
-        sum_over_ranks = GradientSum(group.communicator) if group.size > 1 else None
-        return NativeStep(settings.model, settings.optimizers, loss, drops, sum_over_ranks)
-    if group.size == 1:
-        return OnDevice(DeviceGraph(settings.forward_backward(), settings.optimizers))
-    if ms.get_current_device().device_target == "CPU":
-        return OnDevice(SummedGraph(settings, group))
-    init_communication()
-    return OnDevice(AllReducedGraph(settings, group))
 
 
 class SummedGraph:
@@ -79,6 +60,7 @@ class DataParallelStep(TrainStep):
         self.tables, self.seconds = step.tables, step.seconds
         self._step = step
         self._group = group
+        self._scorer = over_ranks(Scorer(step.prepare, step.score), group)
         self.is_native = step.is_native
 
     @property
@@ -86,10 +68,11 @@ class DataParallelStep(TrainStep):
         return self._step.graph
 
     def prepare(self, batch: Batch) -> UniqueIds:
-        return self._step.prepare(self._slice(batch))
+        unique: UniqueIds = self._scorer.prepare(batch)
+        return unique
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
-        rank_batch = self._slice(batch)
+        rank_batch = slice_of_batch(batch, self._group.rows_of(batch.num_rows))
         try:
             return self._step(rank_batch, unique)
         # All ranks raise this error, but only some know the reason.
@@ -101,36 +84,23 @@ class DataParallelStep(TrainStep):
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """Return the logits of the whole batch on every rank."""
-        logits = self._step.score(self._slice(batch), unique)
-        return gather_logits(logits, batch, self._group)
+        return self._scorer.score(batch, unique)
 
     def kernel_seconds(self) -> dict[str, float]:
         return self._step.kernel_seconds()
 
-    def _slice(self, batch: Batch) -> Batch:
-        return slice_of_batch(batch, self._group.rows_of(batch.num_rows))
 
+def over_ranks(scorer: Scorer, group: ProcessGroup) -> Scorer:
+    """Return `scorer` for whole batches. Each rank scores its slice, and every rank gets all logits."""
 
-class DataParallelScorer:
-    """`HostTablesScorer` for whole batches. Each rank scores its slice, and every rank gets all logits."""
+    def part(batch: Batch) -> Batch:
+        return slice_of_batch(batch, group.rows_of(batch.num_rows))
 
-    def __init__(self, scorer: HostTablesScorer, group: ProcessGroup) -> None:
-        self._scorer = scorer
-        self._group = group
+    def score(batch: Batch, unique: Any) -> np.ndarray:
+        slices = [group.rows_of(batch.num_rows, rank) for rank in range(group.size)]
+        return group.gather_rows(scorer.score(part(batch), unique), [rows.stop - rows.start for rows in slices])
 
-    def prepare(self, batch: Batch) -> UniqueIds:
-        """Return the distinct ids of this rank's slice of a batch."""
-        return self._scorer.prepare(slice_of_batch(batch, self._group.rows_of(batch.num_rows)))
-
-    def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        logits = self._scorer(slice_of_batch(batch, self._group.rows_of(batch.num_rows)), unique)
-        return gather_logits(logits, batch, self._group)
-
-
-def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup) -> np.ndarray:
-    """Concatenate the logits of all ranks' slices. Every rank gets the result."""
-    slices = [group.rows_of(batch.num_rows, rank) for rank in range(group.size)]
-    return group.gather_rows(logits, [part.stop - part.start for part in slices])
+    return Scorer(lambda batch: scorer.prepare(part(batch)), score)
 
 
 class AllReducedGraph(nn.Cell):

@@ -90,6 +90,8 @@ class StepSettings:
         """Return the settings of one of several ranks. Each gets its share of the L2 term of the numeric
         fields' rows.
         """
+        if num_ranks == 1:
+            return self
         return replace(self, loss=replace(self.loss, l2_coef=self.loss.l2_coef / num_ranks))
 
     def set_learning_rates(self, step: int) -> None:
@@ -165,25 +167,15 @@ class ByPosition:
         return wide
 
 
-class HostTablesScorer:
-    """Computes the logits of a batch from tables outside the graph, without optimizers and without changing anything.
+def score_batch(rows: ByPosition, logits: Callable[..., np.ndarray], batch: Batch, unique: UniqueIds) -> np.ndarray:
+    """Return the logits [n] of a batch of n <= batch_size rows from tables outside the graph. Nothing changes.
 
-    If the tables keep running means of their rows, these are used. The model must then have its own running means.
+    `logits` computes them from arrays on the host. If the tables keep running means of their rows, these are used. The
+    model must then have its own running means.
     """
-
-    def __init__(self, rows: ByPosition, logits: Callable[..., np.ndarray]) -> None:
-        """`logits` computes logits from arrays on the host."""
-        self.tables = rows.tables
-        self.prepare = rows.prepare
-        self._rows = rows
-        self._logits = logits
-        self._means = rows.tables.spec.ema_decay > 0
-
-    def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """Return the logits [n] of a batch of n <= batch_size rows."""
-        deep, wide = self._rows.inputs(unique, self._rows.lookup(unique, self._means))
-        inputs = (deep, wide, pad_rows(batch.numeric, self._rows.batch_size))
-        return self._logits(*inputs, **self._rows.index(unique))[: batch.num_rows]
+    deep, wide = rows.inputs(unique, rows.lookup(unique, means=rows.tables.spec.ema_decay > 0))
+    inputs = (deep, wide, pad_rows(batch.numeric, rows.batch_size))
+    return logits(*inputs, **rows.index(unique))[: batch.num_rows]
 
 
 class HostTablesStep(TrainStep):
@@ -205,7 +197,7 @@ class HostTablesStep(TrainStep):
         self.graph, self.is_native = graph, graph.is_native
         self._kernel_seconds: dict[str, float] = {}  # Kernel times of the last step.
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
-        self._scorer = HostTablesScorer(rows, logits)
+        self._logits = logits
 
     def grow(self, vocabulary_size: int) -> None:
         """Grow the tables, see `HostTables.grow`."""
@@ -252,7 +244,7 @@ class HostTablesStep(TrainStep):
         return float(wide_loss), float(deep_loss), bool(finite), gradients
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        return self._scorer(batch, unique)
+        return score_batch(self.rows, self._logits, batch, unique)
 
     def kernel_seconds(self) -> dict[str, float]:
         return self._kernel_seconds
