@@ -24,7 +24,7 @@ from app.online.online_options import KEPT, OnlineOptions
 from app.run.decision import make_plan
 from app.run.older import read_config
 from app.training.context import RunContext
-from app.training.learning_rates import learning_rates
+from app.training.learning_rates import LearningRates
 from app.training.start import Launch, plan_launch
 from app.training.warm_start.source import find_source
 from common.yaml_settings import override
@@ -149,7 +149,7 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
         trained,
         **optimizers,
         train=train,
-        eval=replace(trained.eval, batch_size=0, every_steps=0, patience=0),
+        eval=replace(trained.eval, every_steps=0, patience=0),
         checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True),
     )
     return override(config, words), lines
@@ -160,7 +160,7 @@ def _constant_optimizers(trained: Config, manifest: Manifest) -> tuple[dict[str,
     explain them.
     """
     lines = []
-    rates = learning_rates(trained)
+    rates = LearningRates(trained.optimizers)
     rates.load_state(manifest.schedules)
     at_end = rates.at(max(manifest.step, 1))
     optimizers: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from app.model.wide_deep import make_model
 from app.tables.backends import pick_host_backend
 from app.trained.trained_model import Trained
 from app.training.assemble import check_dense, fold_numeric, rows_for_device
-from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
+from app.training.learning_rates import LearningRates, table_spec
 from app.training.parallel.data_parallel import over_ranks
 from app.training.step.step import score_batch
 
@@ -27,11 +27,10 @@ def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Sco
     checkpoint, config, schema = trained.checkpoint, trained.config, trained.schema
     step = checkpoint.manifest.step
     spec = table_spec(config, schema)
-    rates = learning_rates(config)
+    rates = LearningRates(config.optimizers)
     rates.load_state(checkpoint.manifest.schedules)
-    table_rates = table_learning_rates(rates, config.deep_optimizer)
     batch_rows = group.batch_rows(trained.batch_size)
-    rows = rows_for_device(config, spec, table_rates, pick_host_backend(), group, batch_rows)
+    rows = rows_for_device(config, spec, rates.of_tables(), pick_host_backend(), group, batch_rows)
     with rows.tables.loading(step) as place:
         arrays = checkpoint.read_once(spec, place)
     if not config.model.fold_numeric:

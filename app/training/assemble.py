@@ -24,7 +24,7 @@ from app.model.wide_deep import WideDeep, make_model
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
-from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
+from app.training.learning_rates import LearningRates, table_spec
 from app.training.parallel.data_parallel import AllReducedGraph, DataParallelStep, SummedGraph
 from app.training.step.distinct import ByDistinctRow
 from app.training.step.first_layer import most_distinct
@@ -117,15 +117,14 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
             config.loss.tower_clip_norm,
             config.train.ema_decay,
         )
-    rates = learning_rates(config)
+    rates = LearningRates(config.optimizers)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
     settings = StepSettings(model, optimizers, rates, noise, config.loss, batch_rows, numeric)
-    table_rates = table_learning_rates(rates, config.deep_optimizer)
     step: TrainStep
     if backend == "stock":
-        step = StockStep(StockTables(spec, table_rates, len(looked_up)), settings)
+        step = StockStep(StockTables(spec, rates.of_tables(), len(looked_up)), settings)
     else:
-        rows = rows_for_device(config, spec, table_rates, backend, group, batch_rows)
+        rows = rows_for_device(config, spec, rates.of_tables(), backend, group, batch_rows)
         step = HostTablesStep(rows, settings, step_graph(settings, group), logits_of(model))
         if group.sharded:
             step = DataParallelStep(step, group)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from app.checkpoint.manifest import Manifest
 from app.config.config import Config
-from app.config.optimizer_settings import DeepOptimizer
+from app.config.optimizer_settings import DeepOptimizer, TowerOptimizer, WideOptimizer
 from app.config.schedules import PlateauSchedule, Schedule
 from app.run.older import read_config
 from app.tables.backends import fastest_history
@@ -78,9 +79,11 @@ class LearningRates:
     After a warm start with optimizer state, `steps_before` is the number of steps of the source run.
     """
 
-    def __init__(self, groups: dict[str, LearningRate]) -> None:
-        self.groups = groups
+    def __init__(self, optimizers: Mapping[str, WideOptimizer | DeepOptimizer | TowerOptimizer]) -> None:
+        """`optimizers` are the settings of each group, see `Config.optimizers`."""
+        self.groups = {group: LearningRate(each.learning_rate, each.schedule) for group, each in optimizers.items()}
         self.steps_before = 0
+        self._optimizers = optimizers
 
     def at(self, step: int) -> dict[str, float]:
         """Return the learning rate of each group at a step."""
@@ -111,6 +114,21 @@ class LearningRates:
         for group, rate in self.groups.items():
             rate.plateau = PlateauState(**saved.get(group, {}))
 
+    def of_tables(self) -> TableRates:
+        """Return the learning rates of the tables as functions of the step, which follow later changes of the rates.
+
+        Tables correct the bias of moments as if these were 0 before step 1. After a warm start with moments, the deep
+        table's rate is scaled so that the result equals Adam's correction after all steps of both runs. (Adam's epsilon
+        is not scaled. It acts as in the first steps of a run, which matters only for rows with very small gradients.)
+        """
+        correction = self._optimizers[DEEP].correction
+
+        def deep_rate(step: int) -> float:
+            rate, before = self.groups[DEEP](step), self.steps_before
+            return rate * (correction(before + step) / correction(step)) if before else rate
+
+        return {WIDE: self.groups[WIDE], DEEP: deep_rate}
+
 
 def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) -> TablesSpec:
     """Return the spec of the tables. Their fields are those of `numeric`, followed by the categorical fields of the
@@ -130,29 +148,6 @@ def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) ->
     )
 
 
-def learning_rates(config: Config) -> LearningRates:
-    """Make the learning rates of the three groups from the settings."""
-    groups = config.optimizers.items()
-    return LearningRates({group: LearningRate(o.learning_rate, o.schedule) for group, o in groups})
-
-
-def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) -> TableRates:
-    """Return the learning rates of the tables as functions of the step, which follow later changes of `rates`.
-
-    Tables correct the bias of moments as if these were 0 before step 1. After a warm start with moments, the deep
-    table's rate is scaled so that the result equals Adam's correction after all steps of both runs. (Adam's epsilon is
-    not scaled. It acts as in the first steps of a run, which matters only for rows with very small gradients.)
-    """
-
-    def deep_rate(step: int) -> float:
-        rate, before = rates.groups[DEEP](step), rates.steps_before
-        if before:
-            rate *= deep_optimizer.correction(before + step) / deep_optimizer.correction(step)
-        return rate
-
-    return {WIDE: rates.groups[WIDE], DEEP: deep_rate}
-
-
 def running_mean(manifest: Manifest) -> RunningMean | None:
     """Return the running mean that a checkpoint's rows have, or None if they have none."""
     decay = read_config(manifest.config, where="the checkpoint").train.ema_decay
@@ -164,7 +159,7 @@ def step_history(manifest: Manifest) -> StepHistory | None:
     looked-up rows.
     """
     config = read_config(manifest.config, where="the checkpoint")
-    rates = learning_rates(config)
+    rates = LearningRates(config.optimizers)
     rates.load_state(manifest.schedules)
-    rate = table_learning_rates(rates, config.deep_optimizer)[DEEP]
+    rate = rates.of_tables()[DEEP]
     return history_of_steps(config.deep_optimizer, config.loss.l2_coef, rate, manifest.step, fastest_history())

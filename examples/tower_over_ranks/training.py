@@ -16,7 +16,7 @@ from app.model.dropout import DropoutNoise
 from app.model.graph import OnDevice
 from app.model.tower_optimizers import DenseOptimizers
 from app.training.assemble import check_dense
-from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
+from app.training.learning_rates import LearningRates, table_spec
 from app.training.parallel.data_parallel import DataParallelStep
 from app.training.step.step import ByPosition, HostTablesStep, Losses, StepSettings
 from data_prep.prepared.batches import mean_training_weight, read_batches, training_order
@@ -59,13 +59,12 @@ class Training:
                 self.tower.model, config.wide_optimizer, config.tower_optimizer, config.loss.loss_scale
             )
             self.tower.adapt(self.optimizers)
-        self.rates = learning_rates(config)
+        self.rates = LearningRates(config.optimizers)
         noise = DropoutNoise(config.train.seed, 0.0, len(config.model.hidden_widths))
         numeric, rows = tuple(field.name for field in self.schema.numeric), self.tower.batch_rows
         settings = StepSettings(self.tower.model, self.optimizers, self.rates, noise, config.loss, rows, numeric)
-        table_rates = table_learning_rates(self.rates, config.deep_optimizer)
         spec = table_spec(config, self.schema)
-        tables = self.group.make_tables("native", spec, table_rates, config.device.num_threads)
+        tables = self.group.make_tables("native", spec, self.rates.of_tables(), config.device.num_threads)
         graph, scorer = OnDevice(self.tower.graph(settings)), OnDevice(self.tower.scorer())
         self.step = DataParallelStep(HostTablesStep(ByPosition(tables, rows), settings, graph, scorer), self.group)
 

@@ -22,7 +22,7 @@ from app.distributed.sharded_tables import make_sharded_tables
 from app.run.claim import server_folder
 from app.run.stop_signals import FORWARDED_SIGNALS
 from app.tables.interface import Snapshot
-from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
+from app.training.learning_rates import LearningRates, table_spec
 from app.training.saving import table_statistics
 from app.training.warm_start.source import open_source
 from app.training.warm_start.start_tables import take_rows
@@ -59,11 +59,9 @@ class ParameterServer:
     def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup) -> None:
         self._group = group
         spec = table_spec(config, schema)
-        self._rates = learning_rates(config)
-        table_rates = table_learning_rates(self._rates, config.deep_optimizer)
-        num_threads = config.device.num_threads
+        self._rates = LearningRates(config.optimizers)
         self._tables, self._shards = make_sharded_tables(
-            backend, spec, table_rates, group.world, group.num_owners, num_threads
+            backend, spec, self._rates.of_tables(), group.world, group.num_owners, config.device.num_threads
         )
         self._config, self._schema = config, schema
         self._snapshot: Snapshot | None = None

@@ -31,7 +31,7 @@ from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.native import history as native_step
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
-from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
+from app.training.learning_rates import LearningRates, table_spec
 from app.training.warm_start.source import open_source
 from app.training.warm_start.start_tables import take_rows
 from common import settings as run_settings
@@ -152,8 +152,8 @@ class TablesMachine(RuleBasedStateMachine):
         splits = {"train": Split(0, 0, ())}
         self.schema = Schema(1, (), fields, self.vocabulary_size, "int32", 1, splits, 0, {}, {}, ())
         self.spec = spec = table_spec(self.config, self.schema)
-        self.rates = learning_rates(self.config)
-        rates = table_learning_rates(self.rates, self.config.deep_optimizer)
+        self.rates = LearningRates(self.config.optimizers)
+        rates = self.rates.of_tables()
         self.tables = {
             "native": NativeTables(spec, rates, self.threads),
             "reference": ReferenceTables(spec, rates),

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from app.config.optimizer_settings import SgdOptions
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
 from app.training import learning_rates
 from app.training.learning_rates import LearningRate, LearningRates
@@ -51,9 +52,9 @@ def test_a_plateau_resumes_exactly_from_its_state():
     def make():
         return LearningRates(
             {
-                "wide": LearningRate(1.0, ConstantSchedule()),
-                "deep": LearningRate(1.0, PlateauSchedule(patience=2)),
-                "tower": LearningRate(1.0, PlateauSchedule(patience=1)),
+                "wide": SgdOptions(learning_rate=1.0),
+                "deep": SgdOptions(learning_rate=1.0, schedule=PlateauSchedule(patience=2)),
+                "tower": SgdOptions(learning_rate=1.0, schedule=PlateauSchedule(patience=1)),
             }
         )
 
@@ -73,7 +74,7 @@ def test_a_plateau_resumes_exactly_from_its_state():
 
 
 def test_falls_are_described_in_words():
-    both = LearningRates({"deep": LearningRate(1e-3, PlateauSchedule()), "wide": LearningRate(1.0, ConstantSchedule())})
+    both = LearningRates({"deep": SgdOptions(learning_rate=1e-3, schedule=PlateauSchedule()), "wide": SgdOptions()})
     assert both.after_evaluation("auc", 0.7, 5) == []
     assert both.after_evaluation("auc", 0.7, 9) == ["deep learning rate 0.001 -> 0.0001 (auc has not improved)"]
 

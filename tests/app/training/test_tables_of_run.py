@@ -1,27 +1,28 @@
 """The tables' learning rates after a warm start with another run's moments."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from app.config.optimizer_settings import AdagradOptions, AdamOptions, FtrlOptions, LazyAdamOptions
-from app.config.schedules import ConstantSchedule
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec
 from app.tables.optimizers import LAST_STEP
 from app.tables.reference import ReferenceTables
-from app.training.learning_rates import LearningRate, LearningRates, table_learning_rates
+from app.training.learning_rates import LearningRates
 
 
 @pytest.fixture
 def make_tables():
     def make(deep, steps_before):
-        rates = LearningRates({table: LearningRate(0.01, ConstantSchedule()) for table in (WIDE, DEEP)})
+        rates = LearningRates({WIDE: FtrlOptions(learning_rate=0.01), DEEP: replace(deep, learning_rate=0.01)})
         rates.load_state({"steps_before": steps_before})
         assert rates.state() == ({"steps_before": steps_before} if steps_before else {})
         spec = TablesSpec(
             50, 5, (TableField("a"), TableField("b"), TableField("c")), 7, 0.01, 1e-3, FtrlOptions(), deep
         )
-        return ReferenceTables(spec, table_learning_rates(rates, deep))
+        return ReferenceTables(spec, rates.of_tables())
 
     return make
 

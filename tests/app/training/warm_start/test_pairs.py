@@ -16,7 +16,7 @@ from app.run.identity import check_same_inputs, difference, identity
 from app.tables.backends import make_host_tables
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE
-from app.training.learning_rates import learning_rates, table_learning_rates
+from app.training.learning_rates import LearningRates
 from app.training.warm_start.blocks import dense_layouts, move_dense
 from app.training.warm_start.source import check_source, open_source
 from app.training.warm_start.start_tables import take_rows
@@ -54,8 +54,8 @@ class Start:
         source = open_source(self.config, self.after.schema, self.after.folder)
         states = []
         for owner in range(owners):
-            rates, spec = learning_rates(self.config), self.after.spec
-            tables = make_host_tables("reference", spec, table_learning_rates(rates, self.config.deep_optimizer), 1)
+            rates, spec = LearningRates(self.config.optimizers), self.after.spec
+            tables = make_host_tables("reference", spec, rates.of_tables(), 1)
             loading = tables.loading if owners == 1 else owned_by(tables.loading, owner, owners)
             take_rows(loading, spec, rates, self.config, self.after.schema, source)
             assert rates.steps_before == (STEP if self.config.train.init_optimizer else 0)

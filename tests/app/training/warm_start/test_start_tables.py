@@ -13,7 +13,7 @@ from app.tables.fields import TableField
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
 from app.tables.reference import ReferenceTables
-from app.training.learning_rates import LearningRate, LearningRates, table_learning_rates
+from app.training.learning_rates import LearningRates
 from app.training.warm_start import start_tables as warm_start_tables
 from app.training.warm_start.source import InitialTable, Source
 from app.training.warm_start.start_tables import take_rows
@@ -29,9 +29,8 @@ def make_spec(wide, deep):
 
 def reference_tables(spec):
     """Tables with their learning rates as `tables.rates`."""
-    options = {WIDE: spec.wide_optimizer, DEEP: spec.deep_optimizer}
-    rates = LearningRates({table: LearningRate(each.learning_rate, each.schedule) for table, each in options.items()})
-    tables = ReferenceTables(spec, table_learning_rates(rates, spec.deep_optimizer))
+    rates = LearningRates({WIDE: spec.wide_optimizer, DEEP: spec.deep_optimizer})
+    tables = ReferenceTables(spec, rates.of_tables())
     tables.rates = rates
     return tables
 
