@@ -19,12 +19,31 @@ from common.files import room_for
 from common.packages import require
 from common.text import show
 
-# Options of the guard, each with the condition for holding a part aside. X stands for the option's value.
-BOUNDS = {
-    "change": "its click rate differs from that of the last parts by more than factor X",
-    "miscalibration": "its calibration (expected clicks per click) differs from the last parts' by more than factor X",
-    "missing": "the share of missing cells in a column exceeds the maximum of the last parts by more than X",
-    "unknown": "the share of values without ids in a column exceeds the maximum of the last parts by more than X",
+GUARDED = ("change", "miscalibration", "missing", "unknown")  # The fields of `GuardBounds` that are options.
+# Options with a number, and their defaults. A float must be above its least value, an integer may be equal to it.
+NUMBERS: dict[str, float] = {
+    **{f"most_{bound}": getattr(GuardBounds, bound) for bound in GUARDED},
+    "most_worse": MOST_WORSE,
+    "keep": KEPT,
+    "admission_mib": ADMISSION_MIB,
+    "most_ids": ExpiryOptions.most_ids,
+}
+LEAST = {"most_change": 1, "most_miscalibration": 1}  # Factors. The least value of the other options is 0.
+# X and N stand for the option's value.
+HELP = {
+    "most_change": "hold a part aside if its click rate differs from that of the last parts by more than factor X",
+    "most_miscalibration": "hold a part aside if its calibration (expected clicks per click) differs from the last "
+    "parts' by more than factor X",
+    "most_missing": "hold a part aside if the share of missing cells in a column exceeds the maximum of the last parts "
+    "by more than X",
+    "most_unknown": "hold a part aside if the share of values without ids in a column exceeds the maximum of the last "
+    "parts by more than X",
+    "most_worse": "do not publish a model whose log loss on rows of the last parts exceeds that of the served model by "
+    "more than the share X",
+    "keep": "number of checkpoints, bundles and records of removed parts to keep, in addition to what these need; 0: "
+    "all",
+    "admission_mib": "memory for counting values without ids over all parts; 0: count in each part separately",
+    "most_ids": "keep at most N ids of values after a part; the least recently touched expire first; 0: no limit",
 }
 
 
@@ -44,10 +63,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--work", type=Path, default=Path("online"), metavar="DIR", help="folder of the online run itself (%(default)s)"
     )
-    add_shared(parser, "--dataset")
-    for bound, help_text in BOUNDS.items():
-        text = f"hold a part aside if {help_text} (%(default)g)"
-        parser.add_argument(f"--most-{bound}", type=float, default=getattr(GuardBounds, bound), metavar="X", help=text)
+    add_shared(parser, "--dataset", help="prepared folder (the one RUN was trained on)")
+    for name, default in NUMBERS.items():
+        kind, metavar = (float, "X") if isinstance(default, float) else (int, "N")
+        text = f"{HELP[name]} ({default:g})"
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, metavar=metavar, help=text)
     parser.add_argument(
         "--label-delay",
         dest="delay_seconds",
@@ -57,43 +77,12 @@ def add_parser(commands: Any) -> None:
         help="wait this long (90s, 30m, 2h, 1d) after the last change of a part's file, until its labels are complete",
     )
     parser.add_argument(
-        "--most-worse",
-        type=float,
-        default=MOST_WORSE,
-        metavar="X",
-        help="do not publish a model whose log loss on rows of the last parts exceeds that of the served model by more "
-        "than the share X (%(default)g)",
-    )
-    parser.add_argument(
-        "--keep",
-        type=int,
-        default=KEPT,
-        metavar="N",
-        help="number of checkpoints, bundles and records of removed parts to keep, in addition to what these need "
-        "(%(default)s; 0: all)",
-    )
-    parser.add_argument(
-        "--admission-mib",
-        type=int,
-        default=ADMISSION_MIB,
-        metavar="N",
-        help="memory for counting values without ids over all parts (%(default)s; 0: count in each part separately)",
-    )
-    parser.add_argument(
         "--expire-after",
         type=_age,
         default=(0.0, IN_ROWS),
         metavar="AGE",
         help="expire the id of a value whose embedding row was not touched for AGE: a number of rows (5000000), or a "
         "time (12h, 30d) measured by the times of the parts' files; a value that returns gets a new id (0: never)",
-    )
-    parser.add_argument(
-        "--most-ids",
-        type=int,
-        default=0,
-        metavar="N",
-        help="keep at most N ids of values after a part; the least recently touched expire first (%(default)s: no "
-        "limit)",
     )
     parser.add_argument(
         "--frozen", type=Path, metavar="BUNDLE", help="for comparison, score parts with this bundle, too"
@@ -122,17 +111,16 @@ def run(arguments: argparse.Namespace) -> int:
             "FOLDER, online status, or online release PART"
         )
     require("onnx", "onnxruntime")
-    for name, least in (("change", 1), ("miscalibration", 1), ("missing", 0), ("unknown", 0), ("worse", 0)):
-        if not (found := getattr(arguments, f"most_{name}")) > least:
-            raise ValueError(f"--most-{name} must be above {least}, found {found:g}")
-    for name in ("keep", "admission_mib", "most_ids"):
-        if (found := getattr(arguments, name)) < 0:
-            raise ValueError(f"--{name.replace('_', '-')} must be 0 or more, found {found}")
+    for name, default in NUMBERS.items():
+        found, least, is_open = getattr(arguments, name), LEAST.get(name, 0), isinstance(default, float)
+        if not (found > least or (found == least and not is_open)):
+            expected = f"above {least}" if is_open else f"{least} or more"
+            raise ValueError(f"--{name.replace('_', '-')} must be {expected}, found {found:g}")
     after, ages_in = arguments.expire_after
     same = ("source", "serve", "once", "frozen", "delay_seconds", "most_worse", "keep", "admission_mib")
     options = OnlineOptions(
         **{name: getattr(arguments, name) for name in same},
-        bounds=GuardBounds(**{bound: getattr(arguments, f"most_{bound}") for bound in BOUNDS}),
+        bounds=GuardBounds(**{bound: getattr(arguments, f"most_{bound}") for bound in GUARDED}),
         expiry=ExpiryOptions(after, ages_in, arguments.most_ids),
     )
     launch = plan_online(work, arguments.run, arguments.dataset, options, arguments.settings)
