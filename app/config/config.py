@@ -20,7 +20,7 @@ from app.config.optimizer_settings import (
     WideOptimizer,
 )
 from app.config.removed import REMOVED
-from app.config.run_settings import CheckpointOptions, EvalOptions, TablesOptions
+from app.config.run_settings import CheckpointOptions, ClusterOptions, EvalOptions, TablesOptions
 from common.settings import Bounds, Checked, Count, CountOrZero, Fraction, NotNegative, Removed, Seed
 from data_prep.options.prepare_options import PrepareOptions
 
@@ -119,6 +119,7 @@ class Config:
     train: TrainOptions = field(default_factory=TrainOptions)
     eval: EvalOptions = field(default_factory=EvalOptions)
     checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
 
     @property
     def optimizers(self) -> dict[str, WideOptimizer | DeepOptimizer | TowerOptimizer]:

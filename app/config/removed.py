@@ -17,7 +17,6 @@ REMOVED = {
     "checkpoint.full_every": Removed(
         "every tenth checkpoint of a run with checkpoint.delta is full, every 24th online"
     ),
-    "cluster": Removed("after 300 s the log names the rank for which the others wait"),
     "device.graph": Removed("to debug MindSpore's graph on a CPU, set the environment variable WIDE_DEEP_GRAPH", False),
     "eval.batch_size": Removed("evaluations have the batches of the training, train.batch_size"),
     "eval.min_improvement": Removed("eval.patience counts every gain of the metric as an improvement"),

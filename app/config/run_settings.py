@@ -1,11 +1,11 @@
-"""Define the sections checkpoint, eval and tables of a run's settings."""
+"""Define the sections checkpoint, eval, cluster and tables of a run's settings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from common.settings import Checked, Count, CountOrZero, NotNegative
+from common.settings import Checked, Count, CountOrZero, NotNegative, Positive
 from common.text import nearest
 
 
@@ -51,6 +51,14 @@ class EvalOptions(Checked):
             raise ValueError(f"eval.metric must be one of {', '.join(SELECTABLE)}; found {self.metric!r}{hint}")
         if self.metric in GROUP_METRICS and not self.group_field:
             raise ValueError(f"eval.metric={self.metric} needs eval.group_field, the field whose values are the groups")
+
+
+@dataclass(frozen=True)
+class ClusterOptions(Checked):
+    """Settings for jobs of several ranks."""
+
+    # After this number of seconds, the log names the rank for which the others wait. They keep waiting.
+    timeout_s: Positive = 300.0
 
 
 Backend = Literal["auto", "native", "stock", "reference"]

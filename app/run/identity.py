@@ -14,7 +14,7 @@ from common import settings
 from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema
 
 # These settings may differ between a run and its continuation, because they do not change steps already taken.
-FREE_SECTIONS = ("prepare", "eval", "checkpoint")
+FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster")
 FREE_DEVICE_KEYS = ("target", "threads")
 FREE_TRAIN_KEYS = ("auto", "epochs", "steps", "log_every_steps", "resume", "profile", "time_limit")
 # The plateau schedule reacts to evaluations, so their frequency and metric affect the learning rate.

@@ -40,7 +40,6 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger("app")
 
 PACKAGES = ("mindspore", "numpy", "mpi4py")
-TIMEOUT_S = 300.0  # After waiting so long for a rank, another rank names it in the log, and keeps waiting.
 
 
 def world_rank() -> int:
@@ -108,7 +107,7 @@ def join(
     if folder is not None:
         check_one_place(everyone, folder)
     # The watchdog runs until the process ends.
-    Watchdog(world, TIMEOUT_S, first=num_servers).__enter__()
+    Watchdog(world, config.cluster.timeout_s, first=num_servers).__enter__()
     return MpiGroup(world, num_servers)
 
 

@@ -9,7 +9,6 @@ from collections import Counter
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from app.batches import read_batches, written_order
 
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, step_folders
@@ -19,6 +18,7 @@ from app.trained.export_rows import export_rows
 from app.trained.trained_model import open_trained
 from data_prep.encoding import growing
 from data_prep.encoding.prepared_vocabulary import open_vocabulary
+from data_prep.prepared.batches import read_batches, written_order
 from data_prep.prepared.schema import read_schema
 from tests.app.online.test_online_trainer import metrics_of
 from tests.checkpoints import load
