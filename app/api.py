@@ -33,9 +33,9 @@ from app.scoring.bundle_tables import RowType
 from app.scoring.effects import VALUES, effects_of_log, effects_of_rows, write_effects
 from app.scoring.explain import ORDERS, FieldEffect
 from app.scoring.predictor import Predictor
-from app.trained import evaluate_split
-from app.trained.export_bundle import export
-from app.trained.trained_model import open_trained
+from app.scoring.trained import evaluate_split
+from app.scoring.trained.export_bundle import export
+from app.scoring.trained.trained_model import open_trained
 from app.training.auto import sweep_runs
 from app.training.auto.settle import settle
 from app.training.start import plan_launch, report_finished

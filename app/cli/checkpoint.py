@@ -224,8 +224,10 @@ def _kept(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def _export_rows(arguments: argparse.Namespace) -> None:
-    from app.trained.export_rows import export_rows  # This imports pyarrow, which the other actions do not need.
-    from app.trained.trained_model import read_trained_on
+    from app.scoring.trained.export_rows import (
+        export_rows,  # This imports pyarrow, which the other actions do not need.
+    )
+    from app.scoring.trained.trained_model import read_trained_on
 
     checkpoint = open_named(arguments.checkpoint)
     dataset, schema = read_trained_on(checkpoint, arguments.dataset)

@@ -16,9 +16,9 @@ from app.run import rank
 from app.run.folder import named_or_best
 from app.run.report import NOT_WRITTEN
 from app.run.stop_signals import Stopped
-from app.trained.evaluate_split import check_evaluation, evaluate, save_evaluation
-from app.trained.follow import WRONG_INPUT, follow
-from app.trained.trained_model import open_trained
+from app.scoring.trained.evaluate_split import check_evaluation, evaluate, save_evaluation
+from app.scoring.trained.follow import WRONG_INPUT, follow
+from app.scoring.trained.trained_model import open_trained
 from common.arguments import add_shared
 from common.text import show
 

@@ -15,10 +15,10 @@ from app.evaluation.measure import Scorer
 from app.scoring.bundle_folder import MANIFEST, chains, rank, read_manifests, short
 from app.scoring.bundle_writer import new_bundle
 from app.scoring.predictor import Predictor
+from app.scoring.trained.export_bundle import exported_model, finish_bundle, write_compared
+from app.scoring.trained.trained_model import Trained
+from app.scoring.trained.write_bundle import ExportedModel
 from app.tables.interface import DEEP, WIDE
-from app.trained.export_bundle import exported_model, finish_bundle, write_compared
-from app.trained.trained_model import Trained
-from app.trained.write_bundle import ExportedModel
 from common.files import FolderInUse, lock_folder, make_folder
 from data_prep.encoding.growing import GrowingVocabulary
 from data_prep.prepared.expired import union

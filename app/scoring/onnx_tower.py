@@ -1,4 +1,4 @@
-"""Run the tower with the wide head in onnxruntime. app/trained/write_tower.py builds the ONNX model."""
+"""Run the tower with the wide head in onnxruntime. app/scoring/trained/write_tower.py builds the ONNX model."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from app.config import device
 from app.run.folder import best_of_run
-from app.trained.trained_model import open_trained
+from app.scoring.trained.trained_model import open_trained
 from benchmarks.harness.commands import run_command, validations
 from data_prep.prepared.batches import read_batches, written_order
 
@@ -28,7 +28,7 @@ def score_rows(run: Path) -> np.ndarray:
     trained = open_trained(best_of_run(run))
     device.prepare_environment(trained.config.device)
     device.select_device(trained.config.device)
-    from app.trained.load import load_for_scoring
+    from app.scoring.trained.load import load_for_scoring
 
     scorer, order = load_for_scoring(trained), written_order(trained.schema, "test")
     batches = read_batches(trained.folder, trained.schema, "test", order, trained.batch_size)

@@ -22,8 +22,8 @@ from app.config.config import Config
 from app.scoring.batch_prediction import predict
 from app.scoring.bundle_tables import lookup
 from app.scoring.predictor import Predictor
+from app.scoring.trained.write_bundle import ExportedModel, finish, write_model
 from app.tables.interface import TableState
-from app.trained.write_bundle import ExportedModel, finish, write_model
 from benchmarks.harness.commands import run_command, work_folder
 from benchmarks.harness.timing import in_turns, new_parser, peak_memory_mib, print_result, seconds_of, side_by_side
 from common import yaml_settings

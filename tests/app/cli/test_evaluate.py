@@ -10,8 +10,8 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.cli import evaluate as command
 from app.config.config import Config
-from app.trained import follow
-from app.trained.trained_model import Trained
+from app.scoring.trained import follow
+from app.scoring.trained.trained_model import Trained
 
 
 @pytest.mark.parametrize(("damaged", "expected"), [(True, (2, "job 1 job 2")), (False, (2, "job 1"))])

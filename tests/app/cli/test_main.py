@@ -21,7 +21,7 @@ from app.checkpoint.manifest import MANIFEST, read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.evaluation import results
 from app.run.stop_signals import Stopped
-from app.trained import evaluate_split
+from app.scoring.trained import evaluate_split
 from app.training import loop, saving
 from app.training.loop import Trainer
 from data_prep.prepared.batches import Batch

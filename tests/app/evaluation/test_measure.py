@@ -1,4 +1,4 @@
-"""Tests of what ends a measurement. Whole evaluations are in tests/app/trained/test_evaluate_split.py."""
+"""Tests of what ends a measurement. Whole evaluations are in tests/app/scoring/trained/test_evaluate_split.py."""
 
 import dataclasses
 import math

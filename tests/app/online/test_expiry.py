@@ -14,8 +14,8 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, step_folders
 from app.cli.checkpoint import reshard
 from app.online.expiry import IN_ROWS, Expiry, ExpiryOptions
-from app.trained.export_rows import export_rows
-from app.trained.trained_model import open_trained
+from app.scoring.trained.export_rows import export_rows
+from app.scoring.trained.trained_model import open_trained
 from data_prep.encoding import growing
 from data_prep.encoding.prepared_vocabulary import open_vocabulary
 from data_prep.prepared.batches import read_batches, written_order

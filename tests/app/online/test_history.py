@@ -28,9 +28,9 @@ from app.run.folder import run_config
 from app.scoring.bundle_folder import chains, read_chain, read_manifests
 from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
-from app.trained.export_bundle import exported_model
-from app.trained.trained_model import open_trained
-from app.trained.write_bundle import write_model
+from app.scoring.trained.export_bundle import exported_model
+from app.scoring.trained.trained_model import open_trained
+from app.scoring.trained.write_bundle import write_model
 from app.training.start import plan_launch
 from common.files import make_folder
 from data_prep.encoding import growing

@@ -11,9 +11,9 @@ import pytest
 
 from app.checkpoint.write import ModelState
 from app.scoring.predictor import Predictor
+from app.scoring.trained.write_bundle import PACKAGES, ExportedModel, finish, write_model
 from app.tables.interface import TableState
 from app.tables.model_fields import fields_of_model, num_deep_inputs
-from app.trained.write_bundle import PACKAGES, ExportedModel, finish, write_model
 from data_prep.encoding.from_table import arrow_table
 from data_prep.options.log_format import LogFormat
 from data_prep.options.options_file import read_options

@@ -20,9 +20,9 @@ from app.scoring.bundle_folder import check_files
 from app.scoring.bundle_tables import CHECKSUMS, TABLES, BundleTables, BundleTablesSpec, lookup
 from app.scoring.bundle_writer import write_rows
 from app.scoring.predictor import Predictor
+from app.scoring.trained import write_tower
+from app.scoring.trained.write_bundle import stored_as
 from app.tables.initial import initial_rows
-from app.trained import write_tower
-from app.trained.write_bundle import stored_as
 from common.arrays.format import read_entries
 from common.files import FolderInUse, checksum
 
@@ -340,7 +340,7 @@ def test_a_row_beyond_float16_is_refused(tmp_path):
 MEASURE = """
 import sys
 from app.scoring.predictor import Predictor
-from app.trained import write_tower
+from app.scoring.trained import write_tower
 def rss(kind):
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith(kind)) / 1024

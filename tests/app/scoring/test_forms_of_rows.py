@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 
 from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor
+from app.scoring.trained import write_bundle
 from app.serving.decoding import decode_tensors
 from app.serving.forms import FORMS
 from app.serving.forms.form import RequestError
 from app.serving.options import Limits
-from app.trained import write_bundle
 from data_prep.encoding.from_values import split_line
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.parsed import Chunk

@@ -7,8 +7,8 @@ import pytest
 
 from app.evaluation.calibration import Calibration
 from app.scoring.onnx_tower import FEW, MANY, ONE, TOWER, OnnxTower
-from app.trained import write_tower as writer
-from app.trained.write_tower import write_tower
+from app.scoring.trained import write_tower as writer
+from app.scoring.trained.write_tower import write_tower
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint, DamagedCheckpointError
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.run.report import NOT_WRITTEN
-from app.trained import follow as following
-from app.trained.follow import POLL_SECONDS, RESUME_SECONDS, WRONG_INPUT, new_checkpoints
+from app.scoring.trained import follow as following
+from app.scoring.trained.follow import POLL_SECONDS, RESUME_SECONDS, WRONG_INPUT, new_checkpoints
 from common.files import lock_folder
 
 MOST_WAITS = 100

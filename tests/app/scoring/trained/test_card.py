@@ -5,7 +5,7 @@ from dataclasses import replace
 from markdown_it import MarkdownIt
 
 from app.scoring.bundle_folder import read_manifest
-from app.trained.card import texts
+from app.scoring.trained.card import texts
 from tests.app.scoring.conftest import (  # noqa: F401 (fixtures)
     make_bundle,
     tiny_bundle,

@@ -22,7 +22,7 @@ from app.evaluation.slices import SliceStream, check_slices, find_parts
 from app.run.logs import EVAL_LOG
 from app.run.report import leave_report
 from app.run.stop_signals import StopRequest
-from app.trained.trained_model import Trained
+from app.scoring.trained.trained_model import Trained
 from common.files import message_of
 from data_prep.prepared.batches import Batch
 
@@ -79,7 +79,9 @@ def evaluate(
 
 
 def _load(trained: Trained, group: ProcessGroup) -> Scorer:
-    from app.trained.load import load_for_scoring  # Imports MindSpore, so the environment must be prepared first.
+    from app.scoring.trained.load import (
+        load_for_scoring,  # Imports MindSpore, so the environment must be prepared first.
+    )
 
     return on_all_ranks(group, partial(load_for_scoring, trained, group))
 

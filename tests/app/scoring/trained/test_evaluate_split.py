@@ -12,8 +12,8 @@ from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_checkpoint
 from app.run.identity import data_identity
-from app.trained.evaluate_split import evaluate
-from app.trained.trained_model import open_trained
+from app.scoring.trained.evaluate_split import evaluate
+from app.scoring.trained.trained_model import open_trained
 from common import settings
 from data_prep.prepared.batches import read_batches, written_order
 from data_prep.prepared.data_files import write_schema

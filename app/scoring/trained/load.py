@@ -10,8 +10,8 @@ from app.evaluation.measure import Scorer
 from app.model.dense_layer import write_parameter
 from app.model.native_tower import logits_of
 from app.model.wide_deep import make_model
+from app.scoring.trained.trained_model import Trained
 from app.tables.backends import pick_host_backend
-from app.trained.trained_model import Trained
 from app.training.assemble import check_dense, fold_numeric, rows_for_device
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.parallel.data_parallel import over_ranks

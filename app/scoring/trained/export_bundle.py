@@ -15,11 +15,11 @@ from app.scoring.bundle_folder import BundleManifest
 from app.scoring.bundle_tables import TABLES, RowType
 from app.scoring.bundle_writer import new_bundle
 from app.scoring.predictor import Predictor
-from app.trained import card
-from app.trained.compare_bundle import Comparison
-from app.trained.evaluate_split import calibrate_on_valid
-from app.trained.trained_model import Trained
-from app.trained.write_bundle import ExportedModel, finish, write_model
+from app.scoring.trained import card
+from app.scoring.trained.compare_bundle import Comparison
+from app.scoring.trained.evaluate_split import calibrate_on_valid
+from app.scoring.trained.trained_model import Trained
+from app.scoring.trained.write_bundle import ExportedModel, finish, write_model
 from app.training.learning_rates import running_mean, step_history, table_spec
 from data_prep.encoding.encoder import RowEncoder
 
@@ -58,7 +58,9 @@ def export(
 def _export(
     trained: Trained, folder: Path, beside: Path, rows: RowType, parent: Predictor | None, calibrate: bool
 ) -> card.Evaluated | None:
-    from app.trained.load import load_for_scoring  # Imports MindSpore, so the environment must be prepared first.
+    from app.scoring.trained.load import (
+        load_for_scoring,  # Imports MindSpore, so the environment must be prepared first.
+    )
 
     trained.checkpoint.verify()
     scorer, calibration = load_for_scoring(trained), None

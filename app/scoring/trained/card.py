@@ -11,8 +11,8 @@ from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED, Metrics
 from app.scoring.bundle_folder import GOLDEN, BundleManifest
-from app.trained.bundle_code import CODE, CODE_PACKAGE
-from app.trained.write_bundle import PACKAGES
+from app.scoring.trained.bundle_code import CODE, CODE_PACKAGE
+from app.scoring.trained.write_bundle import PACKAGES
 from common import settings
 from common.text import printable
 from common.yaml_settings import dump_yaml

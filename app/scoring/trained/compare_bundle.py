@@ -14,10 +14,10 @@ from app.evaluation.results import Measurement
 from app.scoring.bundle_model import are_apart, golden_rows
 from app.scoring.distribution import Distribution
 from app.scoring.predictor import Predictor
-from app.trained import card
-from app.trained.made_rows import make_rows
-from app.trained.trained_model import Trained
-from app.trained.write_bundle import logit_tolerances
+from app.scoring.trained import card
+from app.scoring.trained.made_rows import make_rows
+from app.scoring.trained.trained_model import Trained
+from app.scoring.trained.write_bundle import logit_tolerances
 from common.console import progress_bar
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.from_table import table_to_chunk
