@@ -92,8 +92,8 @@ class Publisher:
         with new_bundle(output, overwrite=True) as folder:
             model = _changes_of(trained) if parent else exported_model(trained)
             encoder = vocabulary.encoder if parent else None
-            comparison = write_compared(folder, trained, model, self._scorer, "float32", parent, encoder)
-            finish_bundle(folder, self._folder, trained, comparison.predictor.manifest)
+            predictor = write_compared(folder, trained, model, self._scorer, "float32", parent, encoder)
+            finish_bundle(folder, self._folder, trained, predictor.manifest)
         self._newest = parent.with_delta(output) if parent else Predictor.open(output, self._config.device.num_threads)
         return output
 

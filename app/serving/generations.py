@@ -267,10 +267,7 @@ class Generations:
         predictor.check_golden()
         # Read these properties now, because the bundle's folder may be removed later.
         _ = predictor.example, held_out_rows(predictor)
-        recent_rows = list(self._recent)
-        formats = {id(log_format): log_format for log_format, _ in recent_rows}
-        fit = {key for key, log_format in formats.items() if log_format == predictor.log_format}
-        recent = [chunk for log_format, chunk in recent_rows if id(log_format) in fit]
+        recent = [chunk for log_format, chunk in list(self._recent) if log_format == predictor.log_format]
         # Join the chunks: scoring thousands of one-row chunks would hold up the scoring thread for seconds.
         for _, alike in groupby(sorted(recent, key=_kind), _kind):
             chunk = join(list(alike))

@@ -129,9 +129,9 @@ class Service:
         posts: dict[str, Handler] = {
             "/v1/score": self._score,
             EXPLAIN: self._explain,
-            "/v1/rollback": self._roll_back,
-            "/v1/pin": self._pin,
-            "/v1/unpin": self._unpin,
+            "/v1/rollback": self._changing(lambda body: self.generations.roll_back(_version_in(body))),
+            "/v1/pin": self._changing(lambda body: self.generations.pin(_version_in(body))),
+            "/v1/unpin": self._changing(lambda _: self.generations.pin(None)),
         }
         for model in (MODEL, f"{MODEL}/versions/{{version}}"):
             gets |= {model: self._metadata, f"{model}/ready": self._model_ready}
@@ -394,27 +394,23 @@ class Service:
         answer = {**self._described(predictor), "score": score, "fields": fields}
         return JSONResponse(answer)
 
-    async def _roll_back(self, request: ServiceRequest) -> Response:
-        return await self._state(request, lambda body: self.generations.roll_back(_version_in(body)))
+    def _changing(self, change: Callable[[bytes], None]) -> Handler:
+        """Return a handler that changes which version must serve.
 
-    async def _pin(self, request: ServiceRequest) -> Response:
-        return await self._state(request, lambda body: self.generations.pin(_version_in(body)))
-
-    async def _unpin(self, request: ServiceRequest) -> Response:
-        return await self._state(request, lambda _: self.generations.pin(None))
-
-    async def _state(self, request: ServiceRequest, change: Callable[[bytes], None]) -> Response:
-        """Change which version must serve. Only JSON is accepted, because other sites' pages cannot send it without
-        permission.
+        It only accepts JSON, because other sites' pages cannot send that without permission.
         """
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise RequestError(415, "content-type must be application/json")
-        body = await self._body(request, MOST_EXPLAINED_BYTES)
-        try:
-            await asyncio.to_thread(change, body)
-        except ValueError as error:
-            raise RequestError(409, error) from None
-        return JSONResponse(self._described(self.generations.current))
+
+        async def handler(request: ServiceRequest) -> Response:
+            if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+                raise RequestError(415, "content-type must be application/json")
+            body = await self._body(request, MOST_EXPLAINED_BYTES)
+            try:
+                await asyncio.to_thread(change, body)
+            except ValueError as error:
+                raise RequestError(409, error) from None
+            return JSONResponse(self._described(self.generations.current))
+
+        return handler
 
     def _described(self, predictor: Predictor) -> dict[str, Any]:
         return {"model": self.options.name, "version": version_of(predictor), "generation": predictor.generation}

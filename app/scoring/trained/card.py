@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED, Metrics
 from app.scoring.bundle_folder import GOLDEN, BundleManifest
 from app.scoring.trained.bundle_code import CODE, CODE_PACKAGE
 from app.scoring.trained.write_bundle import PACKAGES
-from common import settings
 from common.text import printable
 from common.yaml_settings import dump_yaml
 from data_prep.prepared.schema import Schema
 
+Settings = Mapping[str, Any]  # Settings of a run by section, as plain values.
 MLFLOW_VERSION = "3.17.0"  # Version of MLflow whose format the file MLmodel has.
 
 
@@ -34,11 +33,11 @@ class Evaluated:
 
 
 def texts(
-    manifest: BundleManifest, config: Config, schema: Schema, evaluated: Evaluated | None, sizes: Mapping[str, int]
+    manifest: BundleManifest, settings: Settings, schema: Schema, evaluated: Evaluated | None, table_bytes: int
 ) -> dict[str, str]:
     """Return the bundle's text files by name.
 
-    `sizes` are in bytes: "tables" as stored in the bundle, and "float32" if the rows were stored in float32.
+    `settings` are those of the run. `table_bytes` is the size of the stored tables.
     """
     versions = manifest.versions
     requirements = "".join(f"{name}=={versions[name]}\n" for name in PACKAGES)
@@ -54,17 +53,17 @@ def texts(
         "requirements.txt": requirements,
         "python_env.yaml": dump_yaml(environment),
         "MLmodel": dump_yaml(model),
-        "README.md": _card(manifest, config, schema, evaluated, sizes),
+        "README.md": _card(manifest, settings, schema, evaluated, table_bytes),
     }
 
 
 def _card(
-    manifest: BundleManifest, config: Config, schema: Schema, evaluated: Evaluated | None, sizes: Mapping[str, int]
+    manifest: BundleManifest, settings: Settings, schema: Schema, evaluated: Evaluated | None, table_bytes: int
 ) -> str:
     rows, checkpoint = manifest.rows, manifest.checkpoint
     options = schema.options
     log_name = re.sub(r"[^\w ./-]", lambda match: f"&#{ord(match[0])};", printable(str(schema.source.get("name"))))
-    sections = dump_yaml({**settings.as_dict(config), "prepare": options}).rstrip()
+    sections = dump_yaml({**settings, "prepare": options}).rstrip()
     # A fence must be longer than any run of backticks in a name.
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", sections)), default=0))
     lines = [
@@ -92,7 +91,7 @@ def _card(
         f"- embeddings of {rows['width']} values, hidden layers {manifest.model['hidden_widths']}, "
         f"{manifest.model['activation']}{', batch normalization (folded)' if manifest.model['batch_norm'] else ''}",
         f"- {rows['num_rows']:,} {'changed ' if manifest.parent else ''}rows as {rows['dtype']}: "
-        f"{sizes['tables']:,} bytes, in float32 {sizes['float32']:,}",
+        f"{table_bytes:,} bytes, in float32 {4 * rows['num_rows'] * (rows['width'] + 1):,}",
         f"- label smoothing {manifest.model['label_smoothing']:g}: the scores are those of the smoothed labels",
         "",
         *_metric_lines(evaluated),

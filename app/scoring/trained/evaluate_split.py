@@ -55,7 +55,10 @@ def evaluate(
     device.prepare_environment(config.device)
     device.select_device(config.device)
     with StopRequest(0, all_reduce_max=group.all_reduce_max, ending="finishing the batch") as stop:
-        scorer, calibration = _stoppable(_load(trained, group), stop), None
+        # This imports MindSpore, so the environment must be prepared first.
+        from app.scoring.trained.load import load_for_scoring
+
+        scorer, calibration = _stoppable(on_all_ranks(group, partial(load_for_scoring, trained, group)), stop), None
         if calibrate:
             if split == "valid":
                 log.warning("warning: the scores are calibrated on valid and measured there, which flatters them")
@@ -76,14 +79,6 @@ def evaluate(
             slices=[part for stream in streams for part in stream.result(config.eval.bootstrap, config.train.seed)],
             calibration=calibration,
         )
-
-
-def _load(trained: Trained, group: ProcessGroup) -> Scorer:
-    from app.scoring.trained.load import (
-        load_for_scoring,  # Imports MindSpore, so the environment must be prepared first.
-    )
-
-    return on_all_ranks(group, partial(load_for_scoring, trained, group))
 
 
 def _stoppable(scorer: Scorer, stop: StopRequest) -> Scorer:

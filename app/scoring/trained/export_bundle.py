@@ -15,12 +15,13 @@ from app.scoring.bundle_folder import BundleManifest
 from app.scoring.bundle_tables import TABLES, RowType
 from app.scoring.bundle_writer import new_bundle
 from app.scoring.predictor import Predictor
-from app.scoring.trained import card
-from app.scoring.trained.compare_bundle import Comparison
+from app.scoring.trained.card import Evaluated, texts
+from app.scoring.trained.compare_bundle import check_made_rows, evaluate_both
 from app.scoring.trained.evaluate_split import calibrate_on_valid
 from app.scoring.trained.trained_model import Trained
 from app.scoring.trained.write_bundle import ExportedModel, finish, write_model
 from app.training.learning_rates import running_mean, step_history, table_spec
+from common.settings import as_dict
 from data_prep.encoding.encoder import RowEncoder
 
 log = logging.getLogger("app")
@@ -36,7 +37,7 @@ def export(
     parent: Predictor | None = None,
     calibrate: bool = False,
     overwrite: bool = False,
-) -> card.Evaluated | None:
+) -> Evaluated | None:
     """Write a model as the bundle `bundle` and check it. Return its metrics, or None if there are no rows to measure
     on.
 
@@ -52,73 +53,21 @@ def export(
     device.prepare_environment(trained.config.device)
     device.select_device(trained.config.device)
     with new_bundle(bundle, overwrite) as folder:
-        return _export(trained, folder, bundle.absolute().parent, rows, parent, calibrate)
+        # This imports MindSpore, so the environment must be prepared first.
+        from app.scoring.trained.load import load_for_scoring
 
-
-def _export(
-    trained: Trained, folder: Path, beside: Path, rows: RowType, parent: Predictor | None, calibrate: bool
-) -> card.Evaluated | None:
-    from app.scoring.trained.load import (
-        load_for_scoring,  # Imports MindSpore, so the environment must be prepared first.
-    )
-
-    trained.checkpoint.verify()
-    scorer, calibration = load_for_scoring(trained), None
-    if calibrate:
-        calibration = calibrate_on_valid(trained, scorer)
-        scorer = scorer.calibrated(calibration)
-        log.info("calibrated: %s", calibration)
-    comparison = write_compared(folder, trained, exported_model(trained, calibration), scorer, rows, parent)
-    evaluated = comparison.evaluate()
-    if calibration is None and (reason := _why_no_probabilities(trained.config.loss.label_smoothing, evaluated)):
-        log.warning("warning: %s; for probabilities export with --calibrate (in Python: calibrate=True)", reason)
-    finish_bundle(folder, beside, trained, comparison.predictor.manifest, evaluated)
+        trained.checkpoint.verify()
+        scorer, calibration = load_for_scoring(trained), None
+        if calibrate:
+            calibration = calibrate_on_valid(trained, scorer)
+            scorer = scorer.calibrated(calibration)
+            log.info("calibrated: %s", calibration)
+        predictor = write_compared(folder, trained, exported_model(trained, calibration), scorer, rows, parent)
+        evaluated = evaluate_both(predictor, trained, scorer)
+        if calibration is None and (reason := _why_no_probabilities(trained.config.loss.label_smoothing, evaluated)):
+            log.warning("warning: %s; for probabilities export with --calibrate (in Python: calibrate=True)", reason)
+        finish_bundle(folder, bundle.absolute().parent, trained, predictor.manifest, evaluated)
     return evaluated
-
-
-def _why_no_probabilities(label_smoothing: float, evaluated: card.Evaluated | None) -> str:
-    """Return why scores are far from click rates, or "" if they are not. `evaluated` is None if nothing was
-    measured.
-    """
-    smoothed = f"loss.label_smoothing={label_smoothing:g} draws scores toward 0.5" if label_smoothing else ""
-    if evaluated is None:
-        return smoothed
-    metrics = evaluated.metrics
-    noise = 3 / math.sqrt(max(metrics.click_rate * metrics.rows, 1))  # Three standard errors of the number of clicks.
-    if not abs(metrics.calibration - 1) > max(MOST_OFF, noise):
-        return ""
-    found = f"the scores of {evaluated.split} sum to {metrics.calibration:.2f} times its clicks"
-    return f"{found}, as {smoothed}" if smoothed else found
-
-
-def write_compared(
-    folder: Path,
-    trained: Trained,
-    model: ExportedModel,
-    scorer: Scorer,
-    rows: RowType,
-    parent: Predictor | None,
-    encoder: RowEncoder | None = None,
-) -> Comparison:
-    """Write a model into `folder` without its manifest, and compare its scores of made rows with those of `scorer`.
-
-    `scorer` runs the training code. `encoder` is an open encoder of the vocabulary, if the caller has one. Raise the
-    errors of `write_model`, and ValueError if the scores differ.
-    """
-    predictor = write_model(folder, model, rows, parent, trained.config.device.num_threads)
-    comparison = Comparison(trained, predictor, scorer, encoder)
-    if rows == "float32" and trained.config.device.precision == "float32":
-        comparison.check_made_rows(model.state.dense)
-    return comparison
-
-
-def finish_bundle(
-    folder: Path, beside: Path, trained: Trained, manifest: BundleManifest, evaluated: card.Evaluated | None = None
-) -> None:
-    """Write the text files and the manifest of a bundle. See `write_bundle.finish`."""
-    row_bytes = 4 * (trained.config.model.embedding_dim + 1)
-    sizes = {"tables": (folder / TABLES).stat().st_size, "float32": manifest.rows["num_rows"] * row_bytes}
-    finish(folder, manifest, card.texts(manifest, trained.config, trained.schema, evaluated, sizes), beside)
 
 
 def exported_model(trained: Trained, calibration: Calibration | None = None) -> ExportedModel:
@@ -135,3 +84,46 @@ def exported_model(trained: Trained, calibration: Calibration | None = None) -> 
     record |= {"train_rows": train.rows, "train_clicks": train.clicks}
     history, means = step_history(manifest), running_mean(manifest)
     return ExportedModel(state, config, trained.folder, record, history, means, calibration, schema=schema)
+
+
+def write_compared(
+    folder: Path,
+    trained: Trained,
+    model: ExportedModel,
+    scorer: Scorer,
+    rows: RowType,
+    parent: Predictor | None,
+    encoder: RowEncoder | None = None,
+) -> Predictor:
+    """Write a model into `folder` without its manifest, compare it with `scorer`, and return the opened bundle.
+
+    `scorer` runs the training code. It is compared if everything is float32. `encoder` and the errors are those of
+    `check_made_rows` and `write_model`.
+    """
+    predictor = write_model(folder, model, rows, parent, trained.config.device.num_threads)
+    if rows == "float32" and trained.config.device.precision == "float32":
+        check_made_rows(predictor, trained, scorer, model.state.dense, encoder)
+    return predictor
+
+
+def _why_no_probabilities(label_smoothing: float, evaluated: Evaluated | None) -> str:
+    """Return why scores are far from click rates, or "" if they are not. `evaluated` is None if nothing was
+    measured.
+    """
+    smoothed = f"loss.label_smoothing={label_smoothing:g} draws scores toward 0.5" if label_smoothing else ""
+    if evaluated is None:
+        return smoothed
+    metrics = evaluated.metrics
+    noise = 3 / math.sqrt(max(metrics.click_rate * metrics.rows, 1))  # Three standard errors of the number of clicks.
+    if not abs(metrics.calibration - 1) > max(MOST_OFF, noise):
+        return ""
+    found = f"the scores of {evaluated.split} sum to {metrics.calibration:.2f} times its clicks"
+    return f"{found}, as {smoothed}" if smoothed else found
+
+
+def finish_bundle(
+    folder: Path, beside: Path, trained: Trained, manifest: BundleManifest, evaluated: Evaluated | None = None
+) -> None:
+    """Write the text files and the manifest of a bundle. See `write_bundle.finish`."""
+    table_bytes = (folder / TABLES).stat().st_size
+    finish(folder, manifest, texts(manifest, as_dict(trained.config), trained.schema, evaluated, table_bytes), beside)

@@ -20,7 +20,7 @@ from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.scoring.bundle_folder import GOLDEN, TOLERANCE, BundleManifest
 from app.scoring.bundle_model import golden_rows
-from app.scoring.bundle_tables import INDEX, BundleTables, BundleTablesSpec, RowType, are_among, lookup
+from app.scoring.bundle_tables import INDEX, NO_IDS, BundleTables, BundleTablesSpec, RowType, are_among, lookup
 from app.scoring.bundle_writer import (
     ReadStored,
     chain_row_ids,
@@ -137,7 +137,7 @@ def write_model(
     With a `parent`, write a delta, which holds only rows that differ from the parent's. Raise ValueError if the model
     or the vocabulary is not an extension of the parent's.
     """
-    schema, _, base_vocabulary = open_vocabulary(model.prepared, model.schema)
+    schema, _, vocabulary = open_vocabulary(model.prepared, model.schema)
     config, dense = model.config, model.state.dense
     spec = BundleTablesSpec(
         num_rows=0,
@@ -148,49 +148,47 @@ def write_model(
         initial_scale=config.model.initial_row_scale,
         initial_dtype=config.tables.dtype,
     )
-    row_ids, stored = model.row_ids(schema), stored_as(rows, model.read)
-    deleted = np.zeros(0, np.int64)
+    row_ids, stored, deleted = model.row_ids(schema), stored_as(rows, model.read), NO_IDS
     if parent is not None:
         _check_fits(parent, schema, spec)
-        num_rows = len(row_ids)
-        deleted = deleted if model.expired is None else model.expired
         if model.changed is None:
+            num_rows = len(row_ids)
             row_ids, deleted = _changed_rows(parent.tables, row_ids, stored)
-        if model.changed is None and 2 * len(row_ids) > num_rows:
-            log.warning(
-                "warning: %.0f %% of the rows differ from those of %s, so a whole bundle is about as small: write one, "
-                "without --delta-from",
-                100 * len(row_ids) / num_rows,
-                parent.folder,
-            )
+            if 2 * len(row_ids) > num_rows:
+                log.warning(
+                    "warning: %.0f %% of the rows differ from those of %s, so a whole bundle is about as small: write "
+                    "one, without --delta-from",
+                    100 * len(row_ids) / num_rows,
+                    parent.folder,
+                )
+        elif model.expired is not None:
+            deleted = model.expired
     spec = replace(spec, num_rows=len(row_ids), num_deleted=len(deleted))
     source = {key: schema.source[key] for key in ("name", "lines")}
     write_schema(replace(schema, splits={}, other_files=(), source=source), folder)
     write_tower(folder, dense, config.model.activation, model.calibration)
     write_rows(folder, spec, row_ids, stored, deleted)
     since = None if parent is None or model.changed is None else parent.schema.vocabulary_size
-    vocabulary = _write_vocabulary(folder, base_vocabulary, parent, since)
-    if parent is not None:
-        vocabulary |= write_lookup_expired(
-            folder, np.setdiff1d(base_vocabulary.expired, parent.encoder.expired, assume_unique=True)
-        )
-    manifest = _manifest_of(model, schema, spec, vocabulary, parent)
+    manifest = _manifest_of(model, schema, spec, _write_vocabulary(folder, vocabulary, parent, since), parent)
     chain, opened = (parent.chain, parent.tables) if parent else ((), ())
     predictor = Predictor([*chain, (folder, manifest)], num_threads, opened)
-    _write_golden(predictor, _made_golden(predictor.log_format, base_vocabulary, parent, since), dense)
+    _write_golden(predictor, _made_golden(predictor.log_format, vocabulary, parent, since), dense)
     write_code(folder / CODE)
     return predictor
 
 
 def _manifest_of(
-    model: ExportedModel,
-    schema: Schema,
-    spec: BundleTablesSpec,
-    vocabulary: dict[str, Any],
-    parent: Predictor | None,
+    model: ExportedModel, schema: Schema, spec: BundleTablesSpec, vocabulary: dict[str, Any], parent: Predictor | None
 ) -> BundleManifest:
+    options, fields = model.config.model, fields_of_model(schema, model.config.model)
+    content: dict[str, Any] = {"hidden_widths": list(options.hidden_widths), "activation": options.activation}
+    if not is_plain(fields):
+        content["fields"] = [field._asdict() for field in fields]
+    content |= {"batch_norm": options.batch_norm, "label_smoothing": model.config.loss.label_smoothing}
+    content |= {"calibration": asdict(model.calibration)} if model.calibration else {}
+    content["numeric_weights"] = model.state.dense.get("wide.numeric_weight", np.zeros(0)).ravel().tolist()
     manifest = BundleManifest(
-        model=_model_content(model, schema),
+        model=content,
         rows=spec.as_json(),
         vocabulary=vocabulary,
         checkpoint=model.checkpoint,
@@ -240,18 +238,6 @@ def _changed_rows(
     return np.concatenate(changed), np.setdiff1d(before, row_ids, assume_unique=True)
 
 
-def _model_content(model: ExportedModel, schema: Schema) -> dict[str, Any]:
-    """Return the section of the manifest that describes the model."""
-    options, fields = model.config.model, fields_of_model(schema, model.config.model)
-    content: dict[str, Any] = {"hidden_widths": list(options.hidden_widths), "activation": options.activation}
-    if not is_plain(fields):
-        content["fields"] = [field._asdict() for field in fields]
-    content |= {"batch_norm": options.batch_norm, "label_smoothing": model.config.loss.label_smoothing}
-    content |= {"calibration": asdict(model.calibration)} if model.calibration else {}
-    content["numeric_weights"] = model.state.dense.get("wide.numeric_weight", np.zeros(0)).ravel().tolist()
-    return content
-
-
 def logit_tolerances(
     predictor: Predictor, dense: Mapping[str, np.ndarray], ids: np.ndarray, numeric: np.ndarray
 ) -> np.ndarray:
@@ -268,17 +254,20 @@ def logit_tolerances(
 def _write_vocabulary(
     folder: Path, vocabulary: BaseVocabulary, parent: Predictor | None, since: int | None
 ) -> dict[str, Any]:
-    """Write a bundle's lookup file of the vocabulary, and return its record for the manifest.
+    """Write a bundle's files of the vocabulary, and return their record for the manifest.
 
-    A delta of `parent` gets the values that the parent lacks. With `since` (the parent's vocabulary size), these are
-    the values that were added in place after the first `since` ids.
+    A delta of `parent` gets the values that the parent lacks, and the ids whose values have expired since. With `since`
+    (the parent's vocabulary size), the parent lacks the values that were added in place after the first `since` ids.
     """
     if parent is None:
         return write_lookup(vocabulary, folder)
     values = parent.manifest.vocabulary.get("values", "")
     if since is None:
-        return write_lookup(vocabulary, folder, parent.schema.categorical, values)
-    return write_additions(vocabulary, folder, parent.encoder, since, values)
+        record = write_lookup(vocabulary, folder, parent.schema.categorical, values)
+    else:
+        record = write_additions(vocabulary, folder, parent.encoder, since, values)
+    expired = np.setdiff1d(vocabulary.expired, parent.encoder.expired, assume_unique=True)
+    return record | write_lookup_expired(folder, expired)
 
 
 def _made_golden(

@@ -27,6 +27,15 @@ OPSET, IR_VERSION = 20, 9
 # Size of a model above which its weights go to a second file, because protobuf cannot read more than 2 GiB.
 MOST_BYTES = 2_000_000_000
 NORM_EPSILON = 1e-5  # The same constant is in app/model/batch_norm.py.
+# Operator of each activation and its attributes. Silu, which takes two operators, is missing here. MindSpore's nn.GELU
+# is the tanh approximation.
+ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "relu": ("Relu", {}),
+    "gelu": ("Gelu", {"approximate": "tanh"}),
+    "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
+    "tanh": ("Tanh", {}),
+    "sigmoid": ("Sigmoid", {}),
+}
 # Error of a float32 sum, relative to the root of its terms' sum of squares. See `rounding_bound`.
 ROUNDING = 2.0**-20
 
@@ -59,39 +68,37 @@ def build_tower(
     """
     from onnx import TensorProto, helper, numpy_helper
 
+    nodes: list[onnx.NodeProto] = []
+
+    def add(operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(operator, inputs, [output], **attributes))
+        return output
+
     layers, last = folded_layers(dense)
     num_numeric = len(dense.get("wide.numeric_weight", ()))
     weights = {f"matrix_{i}": matrix for i, (matrix, _) in enumerate(layers)}
     weights |= {f"bias_{i}": bias for i, (_, bias) in enumerate(layers)}
     weights |= {"last_matrix": last, "bias": dense["wide.bias"].reshape(1), "flat": np.array([-1], np.int64)}
-    nodes, hidden = [], "deep_rows"
+    hidden = "deep_rows"
     if num_numeric:
         weights["numeric_weight"] = dense["wide.numeric_weight"]
-        nodes.append(helper.make_node("Concat", ["deep_rows", "numeric"], ["inputs"], axis=1))
-        hidden = "inputs"
+        hidden = add("Concat", ["deep_rows", "numeric"], "inputs", axis=1)
     for i in range(len(layers)):
-        nodes.append(helper.make_node("Gemm", [hidden, f"matrix_{i}", f"bias_{i}"], [f"sums_{i}"]))
-        nodes += _activation(activation, f"sums_{i}", f"hidden_{i}")
+        sums = add("Gemm", [hidden, f"matrix_{i}", f"bias_{i}"], f"sums_{i}")
         hidden = f"hidden_{i}"
-    nodes += [helper.make_node("MatMul", [hidden, "last_matrix"], ["tower_column"])]
-    column = "tower_column"
+        if activation == "silu":
+            add("Mul", [sums, add("Sigmoid", [sums], f"{hidden}_gate")], hidden)
+        else:
+            operator, attributes = ACTIVATIONS[activation]
+            add(operator, [sums], hidden, **attributes)
+    column = add("MatMul", [hidden, "last_matrix"], "tower_column")
     if num_numeric:
-        nodes += [
-            helper.make_node("MatMul", ["numeric", "numeric_weight"], ["numeric_column"]),
-            helper.make_node("Add", ["tower_column", "numeric_column"], ["column"]),
-        ]
-        column = "column"
-    nodes += [
-        helper.make_node("Reshape", [column, "flat"], ["tower_logits"]),
-        helper.make_node("Add", ["tower_logits", "wide_rows"], ["without_bias"]),
-        helper.make_node("Add", ["without_bias", "bias"], ["logits" if calibration is None else "uncalibrated"]),
-    ]
+        column = add("Add", [column, add("MatMul", ["numeric", "numeric_weight"], "numeric_column")], "column")
+    logits = add("Add", [add("Reshape", [column, "flat"], "tower_logits"), "wide_rows"], "without_bias")
+    logits = add("Add", [logits, "bias"], "logits" if calibration is None else "uncalibrated")
     if calibration is not None:
         weights |= {name: np.array([getattr(calibration, name)], np.float32) for name in ("slope", "intercept")}
-        nodes += [
-            helper.make_node("Mul", ["uncalibrated", "slope"], ["scaled"]),
-            helper.make_node("Add", ["scaled", "intercept"], ["logits"]),
-        ]
+        add("Add", [add("Mul", [logits, "slope"], "scaled"), "intercept"], "logits")
     num_deep = len(layers[0][0]) - num_numeric
     graph = helper.make_graph(
         nodes,
@@ -161,20 +168,3 @@ def rounding_bound(
         errors[:, 0] + ROUNDING**2 * np.maximum(np.square(terms).sum(axis=1), np.square(logits))
     )
     return bound
-
-
-def _activation(name: str, sums: str, outputs: str) -> list[onnx.NodeProto]:
-    from onnx.helper import make_node
-
-    if name == "silu":
-        gate = f"{outputs}_gate"
-        return [make_node("Sigmoid", [sums], [gate]), make_node("Mul", [sums, gate], [outputs])]
-    kinds: dict[str, tuple[str, dict[str, Any]]] = {
-        "relu": ("Relu", {}),
-        "gelu": ("Gelu", {"approximate": "tanh"}),  # The tanh approximation is that of MindSpore's nn.GELU.
-        "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
-        "tanh": ("Tanh", {}),
-        "sigmoid": ("Sigmoid", {}),
-    }
-    operator, attributes = kinds[name]
-    return [make_node(operator, [sums], [outputs], **attributes)]

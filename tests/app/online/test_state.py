@@ -11,7 +11,7 @@ from app.__main__ import main as app
 from app.checkpoint.write import step_name
 from app.online import state
 from app.online.state import load_counts, remove_old_bundles, save_counts
-from app.scoring.bundle_folder import Manifest, chains, read_manifests
+from app.scoring.bundle_folder import BundleManifest, chains, read_manifests
 from app.scoring.bundle_writer import write_manifest
 from app.serving.options import ServerOptions
 from app.serving.statement import Statement
@@ -75,7 +75,7 @@ def make_bundle(folder, name, step, parent=None, folded=""):
     path.mkdir()
     above = parent and {"id": parent.version, "name": ""}
     generation = parent.generation + 1 if parent else step
-    manifest = Manifest(
+    manifest = BundleManifest(
         {}, {}, {}, {"id": f"c{step}", "step": step}, {}, {}, above, generation if above or folded else 0, folded
     )
     write_manifest(path, manifest)

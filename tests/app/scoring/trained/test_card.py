@@ -6,6 +6,7 @@ from markdown_it import MarkdownIt
 
 from app.scoring.bundle_folder import read_manifest
 from app.scoring.trained.card import texts
+from common.settings import as_dict
 from tests.app.scoring.conftest import (  # noqa: F401 (fixtures)
     make_bundle,
     tiny_bundle,
@@ -19,9 +20,8 @@ def test_names_are_no_markup(tiny_bundle, tiny_schema, tiny_config):  # noqa: F8
     columns = {"click": "label", MARKUP: "string", "\n````\n<script>": "string"}
     options = {**tiny_schema.options, "data": {**tiny_schema.options["data"], "columns": columns}}
     schema = replace(tiny_schema, source={**tiny_schema.source, "name": MARKUP}, options=options)
-    sizes = {"tables": 1, "float32": 1}
-    card = texts(read_manifest(tiny_bundle), tiny_config(), schema, None, sizes)["README.md"]
-    plain = texts(read_manifest(tiny_bundle), tiny_config(), tiny_schema, None, sizes)["README.md"]
+    card = texts(read_manifest(tiny_bundle), as_dict(tiny_config()), schema, None, table_bytes=1)["README.md"]
+    plain = texts(read_manifest(tiny_bundle), as_dict(tiny_config()), tiny_schema, None, table_bytes=1)["README.md"]
     found, expected = (MarkdownIt("commonmark").parse(text) for text in (card, plain))
     kinds = [[(token.type, [each.type for each in token.children or ()]) for token in of] for of in (found, expected)]
     assert kinds[0] == kinds[1]

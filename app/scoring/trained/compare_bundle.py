@@ -1,0 +1,98 @@
+"""Compare the bundle of a trained model with the training code on the same rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from app.batches import Batch, read_batches, written_order
+from app.evaluation.measure import Scorer, intervals_of
+from app.evaluation.metrics import MetricStream, NothingToMeasureError
+from app.evaluation.results import Measurement
+from app.scoring.bundle_model import are_apart, golden_rows
+from app.scoring.distribution import Distribution
+from app.scoring.predictor import Predictor
+from app.scoring.trained.card import Evaluated
+from app.scoring.trained.made_rows import make_rows
+from app.scoring.trained.trained_model import Trained
+from app.scoring.trained.write_bundle import logit_tolerances
+from common.console import progress_bar
+from data_prep.encoding.encoder import RowEncoder
+from data_prep.encoding.from_table import table_to_chunk
+from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
+
+SELF_TEST_ROWS = 1000
+
+
+def check_made_rows(
+    predictor: Predictor,
+    trained: Trained,
+    scorer: Scorer,
+    dense: Mapping[str, np.ndarray],
+    encoder: RowEncoder | None = None,
+) -> None:
+    """Raise ValueError if logits of made rows differ by more than rounding explains.
+
+    `predictor` is the opened bundle, with float32 rows, and `scorer` runs the training code. `dense` are the arrays
+    that the bundle's tower was made from. With `encoder`, an open encoder of the prepared folder, the golden rows are
+    compared, otherwise newly made rows.
+    """
+    if encoder is not None:
+        table, encoder = golden_rows(predictor), encoder.without_label()
+    else:
+        _, options, vocabulary = open_vocabulary(trained.folder, trained.schema)
+        table = make_rows(vocabulary, options.data, SELF_TEST_ROWS, seed=2)
+        encoder = open_encoder(trained.folder, False, trained.schema)
+    # The training code encodes the same raw values itself.
+    _, encoded = encoder.encode(table_to_chunk(table, encoder.log_format))
+    batches = [slice(start, start + trained.batch_size) for start in range(0, len(table), trained.batch_size)]
+    expected = np.concatenate([_logits_of(scorer, encoded.ids[part], encoded.numeric[part]) for part in batches])
+    logits = predictor.logits(table)
+    tolerances = logit_tolerances(predictor, dense, encoded.ids, encoded.numeric)
+    bad = np.flatnonzero(are_apart(logits, expected, tolerances))
+    if bad.size:
+        row = bad[0]
+        raise ValueError(
+            f"the self-test failed: of {len(table)} made rows, {bad.size} have another logit in the bundle than by the "
+            f"training code, first row {row}: {logits[row]} and {expected[row]}; rounding explains a difference of "
+            f"{tolerances[row]:.0e}"
+        )
+
+
+def _logits_of(scorer: Scorer, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
+    """Return the training code's logits, float32 [n], of `ids` [n, C] and `numeric` [n, N]."""
+    batch = Batch(ids, numeric, np.zeros(len(ids), np.float32))
+    return scorer.score(batch, scorer.prepare(batch))
+
+
+def evaluate_both(predictor: Predictor, trained: Trained, scorer: Scorer) -> Evaluated | None:
+    """Evaluate the bundle and the training code on the test split, or on valid if test has no labelled rows.
+
+    Return None if neither split has labelled rows.
+    """
+    for split in ("test", "valid"):
+        if trained.schema.splits[split].rows:
+            with contextlib.suppress(NothingToMeasureError):
+                return _evaluate_split(predictor, trained, scorer, split)
+    return None
+
+
+def _evaluate_split(predictor: Predictor, trained: Trained, scorer: Scorer, split: str) -> Evaluated:
+    """Evaluate the bundle and the training code on a split, and write the distribution of its rows into the bundle."""
+    schema, largest = trained.schema, 0.0
+    of_bundle, of_training, held_out = MetricStream(), MetricStream(), Distribution(schema)
+    batches = read_batches(trained.folder, schema, split, written_order(schema, split), trained.batch_size)
+    with progress_bar(total=schema.splits[split].rows, desc=f"compare {split}", unit="row", unit_scale=True) as bar:
+        for batch in batches:
+            logits = predictor.logits_of_ids(batch.ids, batch.numeric)
+            expected = _logits_of(scorer, batch.ids, batch.numeric)
+            largest = max(largest, float(np.abs(logits - expected).max()))
+            held_out.add(batch.ids, batch.numeric, logits)
+            of_bundle.add(logits, batch.labels, batch.weights)
+            of_training.add(expected, batch.labels, batch.weights)
+            bar.update(batch.num_rows)
+    held_out.write(predictor.folder)
+    measured = Measurement(*of_bundle.result_and_bins())
+    return Evaluated(split, measured.metrics, intervals_of(measured, trained.config), of_training.result(), largest)
