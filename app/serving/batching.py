@@ -77,8 +77,7 @@ class Batcher:
     """Queues of small, large and huge bodies. Only the event loop's thread may use it."""
 
     def __init__(self, limits: Limits, observe: Observe) -> None:
-        self.small, self.large = _Queue(limits, observe, LOOP_BYTES), _Queue(limits, observe, 0)
-        self.huge = _Queue(limits, observe, 0)
+        self.small, self.large, self.huge = (_Queue(limits, observe, most) for most in (LOOP_BYTES, 0, 0))
         self.refusals = Refusals()
 
     @property

@@ -22,9 +22,10 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from app.serving.forms.bodies import BODY_ARRIVED
 from app.serving.observed import ID_HEADER, request_id
 from app.serving.options import ServerOptions
-from app.serving.service import BODY_ARRIVED, LIVE, READY, Service
+from app.serving.service import LIVE, READY, Service
 
 # Time for the headers of a request to arrive, and for the first request of a connection to begin.
 HEADER_SECONDS = 10.0

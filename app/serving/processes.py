@@ -126,11 +126,8 @@ class _Seat:
     recent: mmap.mmap  # Memory that all workers share.
     # Byte shared with the supervisor: 1 when the worker's model is open.
     serving: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
-    pulse: mmap.mmap = field(
-        default_factory=lambda: mmap.mmap(-1, 1)
-        # Byte shared with the supervisor. It changes with each beat of the event loop, and is 0 when the loop is not
-        # running.
-    )
+    # Byte shared with the supervisor. It changes with each beat of the event loop, and is 0 when the loop does not run.
+    pulse: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     last_pulse: int = 0  # Last value of `pulse` that the supervisor saw.
     # Time when `last_pulse` changed. Like `start_time` and `due`, in seconds of time.monotonic.
     heard: float = 0.0

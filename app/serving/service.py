@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import numpy as np
 from starlette.datastructures import QueryParams
-from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -27,7 +26,8 @@ from app.scoring.predictor import Predictor, probabilities
 from app.serving import openapi
 from app.serving.batching import HUGE_BODY, LOOP_BYTES, REFUSED, Batcher, score_together
 from app.serving.decoding import Decode, DecodingProcess, decode_checked, decode_rows, decode_tensors
-from app.serving.forms import FORMS, json_rows, packed, tensors
+from app.serving.forms import FORMS, json_rows, tensors
+from app.serving.forms.bodies import CLOSE, Bodies, DisconnectedError, ServiceRequest
 from app.serving.forms.form import Form, NameRow, RequestError, RowsToScore, decode_json, rows_to_chunk
 from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
@@ -39,20 +39,15 @@ from data_prep.options.log_format import LogFormat
 log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).with_name("page.html")
-BODY_SECONDS = 30.0  # Time for a whole body to arrive.
 # Delay after which scores are counted together. Counting after each batch would take as long as encoding a row.
 COUNTED_SECONDS = 0.5
-# ASGI extension of the service's own server: a function that tells if the whole body has arrived.
-BODY_ARRIVED = "body_arrived"
-BODIES_HELD = 4  # Number of bodies of the largest size that may be in memory at the same time.
 # The pages load nothing from other hosts, and cannot be embedded in other pages.
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
 }
-_CLOSE = {"connection": "close"}  # Headers of an answer to a request whose body was not read.
 _REFUSAL = b"HTTP/1.1 %d Too Many Requests\r\n%s: " % (REFUSED, ID_HEADER.encode())
-_HEADERS_OF = {408: _CLOSE, 413: _CLOSE, REFUSED: {"retry-after": "1"}, 503: {"retry-after": "1"}}
+_HEADERS_OF = {408: CLOSE, 413: CLOSE, REFUSED: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
 EXPLAIN = "/v1/explain"
 # Maximum size of a body with one row to explain, or with a version. The event loop decodes it.
@@ -64,27 +59,6 @@ MODEL = "/v2/models/{model}"
 _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
 _CHARSET, _UTF_8 = re.compile(r'charset\s*=\s*"?([^";\s]*)', re.IGNORECASE), ("utf-8", "utf8", "us-ascii", "ascii")
 _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the address has another method; see /docs"
-
-
-class ServiceRequest:
-    """A request with the values that its answer needs.
-
-    Starlette's class would search and decode the headers at each access.
-    """
-
-    held_bytes = 0  # Size of its body in memory, including the decompressed one.
-    num_rows: int | None = None  # Number of scored rows.
-    # Model that scored the rows. None stands for the current one.
-    predictor: Predictor | None = None
-
-    def __init__(self, scope: Scope, receive: Receive) -> None:
-        self.scope, self.receive = scope, receive
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        # Several headers of the same name form one list (RFC 9110).
-        if len(self.headers) < len(scope["headers"]):
-            for name in self.headers:
-                values = [value for other, value in scope["headers"] if other.decode("latin-1") == name]
-                self.headers[name] = b", ".join(values).decode("latin-1")
 
 
 Handler = Callable[[ServiceRequest], Awaitable[Response]]
@@ -114,32 +88,29 @@ class Service:
         self.is_draining = False
         self._allows = lru_cache(maxsize=256)(options.allows)
         self._route = lru_cache(maxsize=256)(self._find_route)
-        self._most_bytes, self._held_bytes = options.limits.max_body_mib << 20, 0
+        self._bodies = Bodies(options.limits.max_body_mib << 20)
         self._explaining = asyncio.Semaphore(1)
-        gets: dict[str, Handler] = {
-            "/": self._page,
-            "/docs": self._docs,
-            "/openapi.json": self._openapi,
-            "/metrics": self._metrics,
-            "/v1/status": self._status,
-            "/v2": self._server,
-            LIVE: self._live,
-            READY: self._ready,
-        }
-        posts: dict[str, Handler] = {
-            "/v1/score": self._score,
-            EXPLAIN: self._explain,
-            "/v1/rollback": self._changing(lambda body: self.generations.roll_back(_version_in(body))),
-            "/v1/pin": self._changing(lambda body: self.generations.pin(_version_in(body))),
-            "/v1/unpin": self._changing(lambda _: self.generations.pin(None)),
+        self._routes: dict[str, dict[str, Handler]] = {
+            "/": {"GET": self._page},
+            "/docs": {"GET": self._docs},
+            "/openapi.json": {"GET": self._openapi},
+            "/metrics": {"GET": self._metrics},
+            "/v1/status": {"GET": self._status},
+            "/v1/score": {"POST": self._score},
+            EXPLAIN: {"POST": self._explain, "GET": self._explain_example},
+            "/v1/rollback": {"POST": self._changing(lambda body: generations.roll_back(_version_in(body)))},
+            "/v1/pin": {"POST": self._changing(lambda body: generations.pin(_version_in(body)))},
+            "/v1/unpin": {"POST": self._changing(lambda _: generations.pin(None))},
+            "/v2": {"GET": self._server},
+            LIVE: {"GET": self._live},
+            READY: {"GET": self._ready},
         }
         for model in (MODEL, f"{MODEL}/versions/{{version}}"):
-            gets |= {model: self._metadata, f"{model}/ready": self._model_ready}
-            posts[f"{model}/infer"] = self._infer
-        self._scoring = {path for path, handler in posts.items() if handler in (self._score, self._infer)}
-        self._routes = {path: {"GET": handler} for path, handler in gets.items()}
-        self._routes |= {path: {"POST": handler} for path, handler in posts.items()}
-        self._routes[EXPLAIN]["GET"] = self._explain_example
+            self._routes[model] = {"GET": self._metadata}
+            self._routes[f"{model}/ready"] = {"GET": self._model_ready}
+            self._routes[f"{model}/infer"] = {"POST": self._infer}
+        # Routes that score rows, whose requests may be refused.
+        self._scoring = {path for path in self._routes if path == "/v1/score" or path.endswith("/infer")}
 
     def refresh(self) -> None:
         """Switch to the model that must be served, and update the metrics about it. The watching thread calls this."""
@@ -185,9 +156,9 @@ class Service:
             headers = _HEADERS_OF.get(error.status, error.headers)
             # The client may never send the body, so the connection cannot be used for another request.
             if "expect" in request.headers:
-                headers = headers | _CLOSE
+                headers = headers | CLOSE
             response = JSONResponse({"error": str(error)}, error.status, headers)
-        except ClientDisconnect:
+        except DisconnectedError:
             response = Response(status_code=400)
         # A block of the bundle may be damaged, or memory may be short. The client may try another server.
         except Exception as error:
@@ -195,7 +166,7 @@ class Service:
             message = "the model cannot score this now; see the server's log"
             response = JSONResponse({"error": message}, 503, _HEADERS_OF[503])
         finally:
-            self._held_bytes -= request.held_bytes
+            self._bodies.release(request)
         served = request.predictor or self.generations.current
         of_model = _model_headers(version_of(served), served.generation)
         response.raw_headers += [*of_model, (ID_HEADER.encode(), number.encode())]
@@ -279,7 +250,7 @@ class Service:
         """Score the rows of a request. Return the model, the logits, and the second result of `decode`."""
         limits = self.options.limits
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
-        body = await self._body(request)
+        body = await self._bodies.read(request)
         request.predictor = predictor = self.generations.current
         size = max(len(body), LOOP_BYTES + 1) if has_small_rows else len(body)
         reply: Any = None
@@ -316,58 +287,8 @@ class Service:
             raise RequestError(400, "the header x-timeout-ms is no number of milliseconds")
         return min(float(text), most)
 
-    async def _body(self, request: ServiceRequest, most: int | None = None) -> bytes:
-        """Return the body of a request, of at most `most` bytes. It counts as held memory until the request is
-        answered.
-        """
-        if (coding := request.headers.get("transfer-encoding", "chunked")).lower() != "chunked":
-            raise RequestError(501, f"transfer-encoding is {coding!r}, expected chunked alone", _CLOSE)
-        codec = packed.codec_of(request.headers.get("content-encoding", ""))
-        most = min(most or self._most_bytes, self._most_bytes)
-        self._check_size(int(request.headers.get("content-length", "0")), most)
-        try:
-            # Setting and cancelling a timer takes twice as long as reading the body.
-            if _has_arrived(request):
-                body = await self._received(request, most)
-            else:
-                async with asyncio.timeout(BODY_SECONDS):
-                    body = await self._received(request, most)
-        except TimeoutError:
-            raise RequestError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
-        if codec is not None:
-            packed_body, body = body, bytearray()
-            async for part in packed.unpack(packed_body, codec):
-                self._hold(request, body, part, most)
-        if len(body) <= MOST_DECODED_HERE:
-            return bytes(body)
-        # The bytearray is only read, and a copy of 64 MiB would take 40 ms.
-        return body  # type: ignore[return-value]
-
-    async def _received(self, request: ServiceRequest, most: int) -> bytearray:
-        """Return a body as it arrives. Starlette's iterator would take longer than decoding a row."""
-        body = bytearray()
-        while True:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            self._hold(request, body, message.get("body", b""), most)
-            if not message.get("more_body", False):
-                return body
-
-    def _hold(self, request: ServiceRequest, body: bytearray, part: bytes, most: int) -> None:
-        body += part
-        request.held_bytes += len(part)
-        self._held_bytes += len(part)
-        self._check_size(len(body), most)
-
-    def _check_size(self, size: int, most: int) -> None:
-        if size > most:
-            raise RequestError(413, f"the body is larger than {most:,} bytes")
-        if self._held_bytes > BODIES_HELD * self._most_bytes:
-            raise RequestError(503, "the bodies of other requests fill the memory for them; try again in a second")
-
     async def _explain(self, request: ServiceRequest) -> Response:
-        rows = json_rows.read_rows(await self._body(request, MOST_EXPLAINED_BYTES))
+        rows = json_rows.read_rows(await self._bodies.read(request, MOST_EXPLAINED_BYTES))
         if len(rows) != 1:
             raise RequestError(400, f"expected one row, found {len(rows)}")
         return await self._explained(request, rows[0])
@@ -403,7 +324,7 @@ class Service:
         async def handler(request: ServiceRequest) -> Response:
             if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 raise RequestError(415, "content-type must be application/json")
-            body = await self._body(request, MOST_EXPLAINED_BYTES)
+            body = await self._bodies.read(request, MOST_EXPLAINED_BYTES)
             try:
                 await asyncio.to_thread(change, body)
             except ValueError as error:
@@ -500,12 +421,6 @@ def _form_of(content_type: str) -> Form:
     if parameters and (charset := _CHARSET.search(parameters)) and charset[1].lower() not in _UTF_8:
         raise RequestError(415, f"content-type has charset={charset[1]!r}, expected a body in utf-8")
     return form
-
-
-def _has_arrived(request: ServiceRequest) -> bool:
-    """Return True if the server knows that the whole body has arrived."""
-    ask: Callable[[], bool] | None = request.scope.get("extensions", {}).get(BODY_ARRIVED)
-    return ask is not None and ask()
 
 
 def _is_true(request: ServiceRequest, name: str) -> bool:

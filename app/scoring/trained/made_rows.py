@@ -39,23 +39,20 @@ def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, 
         if column.name not in log_format.columns:
             continue
         field = fields[column.shares or column.name]
-        with_ids = np.flatnonzero(field.values >= 0)
-        indices = with_ids[generator.integers(0, len(with_ids), num_rows)] if len(with_ids) else np.full(num_rows, -1)
-        chance = generator.random(num_rows)
+        known = np.flatnonzero(field.values >= 0)
+        known = known[generator.integers(0, len(known), num_rows)] if len(known) else known
+        chances = generator.random(num_rows)
         cell_of = KINDS[log_format.columns[column.name]].made_up
-        outside = [
-            cell_of(number) for number in generator.integers(0, 2**32 if field.texts is None else 2**31, num_rows)
-        ]
-        if not len(with_ids):
-            inside = outside
-        elif field.texts is None:
-            inside = [cell_of(number) for number in field.values[indices].clip(0)]
+        unknown = generator.integers(0, 2**32 if field.texts is None else 2**31, num_rows)
+        cells: list[Any] = [cell_of(number) for number in unknown]
+        if field.texts is None:
+            inside = [cell_of(number) for number in field.values[known]]
         else:
-            inside = [text.decode() for text in field.texts.take(indices).tolist()]
-        is_inside = (chance >= MISSING + OUTSIDE) & (indices >= 0)
-        cells = np.where(is_inside, np.array(inside, object), np.array(outside, object))
-        cells[chance < MISSING] = None
-        columns[column.name] = cells.tolist()
+            inside = [text.decode() for text in field.texts.take(known).tolist()]
+        for row, cell in enumerate(inside):  # `inside` is empty if the field has no values.
+            if chances[row] >= MISSING + OUTSIDE:
+                cells[row] = cell
+        columns[column.name] = [None if chance < MISSING else cell for chance, cell in zip(chances, cells, strict=True)]
     types = {name: pa.string() for name in columns} | dict.fromkeys(log_format.integer_fields, pa.int64())
     types |= dict.fromkeys(log_format.float_fields, pa.float64())
     order = [name for name in log_format.columns if name in columns]

@@ -1,7 +1,7 @@
 """Convert the body of a request to rows, in each form that the service accepts.
 
-`form` holds what all forms share, `packed` decompresses bodies, and `tensors` is the form of V2. Every other file has a
-FORM of /v1/score. Forms are found by listing this folder, so a new form is one new file.
+`bodies` receives and decompresses bodies, `form` holds what all forms share, and `tensors` is the form of V2. Every
+other file has a FORM of /v1/score. Forms are found by listing this folder, so a new form is one new file.
 """
 
 import pkgutil

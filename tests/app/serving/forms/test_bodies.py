@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.serving.forms.bodies import unpack
 from app.serving.forms.form import RequestError
-from app.serving.forms.packed import unpack
 from tests.app.serving.conftest import Client, run_beside
 from tests.app.serving.test_service import ARROW, arrow_of, binary_of, binary_scores, error_of, lines_of
 
@@ -115,5 +115,5 @@ def test_a_bomb_is_refused_within_memory_and_while_health_answers(make_service, 
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 6 * 16 << 10  # 4 × --max-body-mib are held at most; 512 MiB would be unpacked without a bound
     assert latest < 1
-    assert service._held_bytes == 0
+    assert service._bodies.held_bytes == 0
     assert Client(service).post("/v1/score", content=PACK[encoding](b""), headers={}).status_code == 400
