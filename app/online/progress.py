@@ -10,7 +10,7 @@ from typing import Any
 from app.online.online_page import online_page
 from app.run.logs import METRICS
 from app.run.record import read_lines
-from app.serving.trained_parts import write_trained_parts
+from app.scoring.trained_parts import write_trained_parts
 from common.files import message_of, write_whole
 
 log = logging.getLogger("app")

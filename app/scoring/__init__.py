@@ -4,10 +4,11 @@
 - `bundle_tables`: the embedding tables of a bundle, mapped into memory.
 - `onnx_tower`: the tower in onnxruntime.
 - `bundle_model`: an opened bundle, with its golden rows.
-- `predictor`: scores raw rows in any form. `batch_prediction` scores a whole log, `pyfunc` serves MLflow.
+- `predictor`: scores raw rows in any form, also for MLflow. `batch_prediction` scores a whole log.
 - `explain`: splits logits into the parts of their columns. `effects` averages effects over many rows.
 - `distribution`: counts held-out rows, to detect drift.
 - `bundle_writer`: writes bundles and folds deltas.
+- `trained_parts`: the report that an online trainer leaves next to its bundles.
 - `trained`: opens a checkpoint with its data, evaluates it and exports it as a bundle.
 
 Shapes use these letters: n rows (in `bundle_tables` and `bundle_writer`: ids of one lookup), B rows of one lookup, C

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from app.evaluation.score_bins import sigmoid
-from app.scoring.bundle_folder import GOLDEN, check_files, check_parent, read_chain, read_manifest
-from app.scoring.bundle_model import BundleModel
+from app.scoring.bundle_folder import check_files, check_parent, read_chain, read_manifest
+from app.scoring.bundle_model import BundleModel, golden_rows
 from app.scoring.effects import VALUES, effects_of_rows
 from app.scoring.explain import ORDERS, FieldEffect, effects, parts_of_logits
 from common.packages import load
@@ -102,10 +102,8 @@ class Predictor(BundleModel):
 
         It is kept after the first read, because the bundle's folder may be removed while the predictor is in use.
         """
-        import pyarrow.parquet as pq
-
-        row: dict[str, Any] = pq.read_table(self.folder / GOLDEN).slice(0, 1).to_pylist()[0]
-        return {name: row[name] for name, _ in self.log_format.fields}
+        row: dict[str, Any] = golden_rows(self).slice(0, 1).to_pylist()[0]
+        return row
 
     def score(self, rows: RawRows) -> Any:
         """Return the click probabilities of raw rows, float32 [n]. For a table of pandas or polars they are a series.
@@ -236,3 +234,19 @@ def _is_of_polars(rows: Any) -> bool:
 def probabilities(logits: np.ndarray) -> np.ndarray:
     """Return the click probabilities of logits [n], float32 [n]."""
     return sigmoid(logits.astype(np.float64)).astype(np.float32)
+
+
+class ScoringModel:
+    """A bundle as MLflow's python_function: `mlflow models serve -m BUNDLE` calls `predict`."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+
+    def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> list[float]:
+        """Return the click probability of each row."""
+        return [float(score) for score in self._predictor.score(model_input)]
+
+
+def _load_pyfunc(path: str) -> ScoringModel:
+    """Open the bundle at `path`. MLflow calls this function, because a bundle's file MLmodel names this module."""
+    return ScoringModel(Predictor.open(path))

@@ -9,7 +9,6 @@
 - `generations`: opens, checks, swaps and pins the served models. `statement` says which one must serve.
 - `observed`: metrics, drift and the access log.
 - `openapi`: the OpenAPI document.
-- `trained_parts`: the report that an online trainer leaves next to its bundles, for the page.
 
 Nothing in this package imports MindSpore or MPI.
 """

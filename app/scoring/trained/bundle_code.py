@@ -16,7 +16,7 @@ CODE = "code"
 CODE_PACKAGE = "wide_deep_bundle"
 _OWN_IMPORT = re.compile(r"^( *(?:from|import) )((?:app|data_prep|common)[. ])", re.MULTILINE)
 # A bundle contains these modules and all modules of the project that they import.
-CODE_ROOTS = ("app.cli.predict", "app.cli.bundle", "app.scoring.pyfunc")
+CODE_ROOTS = ("app.cli.predict", "app.cli.bundle")
 # Optional modules: their importers handle the ImportError.
 LEFT_OUT = {"data_prep.raw_log.json_lines"}
 NATIVE = "data_prep/kernels/csrc/log_kernels.h", "data_prep/kernels/csrc/build/liblog_kernels.so"

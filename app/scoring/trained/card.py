@@ -43,7 +43,7 @@ def texts(
     requirements = "".join(f"{name}=={versions[name]}\n" for name in PACKAGES)
     environment = {"python": versions["python"], "dependencies": ["-r requirements.txt"]}
     flavor = {
-        "loader_module": f"{CODE_PACKAGE}.app.scoring.pyfunc",
+        "loader_module": f"{CODE_PACKAGE}.app.scoring.predictor",
         "code": CODE,
         "python_version": versions["python"],
         "env": {"virtualenv": "python_env.yaml"},

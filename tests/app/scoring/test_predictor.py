@@ -373,7 +373,7 @@ def test_a_bundle_s_own_code_and_packages_are_all_that_scoring_needs(tiny_bundle
     (tmp_path / "lines.txt").write_bytes(b"".join(lines[:50]))
     words = [str(tiny_bundle), str(tmp_path / "lines.txt"), str(tmp_path / "scores.parquet"), "--workers", "1"]
     program = (
-        "import sys, wide_deep_bundle.app.scoring.pyfunc\n"
+        "import sys\n"
         "from wide_deep_bundle.app.cli import bundle, predict as command\n"
         f"assert command.main(command.add_arguments, '', {words}) == 0\n"
         f"assert bundle.main(bundle.add_arguments, '', ['verify', {words[0]!r}]) == 0\n"
@@ -413,10 +413,8 @@ def test_a_bundle_hides_no_module_of_its_user(tiny_bundle, predictor, lines, tmp
 
 
 def test_mlflow_s_loader_scores_a_table(tiny_bundle, predictor, lines):
-    from app.scoring.pyfunc import _load_pyfunc
-
     table = pa.Table.from_pylist(as_mappings(predictor, lines[:20], "\t")).to_pandas()
-    assert _load_pyfunc(str(tiny_bundle)).predict(table) == predictor.score(lines[:20]).tolist()
+    assert predictor_module._load_pyfunc(str(tiny_bundle)).predict(table) == predictor.score(lines[:20]).tolist()
 
 
 LARGE = {pa.string(): pa.large_string(), pa.int64(): pa.float64()}

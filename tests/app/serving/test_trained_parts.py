@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from app.serving.trained_parts import MOST_BYTES, TRAINED_PARTS, read_trained_parts, write_trained_parts
+from app.scoring.trained_parts import MOST_BYTES, TRAINED_PARTS, read_trained_parts, write_trained_parts
 from tests.app.serving.conftest import Client
 
 GOOD = {"written": 1.0, "parts": [{"part": "part-1", "auc": 0.7}], "held": {"part-2": "cut"}, "waiting": ""}
