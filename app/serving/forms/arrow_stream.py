@@ -132,10 +132,10 @@ def _innermost(cells: pa.Array) -> pa.Array:
 
 
 def _guarded(cells: pa.Array) -> pa.Array:
-    """Return an array whose views of texts, in lists and dictionaries too, all lie in their buffers.
+    """Check the views of an array's texts, also within lists and dictionaries, and return the array.
 
-    A cast of an array with a view outside its buffer was not safe in pyarrow 26, even after full validation.
-    Raises RequestError if the view of a text that is present is wrong. Views of missing texts become empty.
+    The views of missing texts become empty. Raise RequestError if another view is wrong. In pyarrow 26 the cast of an
+    array with a view outside its buffers was not safe, even after full validation.
     """
     if not _are_views(_innermost(cells)):
         return cells
@@ -153,16 +153,20 @@ def _guarded(cells: pa.Array) -> pa.Array:
 
 
 def _views(texts: pa.Array) -> np.ndarray:
-    """Return the views [n, 4] of texts: the length, then the text itself or its beginning, buffer and place there."""
+    """Return the views [n, 4] of texts, int32.
+
+    A view is the length of a text, followed by the text itself if it is short, else by its first bytes, the number of
+    its buffer and its position there.
+    """
     data = np.frombuffer(texts.buffers()[1] or b"", np.uint8)
     return data[: len(data) // 16 * 16].view(np.int32).reshape(-1, 4)[texts.offset :][: len(texts)]
 
 
 def good_views(views: np.ndarray, valid: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return views [n, 4], empty ones for the texts that are missing, which may have any.
+    """Check the views [n, 4] of texts, and return them with empty views in place of missing texts.
 
-    `valid` [n] tells which are present, and `sizes` has the bytes of each buffer of texts. Raises RequestError for a
-    present view that is cut, negative, or of bytes outside its buffer.
+    `valid` [n] is a mask of the texts that are present, and `sizes` are the sizes of their buffers in bytes. Raise
+    RequestError if a view of a present text is missing, has a negative number, or refers to bytes outside its buffer.
     """
     if len(views) < len(valid):
         raise RequestError(400, "the body is no Arrow IPC stream: the views of its texts are cut")
@@ -175,7 +179,7 @@ def good_views(views: np.ndarray, valid: np.ndarray, sizes: np.ndarray) -> np.nd
 
 
 def _view_lengths(texts: pa.Array) -> np.ndarray:
-    """Return the lengths [n] of texts that are views, and none for other cells."""
+    """Return the lengths [n] of texts that are stored as views, or an empty array for other types."""
     return _views(texts)[:, 0].astype(np.int64) if _are_views(texts) else np.zeros(0, np.int64)
 
 
