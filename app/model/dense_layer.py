@@ -15,7 +15,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from app.model import dropout
-from common import hashing
+from common.arrays import hashing
 
 # MindSpore's operators multiply int32, so unsigned constants are converted.
 GOLDEN32 = int(hashing.GOLDEN32.astype(np.int32))

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from app.batches import Batch, read_batches, written_order
 from app.evaluation.measure import Scorer, intervals_of
 from app.evaluation.metrics import MetricStream, NothingToMeasureError
 from app.evaluation.results import Measurement
@@ -22,6 +21,7 @@ from common.console import progress_bar
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.from_table import table_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
+from data_prep.prepared.batches import Batch, read_batches, written_order
 
 SELF_TEST_ROWS = 1000
 
