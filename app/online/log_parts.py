@@ -20,10 +20,18 @@ import numpy as np
 from common.text import natural_order, shortened
 from data_prep.encoding.encoder import ParsedRows, RowEncoder
 from data_prep.prepared.examples import Examples, concatenate
-from data_prep.raw_log.chunks import StoredFile
-from data_prep.raw_log.log_files import LogFile, find_log, is_part
+from data_prep.raw_log.log_files import find_log, is_part
 from data_prep.raw_log.reading import file_of_log, open_reader
-from data_prep.raw_log.storage import FileState, file_name, file_state, files_in, is_uri, open_stream
+from data_prep.raw_log.storage import (
+    FileState,
+    LogFile,
+    StoredFile,
+    file_name,
+    file_state,
+    files_in,
+    is_uri,
+    open_stream,
+)
 
 log = logging.getLogger("app")
 

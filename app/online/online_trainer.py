@@ -54,7 +54,7 @@ from data_prep.prepared.examples import Examples
 from data_prep.prepared.expired import out_of_vocabulary
 from data_prep.prepared.schema import NO_ID
 from data_prep.prepared.truth import best_possible, truth_path
-from data_prep.raw_log.log_files import LogFile
+from data_prep.raw_log.storage import LogFile
 
 log = logging.getLogger("app")
 

@@ -23,9 +23,11 @@ from data_prep.kernels.parse import is_utf8, quoted_cells
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.raw_log.chunks import MOST_LINES_BEFORE, NUL_BYTES, columns_of_header
-from data_prep.raw_log.log_files import LogFile, find_log, is_json, is_table
-from data_prep.raw_log.sample import sample_log, spread
+from data_prep.raw_log.formats import format_of, spread
+from data_prep.raw_log.log_files import find_log
+from data_prep.raw_log.sample import sample_log
+from data_prep.raw_log.storage import LogFile
+from data_prep.raw_log.text_lines import MOST_LINES_BEFORE, NUL_BYTES, columns_of_header
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -201,7 +203,7 @@ class FirstRows:
         """Return the rows as a chunk, in the way in which the preparation would read them with `log_format`."""
         if self.table is None:
             return Chunk(0, self.lines.count(b"\n"), self.lines, self.file)
-        from data_prep.raw_log.parquet import TableChunk
+        from data_prep.raw_log.arrow_to_text import TableChunk
 
         (batch,) = self.table.combine_chunks().to_batches()
         return TableChunk(0, len(batch), batch, log_format, ONLY_FILE).load()
@@ -223,12 +225,12 @@ def read_first_rows(log: Any, num_rows: int) -> FirstRows:
     names = [each.name for each in all_files]
     if any(map(_SUBMISSION.search, names)) or all(any(map(kind.search, names)) for kind in _TRAIN_AND_TEST):
         raise ValueError(f"by their names, {', '.join(names)[:500]} are no parts of one log; name the one to describe")
-    kinds = [(is_table(file.location), is_json(file.location)) for file in all_files]
-    files = spread([file for file, kind in zip(all_files, kinds, strict=True) if kind == kinds[0]], _MOST_FILES)
-    rows = _read_tables(files, num_rows) if kinds[0][0] else _read_lines(files, num_rows)
+    of = format_of(all_files[0].location)
+    files = spread([file for file in all_files if format_of(file.location) == of], _MOST_FILES)
+    rows = _read_tables(files, num_rows) if of.is_table else _read_lines(files, num_rows)
     if len(all_files) == 1:
-        is_parquet = kinds[0] == (True, False)
-        return replace(rows, sampled=f"{rows.num_rows:,} rows from all over {rows.location}") if is_parquet else rows
+        sampled = "" if of.has_lines else f"{rows.num_rows:,} rows from all over {rows.location}"
+        return replace(rows, sampled=sampled)
     of_all = f" of {len(all_files):,}" * (len(files) < len(all_files))
     parts = f"the first rows of {len(files):,}{of_all} files, {files[0].name} to {files[-1].name}"
     return replace(rows, sampled=f"{rows.num_rows:,} rows, {parts} (the others were not looked at)")
@@ -487,7 +489,7 @@ def _has_blanks(column: Column) -> bool:
 
 
 def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
-    """Read the first rows of Parquet or JSON files.
+    """Read the first rows of tables in files.
 
     A file is left out, with a remark, if its columns have types that cannot be combined with those of the first file,
     such as text for numbers.
@@ -495,7 +497,8 @@ def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     import pyarrow as pa
 
     each, location = -(-num_rows // len(files)), files[0].location
-    whole, *others = (_read_table(file, each, _MOST_FILES // len(files)) for file in files)
+    of = format_of(location).reader()
+    whole, *others = (of.first_rows(file, each, _MOST_FILES // len(files)) for file in files)
     left_out = []
     for file, table in zip(files[1:], others, strict=True):
         try:
@@ -504,27 +507,6 @@ def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
             left_out.append(f"{file.name} ({str(error).splitlines()[0]})")
     what = f"not looked at, as the types of their columns differ from {files[0].name}: {'; '.join(left_out)[:500]}"
     return replace(_of_table(location, whole.slice(0, num_rows)), findings=(Finding(what),) if left_out else ())
-
-
-def _read_table(file: LogFile, num_rows: int, num_groups: int) -> pa.Table:
-    """Read `num_rows` rows of a Parquet or JSON file.
-
-    In a Parquet file, the first rows of at least `num_groups` row groups are read, which are spread over the file.
-    """
-    import pyarrow as pa
-
-    from data_prep.raw_log.json_lines import columns_of, first_objects
-    from data_prep.raw_log.parquet import parquet_file
-
-    if is_json(file.location):
-        return pa.table(columns_of(first_objects(file, num_rows)[:num_rows]))
-    with parquet_file(file.location) as table:
-        in_all = table.metadata
-        of_group = max(in_all.num_rows // max(in_all.num_row_groups, 1), 1)
-        groups = spread(range(in_all.num_row_groups), max(num_groups, -(-num_rows // of_group)))
-        size = -(-num_rows // max(len(groups), 1))
-        batches = [next(table.iter_batches(size, row_groups=[group]), None) for group in groups]
-        return pa.Table.from_batches([batch for batch in batches if batch is not None], table.schema_arrow)
 
 
 def _of_table(location: str, table: pa.Table) -> FirstRows:
@@ -544,7 +526,7 @@ def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
     """Convert an Arrow column to a `Column`. The values of a list are joined with tabs."""
     import pyarrow as pa
 
-    from data_prep.raw_log.parquet import cells_as_text, decoded
+    from data_prep.raw_log.arrow_to_text import cells_as_text, decoded
 
     encoded = decoded(cells.combine_chunks())  # A dictionary may contain values that do not occur in any row.
     try:

@@ -240,7 +240,7 @@ def _of_type(column: Column, of: str) -> Guess | None:
     """
     import pyarrow as pa
 
-    from data_prep.raw_log.parquet import is_list, is_moment, is_readable
+    from data_prep.raw_log.arrow_to_text import is_list, is_moment, is_readable
 
     assert column.of_type is not None
     if not is_readable(column.of_type, "list" if is_list(column.of_type) else "string"):

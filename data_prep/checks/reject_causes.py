@@ -23,8 +23,8 @@ from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.raw_log.chunks import NUL_BYTES
-from data_prep.raw_log.log_files import is_json
+from data_prep.raw_log.formats import format_of
+from data_prep.raw_log.text_lines import NUL_BYTES
 from data_prep.statistics.statistics import LogStatistics
 
 _SEPARATORS = {
@@ -224,7 +224,7 @@ def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
     is_other = 2 * (rejects["columns"] + rejects["too long"]) >= statistics.num_lines
     first = _first_rejects(folder, 1)[0].split(b"\t", 2)[2]
     added = tuple(each * len(log_format.columns) for each in (_BARE, log_format.separator.encode()))
-    if (is_json(log_name) or first.startswith(b"{")) and first.endswith(added):
+    if (format_of(log_name).is_table or first.startswith(b"{")) and first.endswith(added):
         return _NO_OBJECTS
     if _are_parts_of_rows(rejects) or (not is_other and 2 * rejects["columns"] >= rejects.total()):
         return f"\n{divided_rows(log_format)}"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from data_prep.encoding.encoder import BOOLEAN_TEXTS, texts_among
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.log_files import LogFile, is_json, is_table
+from data_prep.raw_log.formats import format_of
+from data_prep.raw_log.storage import LogFile
 
 if TYPE_CHECKING:
     from data_prep.encoding.base import BaseVocabulary
@@ -26,8 +27,9 @@ def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVoc
     names = {name for name in log_format.text_fields if name not in log_format.booleans}
     columns_by_file = {file.location: _boolean_columns(file, names) for file in files}
     booleans = dict(log_format.booleans)
-    # Only the first lines of JSON files are examined, so booleans may follow in later lines.
-    may_come_later = base is not None and any(is_json(file.location) for file in files)
+    # Only the first lines of a table of lines are examined, so booleans may follow in later lines.
+    formats = [format_of(file.location) for file in files]
+    may_come_later = base is not None and any(each.is_table and each.has_lines for each in formats)
     for name in log_format.text_fields:
         locations = [location for location, columns in columns_by_file.items() if name in columns]
         if not locations and not may_come_later:
@@ -47,16 +49,12 @@ def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVoc
 
 
 def _boolean_columns(file: LogFile, names: set[str]) -> set[str]:
-    if not names or not is_table(file.location):
+    of = format_of(file.location)
+    if not names or not of.is_table:
         return set()
-    from data_prep.raw_log.parquet import holds_booleans, read_schema
+    from data_prep.raw_log.arrow_to_text import holds_booleans
 
-    if is_json(file.location):
-        from data_prep.raw_log.json_lines import columns_of, first_objects
-
-        columns = columns_of(first_objects(file))
-        return {name for name in names & columns.keys() if holds_booleans(columns[name].type)}
-    return names & {field.name for field in read_schema(file.location) if holds_booleans(field.type)}
+    return names & {field.name for field in of.reader().read_schema(file) if holds_booleans(field.type)}
 
 
 def _texts_of_base(base: BaseVocabulary, name: str) -> tuple[str, ...]:

@@ -15,11 +15,14 @@ from data_prep.kernels.parsed import Chunk
 from data_prep.options.executor import ExecutorChoice
 from data_prep.options.kinds import FIELD_KINDS, Kind
 from data_prep.options.log_format import FormatToScore, LogFormat
-from data_prep.raw_log.compression import ENDINGS
-from data_prep.raw_log.log_files import LogFile, absolute, find_log, is_table
+from data_prep.raw_log.formats import ending_of, format_of
+from data_prep.raw_log.log_files import absolute, find_log
 from data_prep.raw_log.reading import LogReading, column_names, file_of_log, first_chunks
+from data_prep.raw_log.storage import LogFile
 
 Result = TypeVar("Result")
+
+__all__ = ["LogToScore", "ending_of"]
 
 _SAMPLED_LINES = 100
 _CHUNK_BYTES = 1 << 20
@@ -79,13 +82,8 @@ class LogToScore:
             LogReading(files, self.log_format, pools, num_workers, chunk_bytes, pieces).run(function, consume, title)
 
 
-def ending_of(start: bytes) -> str:
-    """Guess the file name ending of a log from the file's first bytes: .gz, .zst, .jsonl or .txt."""
-    return next((ending for magic, ending in {**ENDINGS, b"{": ".jsonl"}.items() if start.startswith(magic)), ".txt")
-
-
 def _format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Sequence[str]) -> LogFormat:
-    has_names = log_format.header or is_table(files[0].location)
+    has_names = log_format.header or format_of(files[0].location).is_table
     columns = dict(log_format.columns)
     if not has_names and not _has_labels(files, log_format):
         del columns[log_format.label_column]

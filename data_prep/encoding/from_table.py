@@ -31,7 +31,7 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
     """
     import pyarrow as pa
 
-    from data_prep.raw_log.parquet import NO_INT128
+    from data_prep.raw_log.arrow_to_text import NO_INT128
 
     if type(rows).__name__ == "Series":
         raise TypeError(
@@ -91,7 +91,7 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
     Raise ValueError if a column is missing, if its type does not fit its kind, or if a cell contains a line end or a
     separator.
     """
-    from data_prep.raw_log.parquet import TableChunk, check_columns, check_exact
+    from data_prep.raw_log.arrow_to_text import TableChunk, check_columns, check_exact
 
     fields = [name for name, _ in log_format.fields]
     check_columns("the table", table.schema, FormatToScore.of(log_format, columns=dict(log_format.fields)))

@@ -258,7 +258,7 @@ def _text_of_column(value: Any, name: str, log_format: LogFormat) -> str:
         return str(value)
     import pyarrow as pa
 
-    from data_prep.raw_log.parquet import cells_as_text, times_as_text
+    from data_prep.raw_log.arrow_to_text import cells_as_text, times_as_text
 
     value, zone = float(value) if isinstance(value, np.longdouble) else value, getattr(value, "tz", None)
     # Arrow would drop the nanoseconds of a pandas timestamp, but it keeps those of a NumPy array.

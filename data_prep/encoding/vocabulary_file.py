@@ -20,7 +20,7 @@ from data_prep.kernels.parsed import MISSING, SMALLEST_BUCKET
 from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.schema import CategoricalField
-from data_prep.raw_log.parquet import hex_text
+from data_prep.raw_log.arrow_to_text import hex_text
 
 _GROUP_ROWS = 1 << 20  # Maximum number of rows in a row group of vocabulary.parquet.
 _PARQUET_SCHEMA = pa.schema(

@@ -51,11 +51,11 @@ class Chunk:
     lines: bytes
     file: FileOfLog = ONLY_FILE
     is_bare: bool = False  # Cells are separated by BARE_SEPARATOR and have no quotes, whatever the format says.
-    # Columns of a Parquet or JSON file that are copied beside the scores. Their cells may contain separators.
+    # Columns of a table that are copied beside the scores. Their cells may contain separators.
     kept: tuple[list[str], ...] = ()
 
     def load(self) -> Chunk:
-        """Return the chunk itself. The `load` of other tasks, such as `raw_log.chunks.StoredChunk`, reads the lines."""
+        """Return the chunk itself. The `load` of other tasks, such as `text_lines.StoredChunk`, reads the lines."""
         return self
 
     @property

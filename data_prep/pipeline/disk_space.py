@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from data_prep.raw_log.log_files import PACKED_ENDINGS, PARQUET_ENDINGS, LogFile
+from data_prep.raw_log.formats import PACKED_ENDINGS, format_of
+from data_prep.raw_log.storage import LogFile
 
 _MIB = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -35,9 +36,10 @@ log = logging.getLogger(__name__)
 
 def guess_rows(files: Sequence[LogFile]) -> int:
     """Estimate the number of rows of a log from the sizes of its files."""
-    packed = (*PACKED_ENDINGS, *PARQUET_ENDINGS, ".tgz")
     return sum(
-        file.state.size // (_PACKED_BYTES_A_ROW if file.name.endswith(packed) else _TEXT_BYTES_A_ROW) for file in files
+        file.state.size // (_PACKED_BYTES_A_ROW if is_packed else _TEXT_BYTES_A_ROW)
+        for file in files
+        for is_packed in [file.name.endswith(PACKED_ENDINGS) or not format_of(file.location).has_lines]
     )
 
 

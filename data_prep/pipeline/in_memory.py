@@ -17,7 +17,7 @@ from data_prep.execution.prepared_folder import real_output
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import Schema
-from data_prep.raw_log.parquet import check_columns
+from data_prep.raw_log.arrow_to_text import check_columns
 
 NAME = "table.parquet"
 

@@ -25,9 +25,8 @@ from data_prep.prepared import schema
 from data_prep.prepared.data_files import data_file
 from data_prep.prepared.schema import SCHEMA_FILE
 from data_prep.prepared.truth import truth_path
-from data_prep.raw_log.log_files import LogFile
 from data_prep.raw_log.reading import LogReading
-from data_prep.raw_log.storage import is_uri
+from data_prep.raw_log.storage import LogFile, is_uri
 from data_prep.statistics.statistics import LogStatistics
 
 

@@ -51,8 +51,9 @@ from data_prep.pipeline.zoo_layout import check_ids_fit, lay_out_for_zoo, zoo_ro
 from data_prep.prepared import schema
 from data_prep.prepared.data_files import has_one_class, whole_log, write_schema
 from data_prep.prepared.writer import FILE_ROWS
-from data_prep.raw_log.log_files import LogFile, absolute, find_log
+from data_prep.raw_log.log_files import absolute, find_log
 from data_prep.raw_log.reading import LogReading
+from data_prep.raw_log.storage import LogFile
 from data_prep.report.data_report import REPORT_FILE, write_report
 from data_prep.report.timing import RunClock, write_timing
 from data_prep.statistics.statistics_file import read_statistics, write_statistics

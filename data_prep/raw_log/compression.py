@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
-import re
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from isal.igzip import IGzipFile
 from isal.igzip_lib import IsalError
 
 from data_prep.raw_log import storage
-from data_prep.raw_log.log_files import PACKED_ENDINGS, TAR_ENDINGS
+from data_prep.raw_log.formats import PACKED, PACKED_ENDINGS, START_BYTES, TAR_ENDINGS, binary_kind
 
 _READ_BYTES = 1 << 20
 _LOG_STEM = "train"  # Name of the log in an archive, without its ending.
@@ -30,62 +29,6 @@ _MOST_EXTENSION_BYTES = 1 << 20  # Maximum size of an extension header of a memb
 _MOST_EXTENSIONS = 8  # Maximum number of extension headers of a member.
 _NAMES_SHOWN = 20
 
-# First bytes of compressed files, with the endings of their names.
-ENDINGS = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
-_PACKED = {".gz": re.compile(rb"\x1f\x8b"), ".zst": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")}
-# Binary file formats: a regular expression for the first bytes, the name of the format, and advice what to do. The
-# first expression that matches counts. Letters with which a text could begin only match together with bytes that no
-# text contains.
-_WITH_NUL = rb"(?=[^\0]*\0)"
-_REPACK = "pack it by gzip or zstd instead: {} OLD | gzip > NEW.gz"
-_FRAME = "make it Parquet: {}.to_parquet(NEW)"
-_ARROW = "make it Parquet: pyarrow.parquet.write_table({}, NEW)"
-_BINARY = [
-    *(
-        (re.escape(magic), "packed", f"rename it to end in {ending}, or unpack it once if it does")
-        for magic, ending in ENDINGS.items()
-    ),
-    (rb"PAR1[\0-\x1f]", "Parquet", "rename it to end in .parquet"),
-    (
-        rb"PK\x03\x04.{26}(\[Content_Types\]|_rels|docProps|xl/)",
-        "an Excel file",
-        _FRAME.format("pandas.read_excel(OLD)"),
-    ),
-    (rb"PK\x03\x04.{26}[^/\0]*\.npy", "arrays of NumPy", _FRAME.format("pandas.DataFrame(dict(numpy.load(OLD)))")),
-    (rb"PK\x03\x04", "a ZIP archive", _REPACK.format("unzip -p")),
-    (rb"BZh[1-9]1AY&", "packed by bzip2", _REPACK.format("bzcat")),
-    (rb"\xfd7zXZ\0", "packed by xz", _REPACK.format("xzcat")),
-    (rb"\x04\x22\x4d\x18", "packed by lz4", _REPACK.format("lz4 -dc")),
-    (rb"7z\xbc\xaf\x27\x1c", "packed by 7-Zip", _REPACK.format("7z x -so")),
-    (rb"ARROW1\0\0|FEA1\0", "Feather (Arrow's file format)", _ARROW.format("pyarrow.feather.read_table(OLD)")),
-    (rb"\xff{4}", "an Arrow stream", _ARROW.format("pyarrow.ipc.open_stream(OLD).read_all()")),
-    (_WITH_NUL + rb"ORC", "ORC", _ARROW.format("pyarrow.orc.read_table(OLD)")),
-    (rb"Obj\x01", "Avro", "make it Parquet: polars.read_avro(OLD).write_parquet(NEW)"),
-    (rb"SQLite format 3\0", "a SQLite database", "sqlite3 -header -csv OLD 'SELECT * FROM TABLE' > NEW.csv"),
-    (rb"\x80[\x02-\x05]", "a pickle", f"{_FRAME.format('pandas.read_pickle(OLD)')}, if you trust its writer"),
-    (rb".{8}DUCK", "a DuckDB database", "duckdb OLD -c \"COPY TABLE TO 'NEW.parquet'\""),
-    (rb".{257}ustar", "a tar archive without compression", "give the files in it: tar -xf OLD; or gzip OLD"),
-    (rb"(?i)\s*<(!doctype|html|table|\?xml)", "HTML or XML", "if a download failed, look at what the page says"),
-    (rb"%PDF-", "a PDF document", "look for the table that it was made from"),
-    (rb"\x89HDF\r\n", "HDF5", _FRAME.format("pandas.read_hdf(OLD)")),
-    (rb"\x93NUMPY", "an array of NumPy", _FRAME.format("pandas.DataFrame(numpy.load(OLD))")),
-    (rb"\xd0\xcf\x11\xe0", "an old Excel file", _FRAME.format("pandas.read_excel(OLD)")),
-    (rb"...\0{5}.{4}[\n\x12]", "TFRecord, as it seems", "read it by tf.data.TFRecordDataset(OLD), and write Parquet"),
-]
-_BINARY_FILES = [(re.compile(pattern, re.DOTALL), what, advice) for pattern, what, advice in _BINARY]
-_START_BYTES = 512  # Number of bytes at the start of a file that are examined.
-
-
-def binary_kind(start: bytes) -> str:
-    """Recognize a binary file format by its first bytes.
-
-    Return a text that names the format and says what to do, or "" if the file may be text.
-    """
-    for pattern, what, advice in _BINARY_FILES:
-        if pattern.match(start[:_START_BYTES]):
-            return f"it is {what} (it starts with {start[:4]!r}); {advice}"
-    return ""
-
 
 @contextmanager
 def unpacked(location: str, stored: io.BufferedReader[Any]) -> Iterator[io.BufferedIOBase]:
@@ -95,11 +38,11 @@ def unpacked(location: str, stored: io.BufferedReader[Any]) -> Iterator[io.Buffe
     the file is damaged.
     """
     name = storage.file_name(location)
-    if name.endswith((*PACKED_ENDINGS, *TAR_ENDINGS)) and not stored.peek(1):
+    if name.endswith(PACKED_ENDINGS) and not stored.peek(1):
         raise ValueError(f"{location} has 0 bytes, which is not even an empty packed file; fetch it again")
-    for ending, magic in _PACKED.items():
+    for ending, magic in PACKED.items():
         if name.endswith((ending, *TAR_ENDINGS * (ending == ".gz"))) and not magic.match(
-            start := stored.peek(_START_BYTES)
+            start := stored.peek(START_BYTES)
         ):
             what = binary_kind(start) or "if it is plain text, rename it without that ending"
             raise ValueError(f"{location} does not hold what the ending {ending} of its name says: {what}")

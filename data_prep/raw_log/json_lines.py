@@ -24,9 +24,8 @@ import pyarrow as pa
 from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import NO_BOOLEANS, LogFormat
-from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, open_log
-from data_prep.raw_log.log_files import LogFile
-from data_prep.raw_log.parquet import (
+from data_prep.raw_log import text_lines
+from data_prep.raw_log.arrow_to_text import (
     TableChunk,
     cells_as_text,
     check_exact,
@@ -34,8 +33,11 @@ from data_prep.raw_log.parquet import (
     holds_booleans,
     is_readable,
 )
+from data_prep.raw_log.storage import Fingerprint, LogFile
+from data_prep.raw_log.text_lines import StoredChunk, TextReader
 
 _FIRST_BYTES = 1 << 20  # Size of the chunks that are read at the start of a file to find its columns.
+_FIRST_OBJECTS = 1000  # Number of objects that are read to find the columns.
 _INT64 = range(-(2**63), 2**63)
 _SCALARS = int, float, bool
 
@@ -119,9 +121,9 @@ class JsonChunk:
 
 @dataclass(frozen=True)
 class JsonReader:
-    """Reader of a file of JSON lines, with the same interface as `chunks.LogReader`."""
+    """Reader of a file of JSON lines, with the same interface as `formats.FileReader`."""
 
-    lines: LogReader
+    lines: TextReader
     log_format: LogFormat
     location: str
     is_plain = False  # The positions of chunks are not kept for the next pass.
@@ -140,13 +142,13 @@ class JsonReader:
 
 
 @contextmanager
-def open_json_lines(file: LogFile, log_format: LogFormat) -> Iterator[JsonReader]:
+def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[JsonReader]:
     """Open a file of JSON lines for reading it once.
 
     Raise ValueError, also inside the `with` block, if the file is damaged, does not begin with JSON objects, or if its
     first objects lack a required label or all fields. If they only lack some columns, log a warning.
     """
-    names = names_in(file)
+    names = read_schema(file).names
     missing = [name for name in columns_to_read(log_format) if name not in names]
     fields = [name for name, _ in log_format.fields]
     must = [name for name in log_format.columns_of_kind("label") if log_format.label == "required"]
@@ -157,7 +159,7 @@ def open_json_lines(file: LogFile, log_format: LogFormat) -> Iterator[JsonReader
         )
     if names and missing:
         _warn_of_missing(file.location, ", ".join(missing))
-    with open_log(file, replace(log_format, header=False)) as reader:
+    with text_lines.open_reader(file, replace(log_format, header=False)) as reader:
         yield JsonReader(reader, log_format, file.location)
 
 
@@ -167,16 +169,35 @@ def _warn_of_missing(location: str, names: str) -> None:
     log.warning("%s: none of its first objects has %s: a missing value where there is none", location, names)
 
 
-def names_in(file: LogFile) -> list[str]:
-    """Return all keys that the first objects of a file have. Raise the errors of `first_objects`."""
-    return list(dict.fromkeys(itertools.chain(*first_objects(file))))
+def read_schema(file: LogFile) -> pa.Schema:
+    """Return all keys of the first objects of a file as columns. Raise the errors of `first_rows`."""
+    return _as_table(_first_objects(file, _FIRST_OBJECTS)).schema
 
 
-def first_objects(file: LogFile, num_rows: int = 1000) -> list[Row]:
-    """Return the JSON objects at the start of a file: at least `num_rows` objects, unless the file has fewer.
+def first_rows(file: LogFile, num_rows: int, num_parts: int = 1) -> pa.Table:
+    """Return the first objects of a file as a table. JSON cannot be read from the middle, so `num_parts` is ignored.
 
     Raise ValueError if no line is an object, or if the file is a JSON array.
     """
+    return _as_table(_first_objects(file, num_rows)[:num_rows])
+
+
+def _as_table(rows: Sequence[Row]) -> pa.Table:
+    """Convert JSON objects to a table.
+
+    A column with values of several types becomes text, and a column with nested objects becomes empty structs.
+    """
+    columns = {}
+    for name in dict.fromkeys(itertools.chain(*rows)):
+        values = [row.get(name) for row in rows]
+        cells = pa.array([{}] * len(rows)) if dict in map(type, values) else _array(values)
+        texts = (each if each is None or isinstance(each, str) else json.dumps(each) for each in values)
+        columns[name] = pa.array(texts, pa.string()) if cells is None else cells
+    return pa.table(columns)
+
+
+def _first_objects(file: LogFile, num_rows: int) -> list[Row]:
+    """Return at least `num_rows` objects from the start of a file, or all objects of a shorter file."""
     rows: list[Row] = []
     text = b""
     with closing(_chunks_of(file)) as chunks:
@@ -193,22 +214,8 @@ def first_objects(file: LogFile, num_rows: int = 1000) -> list[Row]:
     return rows
 
 
-def columns_of(rows: Sequence[Row]) -> dict[str, pa.Array]:
-    """Convert JSON objects to Arrow columns.
-
-    A column with values of several types becomes text, and a column with nested objects becomes empty structs.
-    """
-    columns = {}
-    for name in dict.fromkeys(itertools.chain(*rows)):
-        values = [row.get(name) for row in rows]
-        cells = pa.array([{}] * len(rows)) if dict in map(type, values) else _array(values)
-        texts = (each if each is None or isinstance(each, str) else json.dumps(each) for each in values)
-        columns[name] = pa.array(texts, pa.string()) if cells is None else cells
-    return columns
-
-
 def _chunks_of(file: LogFile) -> Generator[Chunk, None, None]:
-    with open_log(file, LogFormat()) as reader:
+    with text_lines.open_reader(file, LogFormat()) as reader:
         for lines, _ in reader.chunks(_FIRST_BYTES):
             yield lines.load()
 

@@ -11,20 +11,21 @@ import glob
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from common.text import natural_order, nearest, shortened
-from data_prep.raw_log.storage import FileState, file_name, file_state, files_in, is_uri, local_path, split_query
+from data_prep.raw_log.formats import TAR_ENDINGS, format_of, unpacked_name
+from data_prep.raw_log.storage import (
+    LogFile,
+    file_name,
+    file_state,
+    files_in,
+    is_uri,
+    local_path,
+    split_query,
+)
 
-TAR_ENDINGS = (".tar.gz", ".tgz")
-PARQUET_ENDINGS = (".parquet", ".pq")
-PACKED_ENDINGS = (".gz", ".zst")
-_JSON_ENDINGS = (".jsonl", ".ndjson")
-# Endings of text files that count as parts of a log in a folder. A .json file in a folder may be anything, so it does
-# not count. Any file can be given directly.
-_TEXT_ENDINGS = ("", ".txt", ".tsv", ".csv", ".log", ".psv", ".dat", ".data", *_JSON_ENDINGS)
 _OTHER_PACKED = (".xz", ".bz2", ".zip", ".lz4", ".Z", ".7z")  # Endings of compressed files that cannot be read.
 _WHOLE_LOG = "train.txt"  # Name of Criteo's log.
 _NAMES_SHOWN = 5
@@ -36,15 +37,6 @@ _HOW_TO_GET_IT = (
 )
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class LogFile:
-    """A file of the log. `name` identifies it in messages and rejects.tsv."""
-
-    location: str
-    name: str
-    state: FileState
 
 
 def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
@@ -77,19 +69,6 @@ def absolute(file: LogFile) -> LogFile:
     """Return the file with an absolute path, for processes that have another working directory."""
     location = file.location if is_uri(file.location) else str(Path(file.location).absolute())
     return dataclasses.replace(file, location=location)
-
-
-def is_json(location: str) -> bool:
-    """Return True if the ending of a file's name says that each line is a JSON object."""
-    return _unpacked(file_name(location)).endswith((*_JSON_ENDINGS, ".json"))
-
-
-def is_table(location: str) -> bool:
-    """Return True if the ending of a file's name says that it is Parquet or JSON, which name the columns of each row.
-
-    All other files consist of lines of cells.
-    """
-    return is_json(location) or split_query(location)[0].endswith(PARQUET_ENDINGS)
 
 
 def _check_name(location: str) -> None:
@@ -145,7 +124,7 @@ def _files_of_folder(folder: str, files: list[str]) -> list[str]:
     Raise FileNotFoundError if there is none, and ValueError if several logs or two copies of a part are there.
     """
     names = {file: file_name(file) for file in files}
-    whole = sorted(f for f, name in names.items() if _unpacked(name) == _WHOLE_LOG or name.endswith(TAR_ENDINGS))
+    whole = sorted(f for f, name in names.items() if unpacked_name(name) == _WHOLE_LOG or name.endswith(TAR_ENDINGS))
     if len(whole) > 1:
         several = ", ".join(names[file] for file in whole)
         raise ValueError(f"the folder {folder} holds several logs ({several}); give one of them as the input")
@@ -203,17 +182,13 @@ def _what_is_there(location: str) -> str:
 def _check_not_twice(folder: str, parts: Iterable[str]) -> None:
     locations: dict[str, str] = {}
     for part in map(file_name, parts):
-        unpacked = _unpacked(part)
+        unpacked = unpacked_name(part)
         if unpacked in locations:
             raise ValueError(
                 f"the folder {folder} holds {locations[unpacked]} and {part}, which seem to be the same; "
                 "give the files to read, such as 'FOLDER/*.gz'"
             )
         locations[unpacked] = part
-
-
-def _unpacked(name: str) -> str:
-    return name.removesuffix(PurePosixPath(name).suffix) if name.endswith(PACKED_ENDINGS) else name
 
 
 def is_part(name: str) -> bool:
@@ -224,4 +199,4 @@ def is_part(name: str) -> bool:
     """
     if name.startswith((".", "_")) or name.endswith(".truth.parquet") or name.lower().startswith(("readme", "license")):
         return False
-    return name.endswith(PARQUET_ENDINGS) or PurePosixPath(_unpacked(name)).suffix in _TEXT_ENDINGS
+    return PurePosixPath(unpacked_name(name)).suffix in format_of(name).endings

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from functools import partial
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import xxhash
 
@@ -26,17 +25,11 @@ from data_prep.execution.pools import Pools
 from data_prep.execution.tasks import ReadPart, Results, job_name, map_in_order
 from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import FormatToScore, LogFormat
-from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, changed_while_read, header_columns, open_log
-from data_prep.raw_log.log_files import LogFile, is_json, is_table
-from data_prep.raw_log.storage import file_state
-
-if TYPE_CHECKING:  # Workers only import pyarrow if they read Parquet or JSON.
-    from data_prep.raw_log.json_lines import JsonChunk, JsonReader
-    from data_prep.raw_log.parquet import TableChunk, TableReader
+from data_prep.raw_log.formats import FileReader, Task, format_of
+from data_prep.raw_log.storage import Fingerprint, LogFile, changed_while_read, file_state
+from data_prep.raw_log.text_lines import StoredChunk, header_columns
 
 Result = TypeVar("Result")
-Task: TypeAlias = "Chunk | StoredChunk | TableChunk | JsonChunk"  # A chunk, or an object whose `load` returns it.
-Reader: TypeAlias = "LogReader | TableReader | JsonReader"
 
 _ONE = "all"  # Name of the only part of a result that is not divided into parts.
 
@@ -58,7 +51,7 @@ storable(FileRead, StoredChunk, Chunk, FileOfLog)
 
 def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
     """Return the number of lines before the first row of a file: 1 for a text file with a header, else 0."""
-    return int(log_format.header and not is_table(file.location))
+    return int(log_format.header and not format_of(file.location).is_table)
 
 
 def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_format: LogFormat) -> FileOfLog:
@@ -68,7 +61,7 @@ def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_forma
     the header decide the columns, the header is read.
     """
     columns: tuple[str, ...] = ()
-    if is_table(file.location):
+    if format_of(file.location).is_table:
         columns = tuple(log_format.columns) if isinstance(log_format, FormatToScore) else ()
     elif log_format.others == "ignored":
         columns = header_columns(file, log_format)
@@ -76,46 +69,19 @@ def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_forma
 
 
 def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
-    """Return the names of the columns in a Parquet file, a JSON file or a text file with a header.
-
-    Raise the errors of `open_reader`.
-    """
-    if not is_table(file.location):
-        return header_columns(file, log_format)
-    if is_json(file.location):
-        return tuple(_json_lines(file).names_in(file))
-    from data_prep.raw_log.parquet import read_schema
-
-    return tuple(read_schema(file.location).names)
+    """Return the names of the columns in a table or in a text file with a header. Raise the errors of `open_reader`."""
+    of = format_of(file.location)
+    return tuple(of.reader().read_schema(file).names) if of.is_table else header_columns(file, log_format)
 
 
-def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[Reader]:
-    """Open a text, Parquet or JSON file of the log for reading it once.
-
-    Raise the errors of `chunks.open_log`, `parquet.open_table` and `json_lines.open_json_lines`.
-    """
-    if not is_table(file.location):
-        return open_log(file, log_format)
-    if is_json(file.location):
-        return _json_lines(file).open_json_lines(file, log_format)
-    from data_prep.raw_log.parquet import open_table
-
-    return open_table(file, log_format)
-
-
-def _json_lines(file: LogFile) -> ModuleType:
-    try:
-        from data_prep.raw_log import json_lines
-    except ImportError:
-        raise ValueError(
-            f"{file.location}: a bundle's own code reads no JSON; score by python -m app predict, or make it Parquet"
-        ) from None
-    return json_lines
+def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[FileReader]:
+    """Open a file of the log for reading it once, as `FormatModule.open_reader` describes."""
+    return format_of(file.location).reader().open_reader(file, log_format)
 
 
 def first_chunks(
     file: LogFile, log_format: LogFormat, of_log: FileOfLog, chunk_bytes: int
-) -> Generator[tuple[Reader, Task], None, None]:
+) -> Generator[tuple[FileReader, Task], None, None]:
     """Yield each chunk of a file together with its reader. Close the generator to leave the rest of the file unread."""
     with open_reader(file, log_format) as reader:
         for task, _ in reader.chunks(chunk_bytes, of_log):

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeVar
 
 from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.log_files import LogFile
 from data_prep.raw_log.reading import file_of_log, first_chunks
+from data_prep.raw_log.storage import LogFile
 
 _CHUNK_BYTES = 1 << 20
 # Number of bytes of a file that are read to estimate its number of lines. A stream reads ahead, so the number must be
 # large compared to its buffer.
 _ESTIMATE_BYTES = 8 << 20
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -36,13 +33,6 @@ class FileSample:
         if self.is_whole:
             return self.num_lines
         return self.num_lines * self.file.state.size / max(self.stored_bytes_read, 1)
-
-
-def spread(items: Sequence[Item], most: int) -> Sequence[Item]:
-    """Return at most `most` items, chosen at even distances from the first item to the last."""
-    if len(items) <= most:
-        return items
-    return [items[place * (len(items) - 1) // max(most - 1, 1)] for place in range(most)]
 
 
 def sample_log(

@@ -5,6 +5,7 @@ URIs are read by pyarrow. It is only imported for URIs, because it costs every w
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
+
+import xxhash
+
+from common.files import fill, format_checksum
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _LONE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")  # Matches a % that does not begin an escape such as %20.
@@ -26,6 +31,47 @@ class FileState:
     size: int
     modified_ns: int
     inode: int = 0  # Inode of a local file, or 0 for a URI.
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file of the log. `name` identifies it in messages and rejects.tsv."""
+
+    location: str
+    name: str
+    state: FileState
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The size and the checksum of a file as it is stored."""
+
+    size_bytes: int
+    checksum: str
+
+
+class StoredFile(io.RawIOBase):
+    """A file that is read once from start to end, while the checksum of its bytes is computed."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._hash = xxhash.xxh3_64()
+        self.bytes_read = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = fill(self._file.readinto, buffer)
+        self._hash.update(memoryview(buffer)[:size])
+        self.bytes_read += size
+        return size
+
+    def fingerprint(self) -> Fingerprint:
+        """Read what the decompressor left unread, and return the fingerprint of the whole file."""
+        while self.read(1 << 20):
+            pass
+        return Fingerprint(self.bytes_read, format_checksum(self._hash))
 
 
 def is_uri(location: str) -> bool:
@@ -174,3 +220,8 @@ def _hint(location: str) -> str:
     if location.startswith(("hdfs:", "viewfs:")):
         return "HDFS needs JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)"
     return "See pyarrow.fs.FileSystem.from_uri for what it needs"
+
+
+def changed_while_read(location: str) -> str:
+    """Return the error message for a file that changed or vanished during a pass."""
+    return f"{location} changed or vanished while it was read; prepare it again when it no longer changes"

@@ -16,9 +16,12 @@ CODE = "code"
 CODE_PACKAGE = "wide_deep_bundle"
 _OWN_IMPORT = re.compile(r"^( *(?:from|import) )((?:app|data_prep|common)[. ])", re.MULTILINE)
 # A bundle contains these modules and all modules of the project that they import.
-CODE_ROOTS = ("app.cli.predict", "app.cli.bundle")
-# Optional modules: their importers handle the ImportError.
-LEFT_OUT = {"data_prep.raw_log.json_lines"}
+CODE_ROOTS = (
+    "app.cli.predict",
+    "app.cli.bundle",
+    # The readers of log formats are imported by the names in `raw_log.formats`.
+    *(f"data_prep.raw_log.{path.stem}" for path in sorted((PROJECT / "data_prep/raw_log").glob("[!_]*.py"))),
+)
 NATIVE = "data_prep/kernels/csrc/log_kernels.h", "data_prep/kernels/csrc/build/liblog_kernels.so"
 
 
@@ -52,7 +55,7 @@ def code_files(roots: tuple[str, ...]) -> tuple[Path, ...]:
     while names:
         module = names.pop()
         path = _module_path(module)
-        if path is None or path in trees or module in LEFT_OUT:
+        if path is None or path in trees:
             continue
         trees[path] = _WithoutTypes().visit(ast.parse(path.read_text(encoding="utf-8")))
         for node in ast.walk(trees[path]):

@@ -31,8 +31,7 @@ from app.online.log_parts import (
 from common.files import checksum
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.prepared.examples import Examples
-from data_prep.raw_log.log_files import LogFile
-from data_prep.raw_log.storage import FileState
+from data_prep.raw_log.storage import FileState, LogFile
 
 
 def part_of(clicks, rows, name="part-1", lines=None, weights=None, checksum="", state=None):

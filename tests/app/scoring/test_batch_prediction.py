@@ -28,7 +28,6 @@ from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor
 from common.signals import StopSignal
 from tests.kills import Killed, fails_at, in_child
-from tests.programs import run_program
 
 BAD = {3: "not a line", 700: "2\t" + "1\t" * 13 + "\t".join(["0123abcd"] * 26)}
 
@@ -406,14 +405,6 @@ def test_an_environment_with_the_required_packages_alone_scores_the_same_bits(
         }
         subprocess.run(command, cwd=tmp_path, env=environment, check=True)
     assert np.array_equal(pq.read_table(scores)["score"].to_numpy(), predictor.score(lines))
-
-
-def test_the_code_of_a_bundle_says_that_it_reads_no_json(tiny_bundle, tmp_path):
-    (tmp_path / "log.jsonl").write_text('{"I1": 1}\n')
-    command = [sys.executable, "-m", "wide_deep_bundle.app.cli.predict", tiny_bundle, "log.jsonl", "scores.csv"]
-    environment = os.environ | {"PYTHONPATH": str(tiny_bundle / "code"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = run_program(*command, cwd=tmp_path, env=environment, status=2)
-    assert "log.jsonl: a bundle's own code reads no JSON" in done.stderr
 
 
 def test_several_processes_write_the_same_bytes(tiny_bundle, log, tmp_path):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from data_prep.checks.propose import describe
-from data_prep.raw_log.sample import spread
+from data_prep.raw_log.formats import spread
 
 PARTS = 45
 

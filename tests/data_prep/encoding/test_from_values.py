@@ -15,7 +15,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.parquet import times_as_text
+from data_prep.raw_log.arrow_to_text import times_as_text
 from tests.data_prep.kernels.test_parse import cells_of
 
 CELLS = [

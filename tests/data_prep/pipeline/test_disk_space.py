@@ -29,8 +29,7 @@ from data_prep.pipeline.disk_space import (
 from data_prep.pipeline.first_pass import usual_row_bytes
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.zoo_layout import zoo_row_bytes
-from data_prep.raw_log.log_files import LogFile
-from data_prep.raw_log.storage import FileState
+from data_prep.raw_log.storage import FileState, LogFile
 from data_prep.statistics.value_counts import _TextRun
 from tests.prepared_folders import contents
 

@@ -12,7 +12,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.schema import SPLITS
-from data_prep.raw_log.compression import binary_kind
+from data_prep.raw_log.formats import binary_kind
 from tests.prepared_folders import contents
 
 cells = st.sampled_from([b"", b"0", b"-7", b"12345", b"9999999999"])

@@ -29,10 +29,10 @@ from data_prep.kernels.parse import parse_chunk
 from data_prep.kernels.parsed import MAX_LINE_BYTES
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log import storage
-from data_prep.raw_log.chunks import header_columns
-from data_prep.raw_log.chunks import open_log as open_file
-from data_prep.raw_log.compression import binary_kind
+from data_prep.raw_log.formats import binary_kind
 from data_prep.raw_log.log_files import find_log
+from data_prep.raw_log.text_lines import header_columns
+from data_prep.raw_log.text_lines import open_reader as open_file
 
 TEXT = b"".join(b"line %d\n" % i for i in range(1000))
 
@@ -326,7 +326,7 @@ OTHER_FILES = {
     "pandas.read_excel(OLD)": zipped("[Content_Types].xml"),
     "numpy.load(OLD)": written(lambda path: np.savez(path, click=np.arange(9))),
     "pandas.DataFrame(numpy.load(OLD))": written(lambda path: np.save(path, np.arange(9))),
-    "pyarrow.feather.read_table(OLD)": written(lambda path: pyarrow.feather.write_feather(TABLE, path)),
+    "rename it to end in .feather": written(lambda path: pyarrow.feather.write_feather(TABLE, path)),
     "pyarrow.ipc.open_stream(OLD)": written(lambda path: pa.ipc.new_stream(path, TABLE.schema).write_table(TABLE)),
     "pyarrow.orc.read_table(OLD)": written(lambda path: pyarrow.orc.write_table(TABLE, path)),
     "polars.read_avro(OLD)": b"Obj\x01\x04\x14avro.codec\x08null",

@@ -13,15 +13,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import xxhash
-
-from common.files import fill, format_checksum
 from data_prep.kernels.parse import quoted_cells
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log import storage
-from data_prep.raw_log.compression import DAMAGED, binary_kind, unpacked
-from data_prep.raw_log.log_files import LogFile
+from data_prep.raw_log.compression import DAMAGED, unpacked
+from data_prep.raw_log.formats import binary_kind
+from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile, changed_while_read
 
 log = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
@@ -35,38 +33,6 @@ NUL_BYTES = (
     "NUL bytes: it is no text, but for example a database or a file of another packer, to be unpacked or written as "
     f"CSV or Parquet first, or it is UTF-16: {_TO_UTF8.format('UTF-16LE')}"
 )
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """The size and the checksum of a file as it is stored."""
-
-    size_bytes: int
-    checksum: str
-
-
-class StoredFile(io.RawIOBase):
-    """A file that is read once from start to end, while the checksum of its bytes is computed."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self._hash = xxhash.xxh3_64()
-        self.bytes_read = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        size = fill(self._file.readinto, buffer)
-        self._hash.update(memoryview(buffer)[:size])
-        self.bytes_read += size
-        return size
-
-    def fingerprint(self) -> Fingerprint:
-        """Read what the decompressor left unread, and return the fingerprint of the whole file."""
-        while self.read(_READ_BYTES):
-            pass
-        return Fingerprint(self.bytes_read, format_checksum(self._hash))
 
 
 @dataclass(frozen=True)
@@ -91,13 +57,8 @@ class StoredChunk:
         return Chunk(self.first_line, self.num_lines, lines, self.file)
 
 
-def changed_while_read(location: str) -> str:
-    """Return the error message for a file that changed or vanished during a pass."""
-    return f"{location} changed or vanished while it was read; prepare it again when it no longer changes"
-
-
 @dataclass
-class LogReader:
+class TextReader:
     """Reader of a text file of the log, which is read once from its first line to its last."""
 
     stored: StoredFile
@@ -167,7 +128,7 @@ class LogReader:
 
 
 @contextmanager
-def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
+def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TextReader]:
     """Open a text file of the log for reading it once.
 
     Raise ValueError, also inside the `with` block, if the file is damaged, has vanished, is not text, or is an archive
@@ -180,7 +141,7 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
             # Every cell of a line takes at least a byte, including the separator after it.
             least_line_bytes = max(len(log_format.columns), _SHORT_LINE_BYTES)
             before = _skip_header(file.location, stream, log_format)
-            reader = LogReader(stored, stream, plain_location, before, least_line_bytes)
+            reader = TextReader(stored, stream, plain_location, before, least_line_bytes)
             yield reader
         reader.fingerprint = stored.fingerprint()
 
@@ -252,7 +213,7 @@ def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
 
 
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
-    """Return the names of the columns of a text file from its first line. Raise the errors of `open_log`."""
+    """Return the names of the columns of a text file from its first line. Raise the errors of `open_reader`."""
     with _stored(file) as (_, buffered), unpacked(file.location, buffered) as stream:
         _check_text(file.location, stream)
         line = stream.readline(MAX_LINE_BYTES)

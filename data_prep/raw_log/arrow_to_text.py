@@ -1,0 +1,434 @@
+"""Turn the rows of Arrow tables into lines of text, so that the same parser checks the rows of all logs.
+
+The tables are read from files of formats such as Parquet, or are given by the caller. Columns are found by name, and
+columns that the format does not describe are ignored. Cells become text as follows: null and NaN are missing values.
+Whole floats are written as integers, other floats as the shortest decimals that read as the same number. A whole number
+in a `hex32` column becomes eight hex digits. Booleans become the texts that the format defines for them. An Arrow list
+becomes its values, joined by the separator of the list column.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog, are_inexact
+from data_prep.kernels.times import zone_table
+from data_prep.options.kinds import KINDS, Kind
+from data_prep.options.log_format import INEXACT, NO_BOOLEANS, FormatToScore, LogFormat
+from data_prep.options.time_forms import ISO, UNITS, has_zone, time_text
+from data_prep.raw_log import storage
+from data_prep.raw_log.formats import START_BYTES, binary_kind, format_of
+from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile
+
+log = logging.getLogger(__name__)
+
+_CELL_BYTES = 6  # Rough size of a cell as text, which decides the number of rows in a chunk.
+_UNITS_OF_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # Number of units per second, by Arrow's name.
+NO_INT128 = (
+    "cast them before the table is written or given: in polars frame.with_columns(pl.col(NAME).cast(pl.UInt64)), or "
+    "pl.String for larger ones. polars.read_parquet_schema(FILE) names the columns of a file"
+)
+_READABLE = "strings, whole numbers, floats, decimals or booleans"
+# Further types that a message lists as readable, by the entries of `ColumnKind.arrow`.
+_ALSO_READABLE = {
+    "moments": "timestamps, dates, ",
+    "times": "times of a known zone, ",
+    "lists": "lists of texts, numbers or times of a known zone, ",
+}
+
+
+@dataclass(frozen=True)
+class TableChunk:
+    """A chunk of rows of a table, which is a task for a worker. The worker turns rows into lines."""
+
+    first_line: int
+    num_lines: int
+    rows: pa.RecordBatch
+    log_format: LogFormat
+    file: FileOfLog
+
+    def load(self) -> Chunk:
+        is_bare = self.log_format.quotes
+        separator = bytes([BARE_SEPARATOR]) if is_bare else self.log_format.separator.encode()
+        columns = [self._cells_between(name, separator) for name in self.log_format.columns]
+        empty = pa.repeat(pa.scalar(b"", pa.large_binary()), self.num_lines)
+        # The line end is appended by a second join, whose separator is the line end.
+        lines = pc.binary_join_element_wise(*columns, pa.scalar(separator, pa.large_binary()))
+        lines_with_ends = pc.binary_join_element_wise(lines, empty, pa.scalar(b"\n", pa.large_binary()))
+        text = b"".join(lines_with_ends.to_pylist())
+        columns_kept = tuple(self._kept(name) for name in columns_to_keep(self.log_format))
+        return Chunk(self.first_line, self.num_lines, text, self.file, is_bare, columns_kept)
+
+    def _cells_between(self, name: str, separator: bytes) -> pa.LargeBinaryArray:
+        kind = self.log_format.columns[name]
+        if kind == "ignored" or name not in self.rows.schema.names:
+            return pa.repeat(pa.scalar(self.log_format.blank_row[name].encode(), pa.large_binary()), self.num_lines)
+        return cells_as_text(self._cells(name), kind, separator, self.log_format.texts_of_booleans(name))
+
+    def _kept(self, name: str) -> list[str]:
+        """Return the texts of a column that is copied. They may contain separators, as lines do not include them."""
+        if self.log_format.columns[name] == "ignored":
+            cells = cells_as_text(decoded(self.rows.column(name)), "string", b"\n", ("true", "false"))
+        else:
+            cells = self._cells_between(name, b"\n")
+        return [cell.decode(errors="replace") for cell in cells.to_pylist()]
+
+    def _cells(self, name: str) -> pa.Array:
+        """Return the cells of a column, with lists joined, and with times written in the form of the format."""
+        cells = decoded(self.rows.column(name))
+        if is_list(cells.type):
+            return _joined(cells, self.log_format, name)
+        if "moments" not in KINDS[self.log_format.columns[name]].arrow or not is_moment(cells.type):
+            return cells
+        return times_as_text(cells, self.log_format.time_form(name), self.log_format.timezone.get(name, ""))
+
+
+@dataclass
+class TableReader:
+    """Reader of a file of typed columns, such as Parquet, with the interface of `formats.FileReader`."""
+
+    file: LogFile
+    log_format: LogFormat
+    num_rows: int
+    # Function that reads the columns with these names, in batches of at most this number of rows.
+    batches: Callable[[list[str], int], Iterator[pa.RecordBatch]]
+    is_plain = False  # Workers get the rows themselves, because they cannot start reading at any row.
+    _num_rows_read = 0
+
+    @property
+    def stored_bytes_read(self) -> int:
+        return self.file.state.size * self._num_rows_read // max(self.num_rows, 1)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        with storage.open_stream(self.file.location) as raw, StoredFile(raw) as stored:
+            return stored.fingerprint()
+
+    def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
+        """Yield the rows of the file in chunks that are about `chunk_bytes` bytes as text."""
+        names = columns_to_read(self.log_format)
+        for rows in self.batches(names, max(chunk_bytes // (_CELL_BYTES * len(names)), 1)):
+            first_line = file.first_line + self._num_rows_read
+            self._num_rows_read += len(rows)
+            check_exact(self.file.location, rows, self.log_format, self.file.state)
+            yield TableChunk(first_line, len(rows), rows, self.log_format, file), None
+
+
+@contextmanager
+def opened_table(location: str) -> Iterator[pa.NativeFile]:
+    """Open a file of typed columns for random access.
+
+    Raise ValueError, also inside the `with` block, for errors of Arrow: the file is damaged, it is of another format
+    than the ending of its name says, or a column has a type that cannot be read.
+    """
+    with storage.open_random(location) as stored:
+        try:
+            yield stored
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:  # The names of columns are decoded when they are used.
+            of, start = format_of(location), storage.read_range(location, 0, START_BYTES)
+            what = binary_kind(start) or "if it is text, rename it to end in .csv" * (b"\0" not in start)
+            if not what or of.matches(start):
+                what = _first_line(error)
+            raise ValueError(f"{location} is damaged or not a {of.name} file ({what})") from error
+        except pa.ArrowNotImplementedError as error:
+            what = f"{location} has a column of a type that pyarrow cannot read ({_first_line(error)})"
+            if "64 bits" in str(error):
+                what = f"{location} has whole numbers of 128 bits, which pyarrow cannot read; {NO_INT128}"
+            raise ValueError(what) from error
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # An error of Arrow itself, about a damaged page or a cloud store, does not name the file.
+            raise ValueError(f"{location} cannot be read ({_first_line(error)})") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:
+    """Return the names of the columns that are copied to the output of scoring."""
+    return log_format.keep if isinstance(log_format, FormatToScore) else ()
+
+
+def columns_to_read(log_format: LogFormat) -> list[str]:
+    """Return the names of all columns to read: those that lines consist of, then further columns that are copied."""
+    names = [name for name, kind in log_format.columns.items() if kind != "ignored"]
+    return names + [name for name in columns_to_keep(log_format) if name not in names]
+
+
+def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
+    """Raise ValueError if a table lacks a column of the format, or if the type of a column does not fit its kind.
+
+    The table may have further columns. `location` names it in the message.
+    """
+    to_keep: dict[str, Kind] = dict.fromkeys(columns_to_keep(log_format), "string")
+    expected = to_keep | {name: kind for name, kind in log_format.columns.items() if kind != "ignored"}
+    missing = [name for name in expected if schema.names.count(name) != 1]
+    if missing:
+        raise ValueError(
+            f"{location} lacks columns of {log_format.origin}: not found, or not once: {', '.join(missing)}; "
+            f"found {', '.join(schema.names)}; a column that only some files have can be ignored, or be added"
+        )
+    for name, kind in expected.items():
+        if not is_readable(schema.field(name).type, kind):
+            others = "".join(_ALSO_READABLE[each] for each in KINDS[kind].arrow)
+            raise ValueError(
+                f"{location}: column {name!r} is of type {schema.field(name).type}; expected for kind {kind}: "
+                f"{others}{_READABLE}"
+            )
+        if name in to_keep and log_format.columns[name] == "ignored":
+            continue
+        if holds_booleans(schema.field(name).type) and not log_format.texts_of_booleans(name):
+            cells = f": {log_format.label_in_words}" if kind == "label" else ""
+            raise ValueError(f"{location}: column {name!r} of kind {kind} holds booleans; {NO_BOOLEANS}{cells}")
+
+
+def holds_booleans(of_type: pa.DataType) -> bool:
+    """Return True for the type of booleans, and for lists or dictionaries of booleans."""
+    while is_list(of_type := plain_type(of_type)):
+        of_type = of_type.value_type
+    return bool(pa.types.is_boolean(of_type))
+
+
+def plain_type(of_type: pa.DataType) -> pa.DataType:
+    """Return the type of the result of `decoded` for cells of type `of_type`."""
+    types = pa.types
+    if types.is_dictionary(of_type):
+        return plain_type(of_type.value_type)
+    if types.is_string_view(of_type) or isinstance(of_type, pa.UuidType | pa.JsonType):
+        return pa.large_string()
+    if types.is_binary_view(of_type) or types.is_fixed_size_binary(of_type):
+        return pa.large_binary()
+    return pa.bool_() if isinstance(of_type, pa.Bool8Type) else of_type
+
+
+def decoded(cells: pa.Array) -> pa.Array:
+    """Convert dictionaries, views and extension types to plain types, because few functions of Arrow support them.
+
+    A UUID becomes its usual text, 32 lower-case hex digits with hyphens.
+    """
+    if pa.types.is_dictionary(cells.type):
+        return decoded(cells.dictionary).take(cells.indices)
+    if isinstance(cells.type, pa.UuidType):
+        return pa.array([each if each is None else str(each) for each in cells.to_pylist()], pa.large_string())
+    cells = cells.storage if isinstance(cells, pa.ExtensionArray) else cells
+    of_type = plain_type(cells.type)
+    return cells if cells.type == of_type else cells.cast(of_type)
+
+
+def is_moment(of_type: pa.DataType) -> bool:
+    """Return True for the types timestamp and date, which a column of kind timestamp may have.
+
+    A time of day is not such a type.
+    """
+    return pa.types.is_timestamp(of_type) or pa.types.is_date(of_type)
+
+
+_ZONE = re.compile("%[HMSfp] ?([+-])([0-9]{2}):?([0-9]{2})$")  # Matches a fixed offset at the end of a form of times.
+
+
+def times_as_text(times: pa.Array, form: str, zone: str = "") -> pa.Array:
+    """Write timestamps or dates as cells in the given form, rounded down to the precision of the form.
+
+    Dates, and timestamps without a time zone, are taken as times by the clock of the column's `zone`. Timestamps with a
+    time zone are converted if the form does not contain a zone: to the offset in the text of the form, as in
+    %H:%M+02:00, or else to the clock of `zone`.
+    """
+    milliseconds, is_missing = _milliseconds(times), np.asarray(times.is_null())
+    is_local = not (pa.types.is_timestamp(times.type) and times.type.tz)
+    if form == ISO:
+        moments = pa.array(milliseconds, pa.timestamp("ms", None if is_local else "UTC"), mask=is_missing)
+        return moments.cast(pa.string())
+    if has_zone(form) and is_local:
+        milliseconds = zone_table(zone).to_utc(milliseconds)
+    elif not has_zone(form) and not is_local:
+        ahead = _ZONE.search(form)
+        if ahead:
+            milliseconds = milliseconds + int(f"{ahead[1]}1") * (60 * int(ahead[2]) + int(ahead[3])) * 60_000
+        else:
+            milliseconds = zone_table(zone).to_local(milliseconds)
+    if UNITS.get(form, -1) >= 0:
+        return pa.array(milliseconds // 10 ** UNITS[form], mask=is_missing)
+    texts = [time_text(time, form) for time in milliseconds.tolist()]
+    return pa.array(texts, pa.string(), mask=is_missing)
+
+
+def _milliseconds(times: pa.Array) -> NDArray[np.int64]:
+    """Convert timestamps or dates to milliseconds since 1970, rounded down. A missing time becomes 0.
+
+    Arrow's own cast is not used, because it rounds toward 1970. Times that do not fit in int64 are clipped. They stay
+    beyond the years 1 to 9999, so their lines are rejected.
+    """
+    if pa.types.is_date(times.type):
+        times = times.cast(pa.timestamp("s"))
+    units = _UNITS_OF_A_SECOND[times.type.unit]
+    # The numbers are UTC, also in timestamps with a time zone.
+    numbers: NDArray[np.int64] = times.cast(pa.int64()).fill_null(0).to_numpy()
+    if units < 1000:
+        return np.clip(numbers, -(2**52), 2**52) * (1000 // units)
+    return numbers // (units // 1000)
+
+
+def check_exact(where: str, rows: pa.RecordBatch, log_format: LogFormat, version: object = None) -> None:
+    """Check that columns of ids contain no floats so large that several whole numbers are rounded to the same float.
+
+    Raise ValueError for rows to score. For other rows, log a warning once for each column and `version` of a table.
+    """
+    for name in rows.schema.names:
+        is_exact = KINDS[log_format.columns.get(name, "ignored")].is_exact
+        found = _inexact(decoded(rows.column(name))) if is_exact else None
+        if found is not None and isinstance(log_format, FormatToScore):
+            raise ValueError(f"{where}, column {name!r}: found {found!r}; {INEXACT}")
+        if found is not None:
+            _warn_of_inexact(f"{where}, column {name!r}", version)
+
+
+def _inexact(cells: pa.Array) -> float | None:
+    """Return the first float in a column, or in its lists, to which several whole numbers are rounded, or None."""
+    cells = decoded(cells.flatten()) if is_list(cells.type) else cells
+    if not pa.types.is_floating(cells.type):
+        return None
+    numbers: NDArray[np.floating] = cells.drop_null().to_numpy(zero_copy_only=False)
+    large = numbers[are_inexact(numbers)]
+    return float(large[0]) if len(large) else None
+
+
+# Cached because every chunk of every pass is checked, and one warning is enough.
+@functools.lru_cache(maxsize=1024)
+def _warn_of_inexact(what: str, _version: object) -> None:
+    log.warning("%s: %s", what, INEXACT)
+
+
+def is_list(of_type: pa.DataType) -> bool:
+    """Return True for Arrow's list types, which a column of kind list may have."""
+    return pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type)
+
+
+def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
+    """Join the values of each list to one cell.
+
+    A value that contains the list's separator becomes a line end, so that `cells_as_text` makes its line a bad one.
+    """
+    separator = log_format.list_form(name).separator.encode()
+    values = cells_as_text(decoded(lists.flatten()), "list", b"\n", log_format.texts_of_booleans(name))
+    values = pc.if_else(pc.match_substring(values, separator), pa.scalar(b"\n", pa.large_binary()), values)
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, values), pa.scalar(separator, pa.large_binary()))
+
+
+def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
+    """Return True if an Arrow column of type `of_type` can be read as a column of kind `kind`."""
+    types = KINDS[kind].arrow
+    if "lists" in types and is_list(of_type):
+        return is_readable(of_type.value_type, "string")
+    of_type = plain_type(of_type)
+    is_text = pa.types.is_string(of_type) or pa.types.is_large_string(of_type)
+    is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
+    is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
+    # A duration is a number of seconds.
+    is_number |= pa.types.is_decimal(of_type) or pa.types.is_duration(of_type)
+    is_time = ("times" in types and _is_written_time(of_type)) or ("moments" in types and is_moment(of_type))
+    return is_text or is_number or is_time or pa.types.is_null(of_type)
+
+
+def _is_written_time(of_type: pa.DataType) -> bool:
+    """Return True for a type of times that pyarrow can write as text.
+
+    It cannot write intervals, nor timestamps with a time zone that it does not know.
+    """
+    try:
+        return bool(pa.types.is_temporal(of_type)) and pa.nulls(1, of_type).cast(pa.large_string()).null_count == 1
+    except pa.ArrowException:
+        return False
+
+
+def cells_as_text(
+    cells: pa.Array, kind: Kind, separator: bytes, booleans: tuple[str, ...] = ("1", "0")
+) -> pa.LargeBinaryArray:
+    """Convert the cells of an Arrow column to text, as they would be written in a log. Missing cells become empty.
+
+    A line end in a cell becomes `separator`, so that its line has too many cells and is rejected. `booleans` are the
+    texts for true and false.
+    """
+    if pa.types.is_boolean(cells.type):
+        cells = pc.if_else(cells, *booleans)
+    has_hex_digits, keeps_zeros = KINDS[kind].has_hex_digits, KINDS[kind].keeps_zeros
+    if pa.types.is_decimal(cells.type) and (has_hex_digits or (cells.type.scale > 0 and not keeps_zeros)):
+        # Decimals are cast by way of text, because Arrow's direct cast of 4.02 yields 4.0200000000000005.
+        cells = cells.cast(pa.string()).cast(pa.float64())
+    if has_hex_digits and (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
+        text = _number_hex(cells)
+    elif pa.types.is_floating(cells.type):
+        text = _float_text(cells)
+    elif pa.types.is_binary(cells.type) or pa.types.is_large_binary(cells.type):
+        text = cells
+    # Trailing zeros of seconds are removed, so that the text does not depend on the unit of the type.
+    elif pa.types.is_timestamp(cells.type) or pa.types.is_time(cells.type):
+        text = pc.replace_substring_regex(cells.cast(pa.large_string()), r"\.([0-9]*?)0+($|Z|[+-])", r".\1\2")
+        text = pc.replace_substring_regex(text, r"\.($|Z|[+-])", r"\1")
+    elif pa.types.is_duration(cells.type):  # Durations are written in seconds.
+        units, numbers = _UNITS_OF_A_SECOND[cells.type.unit], cells.cast(pa.int64()).to_pylist()
+        text = pa.array([each if each is None else f"{Decimal(each) / units:f}" for each in numbers], pa.string())
+    else:
+        text = cells.cast(pa.large_string())
+    text = pc.fill_null(text.cast(pa.large_binary()), b"")
+    return pc.replace_substring(text, b"\n", separator)
+
+
+def _float_text(cells: pa.Array) -> pa.Array:
+    """Write floats as text: whole floats as integers, and others as the shortest decimals that identify them.
+
+    The shortest decimal depends on the type: a float32 needs fewer digits than a float64.
+    """
+    if pa.types.is_float16(cells.type):  # Arrow would write as many digits as for a float32.
+        shortest = [None if each is None else float(str(np.float16(each))) for each in cells.to_pylist()]
+        cells = pa.array(shortest, pa.float64())
+    numbers: Any = cells.cast(pa.float64())
+    numbers = pc.if_else(pc.is_nan(numbers), None, numbers)
+    is_whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.less(pc.abs(numbers), 2.0**63))
+    whole = pc.if_else(is_whole, numbers, 0.0).cast(pa.int64()).cast(pa.large_string())
+    if not pa.types.is_float64(cells.type):
+        numbers = numbers.cast(pa.float32())  # The shortest decimal of a float32 is the number that was meant.
+    return pc.if_else(is_whole, whole, numbers.cast(pa.large_string()))
+
+
+def _number_hex(cells: pa.Array) -> pa.Array:
+    """Write whole numbers of 32 bits, signed or unsigned, as eight hex digits. Other numbers stay decimal.
+
+    Decimal numbers never look like eight hex digits, so the parser rejects them: they have another length, a decimal
+    point, or a sign in the exponent.
+    """
+    decimal = _float_text(cells) if pa.types.is_floating(cells.type) else cells.cast(pa.large_string())
+    # A float64 represents whole numbers of up to 53 bits exactly, which is enough for 32 bits.
+    numbers = cells.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
+    fits = (numbers >= -(2**31)) & (numbers < 2**32) & (numbers == np.floor(numbers))
+    whole = np.where(fits, numbers, MISSING).astype(np.int64)
+    digits = hex_text(np.where(fits, whole & 0xFFFFFFFF, MISSING)).cast(pa.large_string())
+    return pc.if_else(pa.array(fits), digits, decimal)
+
+
+_HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), "S4")
+
+
+def hex_text(values: NDArray[np.int64]) -> pa.Array:
+    """Write each value as eight hex digits. MISSING becomes ""."""
+    # The array is built in pyarrow's own layout (all digits without gaps, and offsets), which avoids a Python string
+    # for each value.
+    lengths = np.where(values == MISSING, 0, 8)
+    digits = np.stack([_HEX_DIGITS[values >> 16 & 0xFFFF], _HEX_DIGITS[values & 0xFFFF]], axis=1)[values != MISSING]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(digits)))

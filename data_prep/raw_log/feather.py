@@ -1,0 +1,58 @@
+"""Read a Feather file of the log, which is Arrow's own file format.
+
+A batch of rows in the file is read as a whole, so a file that was written as a single batch has to fit in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+
+from data_prep.options.log_format import LogFormat
+from data_prep.raw_log.arrow_to_text import TableReader, check_columns, opened_table
+from data_prep.raw_log.formats import spread
+from data_prep.raw_log.storage import LogFile
+
+
+@contextmanager
+def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
+    """Open a Feather file of the log for reading it once.
+
+    Raise ValueError, also inside the `with` block, if the file is damaged or lacks columns of the format.
+    """
+    with opened_table(file.location) as stored:
+        table = pa.ipc.open_file(stored)
+        check_columns(file.location, table.schema, log_format)
+
+        def batches(names: list[str], size: int) -> Iterator[pa.RecordBatch]:
+            read = pa.ipc.IpcReadOptions(included_fields=[table.schema.get_field_index(name) for name in names])
+            chosen = pa.ipc.open_file(stored, options=read)
+            for index in range(chosen.num_record_batches):
+                batch = chosen.get_batch(index)
+                batch.validate(full=True)  # Arrow does not check the offsets of texts when it reads them.
+                for start in range(0, len(batch), size):
+                    # Rows are copied, because a slice would be sent to a worker with all rows of its batch.
+                    yield batch.take(np.arange(start, min(start + size, len(batch))))
+
+        yield TableReader(file, log_format, table.count_rows(), batches)
+
+
+def read_schema(file: LogFile) -> pa.Schema:
+    """Return the columns of a Feather file and their types. Raise ValueError if the file is damaged."""
+    with opened_table(file.location) as stored:
+        return pa.ipc.open_file(stored).schema
+
+
+def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
+    """Return the first rows of at least `num_parts` batches, which are spread over the file."""
+    with opened_table(file.location) as stored:
+        table = pa.ipc.open_file(stored)
+        of_batch = max(table.count_rows() // max(table.num_record_batches, 1), 1)
+        indices = spread(range(table.num_record_batches), max(num_parts, -(-num_rows // of_batch)))
+        size = -(-num_rows // max(len(indices), 1))
+        rows = pa.Table.from_batches([table.get_batch(index).slice(0, size) for index in indices], table.schema)
+        rows.validate(full=True)
+        return rows
