@@ -43,7 +43,7 @@ from common import settings, yaml_settings
 from common.console import AboveBars
 from common.process import run_module
 from common.text import show
-from data_prep.encoding.from_table import arrow_table
+from data_prep.encoding.rows_to_score import arrow_table
 from data_prep.options.options_file import PREPARE_SECTION, read_data
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import Schema
@@ -111,8 +111,7 @@ def prepare(
     >>> schema.splits["train"].rows > 0, len(schema.categorical)
     (True, 26)
     """
-    from data_prep.pipeline.in_memory import prepare_table
-    from data_prep.pipeline.prepare import prepare
+    from data_prep.pipeline.prepare import prepare, prepare_table
 
     table = arrow_table(log)
     changes: dict[str, Any] = {} if data is None else {"data": _described(data)}

@@ -41,7 +41,7 @@ from common.arrays.disk import Progress, no_progress
 from common.arrays.format import ArrayEntry, arrays_in, map_arrays, map_file, read_entries
 from common.arrays.read import ArrayReader, read_arrays_once, read_checked
 from common.files import DamagedFileError, FileRecord, check_size
-from data_prep.prepared.expired import union
+from data_prep.prepared.data_files import union
 
 PIECE_BYTES = 4 << 20  # Bytes of one array that are passed to the tables at once.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import EXPIRED, EXPIRED_IDS, LAST_TOUCHED, MOMENT
-from data_prep.encoding.lookup_file import NO_IDS
+from data_prep.encoding.encoder import NO_IDS
 
 IN_ROWS, IN_SECONDS = "rows", "seconds"
 

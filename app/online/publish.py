@@ -21,7 +21,7 @@ from app.scoring.trained.write_bundle import ExportedModel
 from app.tables.interface import DEEP, WIDE
 from common.files import FolderInUse, lock_folder, make_folder
 from data_prep.encoding.growing import GrowingVocabulary
-from data_prep.prepared.expired import union
+from data_prep.prepared.data_files import union
 
 log = logging.getLogger("app")
 

@@ -28,8 +28,8 @@ from app.scoring.predictor import Predictor, probabilities
 from common.files import LOCK_FILE, fill, lock_folder, parse_json, room_for, sync_folder, write_whole
 from common.signals import check_stop
 from data_prep.encoding.encoder import MOST_UNKNOWN, Chunk
-from data_prep.encoding.from_log import LogToScore, ending_of
 from data_prep.encoding.from_values import add_label, split_line
+from data_prep.encoding.rows_to_score import LogToScore, ending_of
 from data_prep.options.executor import ExecutorChoice
 
 STDIN = "-"

@@ -17,8 +17,8 @@ from app.scoring.onnx_tower import MANY, TOWER, OnnxTower
 from app.tables.fields import TableField, columns_of, pool, position_weights, sum_in_order, sum_over_positions
 from common.files import parse_json
 from data_prep.encoding.encoder import Chunk, Examples, ParsedRows, open_lookup
-from data_prep.encoding.from_table import RawTable, table_to_chunk
 from data_prep.encoding.from_values import rejected
+from data_prep.encoding.rows_to_score import RawTable, table_to_chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.schema import Schema, read_schema
 

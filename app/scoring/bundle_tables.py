@@ -27,7 +27,7 @@ import xxhash
 
 from app.tables.initial import initial_rows
 from common.arrays.format import arrays_in, map_arrays, map_file, read_entries
-from data_prep.encoding.lookup_file import NO_IDS
+from data_prep.encoding.encoder import NO_IDS
 
 TABLES, CHECKSUMS = "tables.safetensors", "checksums.safetensors"
 # Approximate size of a block of the index or of deep rows. The first touch of a row reads its whole block.

@@ -54,7 +54,7 @@ from common.files import (
 )
 from data_prep.encoding.encoder import EXPIRED_FILE, LOOKUP_FILE
 from data_prep.encoding.prepared_vocabulary import merge_lookups
-from data_prep.prepared.expired import union
+from data_prep.prepared.data_files import union
 
 WRITTEN_ROWS = 1 << 16  # Number of rows that are written at once.
 WORK = ".{}.partial"  # Name of the folder next to a bundle in which the bundle is written.

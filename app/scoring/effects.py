@@ -21,8 +21,8 @@ from common.arrays.hashing import GOLDEN, mix64
 from common.files import new_file
 from common.text import number_text
 from data_prep.encoding.encoder import Chunk, ParsedRows
-from data_prep.encoding.from_log import LogToScore
 from data_prep.encoding.from_values import add_label
+from data_prep.encoding.rows_to_score import LogToScore
 from data_prep.options.log_format import LogFormat
 
 if TYPE_CHECKING:

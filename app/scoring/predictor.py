@@ -16,8 +16,8 @@ from app.scoring.effects import VALUES, effects_of_rows
 from app.scoring.explain import ORDERS, FieldEffect, effects, parts_of_logits
 from common.packages import load
 from data_prep.encoding.encoder import Chunk, ParsedRows
-from data_prep.encoding.from_table import RawTable, chunk_of
 from data_prep.encoding.from_values import bad_cell, lines_of, rejected
+from data_prep.encoding.rows_to_score import RawTable, chunk_of
 
 if TYPE_CHECKING:
     from typing import TypeAlias

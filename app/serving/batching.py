@@ -23,7 +23,7 @@ from app.scoring.predictor import Predictor
 from app.serving.forms.form import RequestError, RowsToScore, rejected_row
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.from_table import Cells, RawTable
+from data_prep.encoding.rows_to_score import Cells, RawTable
 
 # Number of recent batches from which the pace is measured.
 TIMED_BATCHES = 31

@@ -25,7 +25,7 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.raw_log.formats import format_of, spread
 from data_prep.raw_log.log_files import find_log
-from data_prep.raw_log.sample import sample_log
+from data_prep.raw_log.reading import sample_log
 from data_prep.raw_log.storage import LogFile
 from data_prep.raw_log.text_lines import MOST_LINES_BEFORE, NUL_BYTES, columns_of_header
 

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 from data_prep.checks.first_rows import DECIMAL, INTEGER, TYPE_IN_NAME, Column
 from data_prep.checks.guess_time import time_form
 from data_prep.checks.held_out import category_losses, deviations, entropy, number_losses, some_rows
-from data_prep.kernels.lists import spans_in_brackets, split_lists
-from data_prep.kernels.strings import Strings
-from data_prep.options.kinds import Kind
+from data_prep.kernels.strings import Strings, spans_in_brackets, split_lists
+from data_prep.options.kinds import ISO, Kind
 from data_prep.options.log_format import BOOLEANS, MAX_LIST_LENGTH, ListForm
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.options.time_forms import ISO
 
 _HARD_WORDS = (
     *("NULL", "null", "(null)", r"\N", "NA", "<NA>", "N/A", "n/a", "#N/A", "NaN", "nan", "NaT", "nil"),

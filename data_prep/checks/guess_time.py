@@ -10,7 +10,7 @@ import numpy as np
 
 from data_prep.checks.first_rows import TYPE_IN_NAME, Column
 from data_prep.kernels.times import parse_times
-from data_prep.options.time_forms import ISO, LIKELY_SECONDS, SECONDS, UNITS, time_pattern
+from data_prep.options.kinds import ISO, LIKELY_SECONDS, SECONDS, UNITS, time_pattern
 
 _TIME_NAMES = re.compile(
     r"(^|[_ .-])(time|timestamp|ts|date|datetime|at|when|seen|day|hour|time_?stamp|epoch|unixtime|dt|created|updated)"

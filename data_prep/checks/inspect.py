@@ -15,7 +15,7 @@ from common.text import show
 from data_prep.prepared.data_files import block_sizes, verify_files, whole_log
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
-from data_prep.statistics.statistics_file import cut_lists, read_statistics
+from data_prep.statistics.statistics import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 # Number of rows of a split, in evenly spaced blocks, from which quantiles are computed. Other figures use all rows.

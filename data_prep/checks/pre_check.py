@@ -24,14 +24,14 @@ from data_prep.checks.held_out import leaking_columns
 from data_prep.checks.inspect import print_table
 from data_prep.checks.reject_causes import Finding, check_rejects
 from data_prep.kernels.crosses import text_columns
-from data_prep.kernels.lists import Lists
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk, ParsedRows
+from data_prep.kernels.strings import Lists
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.log_files import find_log
-from data_prep.raw_log.sample import FileSample, sample_log
+from data_prep.raw_log.reading import FileSample, sample_log
 from data_prep.sources.shape import FACTS_FILE
 
 _FEW_ROWS = 1_000  # With fewer rows, fractions are too uncertain to be compared.

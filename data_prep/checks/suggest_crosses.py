@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.lists import combinations, shorten
-from data_prep.prepared.examples import Examples, concatenate
-from data_prep.prepared.features import one_hot, read_spread
+from data_prep.kernels.strings import combinations, shorten
+from data_prep.prepared.examples import Examples, concatenate, one_hot
+from data_prep.prepared.reader import read_spread
 from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
 INVERSE_PENALTY = 0.05  # The constant C of the regression and of the pairs' weights.

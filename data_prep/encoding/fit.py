@@ -19,19 +19,20 @@ from numpy.typing import NDArray
 
 from common.arrays.pages import give_back_freed_memory
 from common.signals import check_stop
-from data_prep.encoding.base import BaseVocabulary
-from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables
+from data_prep.encoding.encoder import LOOKUP_FILE, LookupTables
+from data_prep.encoding.prepared_vocabulary import BaseVocabulary
 from data_prep.encoding.vocabulary import (
     FieldVocabulary,
     OrderedValues,
+    VocabularyWriter,
     ids_dtype,
     make_vocabulary,
+    order_strings,
     order_values,
     write_lookup_tables,
 )
-from data_prep.encoding.vocabulary_file import VocabularyWriter, order_strings
 from data_prep.execution.prepared_folder import WORK_FOLDER
-from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK, NOTHING, concatenate_strings, group_equal
+from data_prep.kernels.numpy_kernels import COUNT_BITS, COUNT_MASK, NOTHING, concatenate_strings, group_equal
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings, are_inexact_texts, are_whole, with_whole_numbers
 from data_prep.options.columns import CategoricalColumn

@@ -19,9 +19,8 @@ import numpy as np
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk, are_inexact
-from data_prep.options.kinds import KINDS, Kind
+from data_prep.options.kinds import KINDS, LIKELY_SECONDS, UNITS, Kind, time_text
 from data_prep.options.log_format import INEXACT, INEXACT_ID, NO_BOOLEANS, REASONS, LogFormat
-from data_prep.options.time_forms import LIKELY_SECONDS, UNITS, time_text
 
 _BARE = bytes([BARE_SEPARATOR])
 _HEX32 = range(-(2**31), 2**32)

@@ -19,33 +19,34 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from common.files import make_folder, sync_folder
-from data_prep.encoding.encoder import BOOLEAN_TEXTS, RowEncoder
+from data_prep.encoding.encoder import BOOLEAN_TEXTS, LOOKUP_FILE, LookupTables, RowEncoder
 from data_prep.encoding.fit import new_values
-from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
 from data_prep.encoding.vocabulary import (
     FieldVocabulary,
+    VocabularyWriter,
     ids_dtype,
     merge_lookup_tables,
     with_missing,
     write_lookup_tables,
 )
-from data_prep.encoding.vocabulary_file import VocabularyWriter
 from data_prep.kernels.crosses import presence
 from data_prep.kernels.parsed import ParsedRows
 from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
-from data_prep.prepared.data_files import all_files, data_file, write_schema
-from data_prep.prepared.examples import Examples
-from data_prep.prepared.expired import (
+from data_prep.prepared.data_files import (
     NUMBERING_FILE,
+    all_files,
+    data_file,
     numbering_of_rows,
     read_expired,
     schema_at,
     union,
     with_expired,
     write_array,
+    write_schema,
 )
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import (
     ADDED_PREFIX,
     FIRST_VOCABULARY,

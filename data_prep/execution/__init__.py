@@ -2,7 +2,5 @@
 
 The modules:
 - `prepared_folder`: the output folder while it is made. `pieces`: results on disk.
-- `pools`: worker processes of this machine, Dask or MPI. `tasks`: run a pass on them. `tasks_beside`: run single
-  tasks beside a pass.
-- `memory_limit`: divide the memory among workers.
+- `pools`: worker processes of this machine, Dask or MPI. `tasks`: run a pass on them, and single tasks beside it.
 """

@@ -1,7 +1,8 @@
 """Provide workers for the tasks of a pass: processes of this machine, a Dask cluster, or MPI ranks.
 
-`memory_limit` decides the number of processes on this machine. With Dask and MPI it covers only this process: give
-each of their workers the memory that `memory_limit.worker_bytes` returns, plus the memory for a window of rows.
+`pipeline.memory_and_disk` decides the number of processes on this machine. With Dask and MPI it covers only this
+process: give each of their workers the memory that `memory_and_disk.worker_bytes` returns, plus the memory for a window
+of rows.
 """
 
 from __future__ import annotations

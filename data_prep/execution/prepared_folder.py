@@ -27,10 +27,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
-from common.files import LOCK_FILE, FolderInUse, lock_folder, parse_json, replace_folder, sync_folder, write_whole
+from common.files import (
+    LOCK_FILE,
+    FolderInUse,
+    from_dict,
+    lock_folder,
+    parse_json,
+    replace_folder,
+    sync_folder,
+    write_whole,
+)
 from common.text import shortened
 from data_prep.execution.pieces import Pieces
-from data_prep.options.plain_values import from_dict
 from data_prep.prepared.schema import SCHEMA_FILE
 
 REJECTS_FILE = "rejects.tsv"

@@ -17,9 +17,8 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.lists import Lists, combinations, shorten
 from data_prep.kernels.parsed import SMALLEST_BUCKET, ParsedRows
-from data_prep.kernels.strings import PADDING_BYTES, Strings
+from data_prep.kernels.strings import PADDING_BYTES, Lists, Strings, combinations, shorten
 from data_prep.options.columns import CategoricalColumn, number_groups
 
 _HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).encode(), "u2")

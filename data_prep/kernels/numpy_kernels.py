@@ -1,18 +1,23 @@
-"""Kernels in NumPy. They define the results of the faster kernels in native.py, which have the same names."""
+"""Kernels in NumPy. They define the results of the faster kernels in native.py, which have the same names.
+
+They parse lines, find values in search tables, and count values, strings and numbers: exactly, in bins, or in a
+sketch.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Both functions are re-exported, so that this module has all kernels of native.py.
-from data_prep.kernels.lists import split_lists as split_lists
+from common.arrays.hashing import GOLDEN, mix64
 from data_prep.kernels.parse import parse_chunk as parse_chunk
 from data_prep.kernels.strings import PADDING_BYTES, Strings
+from data_prep.kernels.strings import split_lists as split_lists
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
@@ -148,3 +153,195 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
                 ids[row] = field.later_of_a_key.get(string, ids[row])
     ids[~present] = field.missing_id
     return ids
+
+
+# A value and its count are packed into 64 bits, with the value in the upper half. Sorting plain numbers is several
+# times faster than sorting by an index. Values therefore have 32 bits. Values of 64 bits, which could also be keys of
+# texts, would leave no room for the count. np.unique also takes 1.6 times as long for them, which is 0.24 µs more per
+# row in Criteo's format. A whole row takes 2.2 µs.
+COUNT_BITS = np.uint64(32)
+COUNT_MASK = np.uint64(2**32 - 1)
+
+
+def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """Count the distinct values among the present values [n] in the rows that `mask` [n] selects.
+
+    Return pairs of value and count, packed into 64 bits, by ascending value.
+    """
+    unique, counts = np.unique(values[mask & present], return_counts=True)
+    return unique.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64)
+
+
+# A number's bin is given by the upper bits of its float64: sign, exponent, and three bits of the mantissa. There are
+# eight bins between two powers of 2, and each integer up to 16 has a bin of its own.
+class NumberBins(NamedTuple):
+    """The layout of a histogram of numbers with logarithmic bins."""
+
+    smallest: int  # Numbers of magnitude below 2**smallest are in the bin of 0.
+    zero: int  # Index of the bin of 0.
+
+
+INTEGER_BINS = NumberBins(0, 8 * 63 + 1)  # Bins up to the magnitude 2**63.
+FLOAT_BINS = NumberBins(-64, 8 * (64 + 128))  # Bins below the magnitude 2**128, the end of float32's range.
+_DROPPED_BITS = 49
+_EXPONENT_OF_ONE = 1023
+NUM_BINS = 2 * INTEGER_BINS.zero + 1
+
+
+def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return a histogram [NUM_BINS] of the present integers [n] in the rows that `mask` [n] selects."""
+    return _count_sizes(integers[present & mask].astype(np.float64), INTEGER_BINS)
+
+
+def count_float_bins(
+    floats: NDArray[np.float64], present: NDArray[np.bool_], mask: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return a histogram of the present floats [n] in the rows that `mask` [n] selects, with the bins FLOAT_BINS."""
+    return _count_sizes(floats[present & mask], FLOAT_BINS)
+
+
+def _count_sizes(numbers: NDArray[np.float64], bins: NumberBins) -> NDArray[np.int64]:
+    first = (_EXPONENT_OF_ONE + bins.smallest << 3) - 1
+    sizes = (np.abs(numbers).view(np.uint64) >> np.uint64(_DROPPED_BITS)).astype(np.int64) - first
+    sizes = np.maximum(sizes, 0)
+    return np.bincount(bins.zero + np.where(numbers < 0, -sizes, sizes), minlength=2 * bins.zero + 1)
+
+
+def bin_bounds(number: int, bins: NumberBins = INTEGER_BINS) -> tuple[float, float]:
+    """Return the lower and the upper bound of bin `number`. The bound that is nearer to 0 belongs to the bin.
+
+    For integers, the bin after the bin of 0 has the bounds 1 and 1.125.
+    """
+    size = abs(number - bins.zero)
+    low, high = (_lower_end(size, bins), _lower_end(size + 1, bins)) if size else (0.0, 0.0)
+    return (low, high) if number >= bins.zero else (-high, -low)
+
+
+def _lower_end(size: int, bins: NumberBins) -> float:
+    exponent, eighths = divmod(size - 1, 8)
+    return (1 + eighths / 8) * 2.0 ** (exponent + bins.smallest)
+
+
+def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Look up keys [n] in a count-min sketch [H, rows, W], and return the sum of their counts in its H parts."""
+    cells = _sketch_cells(keys, halves.shape[1:])
+    return np.sum([_least(half, cells) for half in halves], axis=0, dtype=np.int64)
+
+
+def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
+    """Add the counts [n] of distinct keys [n] to one part [rows, W] of a sketch in place, with conservative update."""
+    cells = _sketch_cells(keys, half.shape)
+    # All sums use the cells before the update, and each cell becomes the largest of its sums. So the order of the keys
+    # does not matter.
+    sums = np.minimum(_least(half, cells) + counts, np.iinfo(np.uint32).max).astype(np.uint32)
+    for row, of_row in zip(half, cells, strict=True):
+        np.maximum.at(row, of_row, sums)
+
+
+def _sketch_cells(keys: NDArray[np.uint64], shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the index of the cell of each key [n] in each row of a sketch, as an array [rows, n]."""
+    rows, width = shape
+    steps = (np.arange(rows, dtype=np.uint64) * GOLDEN)[:, None]
+    upper = mix64(keys + steps) >> np.uint64(32)
+    return (upper * np.uint64(width) >> np.uint64(32)).astype(np.int64)
+
+
+def _least(half: NDArray[np.uint32], cells: NDArray[np.int64]) -> NDArray[np.int64]:
+    # A loop over the rows is 2.6 times as fast as np.take_along_axis.
+    counts = [row.take(of_row) for row, of_row in zip(half, cells, strict=True)]
+    return np.min(counts, axis=0).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class CountedStrings:
+    """Distinct strings with their counts, in the order of their keys (hashes). All fields have length K."""
+
+    keys: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    texts: Strings
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.counts.nbytes + self.texts.nbytes
+
+    def __getitem__(self, mask: NDArray[np.generic] | slice) -> CountedStrings:
+        """Return the strings that a mask or slice selects, copied to new memory."""
+        return CountedStrings(self.keys[mask], self.counts[mask], self.texts.take(mask).compact())
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[CountedStrings]) -> CountedStrings:
+        """Concatenate several parts. The result may contain a string several times."""
+        return cls(
+            np.concatenate([part.keys for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            concatenate_strings([part.texts for part in parts]),
+        )
+
+
+NOTHING = CountedStrings(np.empty(0, np.uint64), np.empty(0, np.int64), Strings.of([]))
+
+
+def count_strings(texts: Strings) -> CountedStrings:
+    """Count the distinct strings among strings [n]."""
+    return add_up(texts.keys(), np.ones(len(texts), np.int64), texts)
+
+
+def merge(parts: Sequence[CountedStrings]) -> CountedStrings:
+    """Merge several parts: return the distinct strings of all parts, with the sums of their counts."""
+    all_parts = CountedStrings.concatenate(parts)
+    return add_up(all_parts.keys, all_parts.counts, all_parts.texts)
+
+
+def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Strings) -> CountedStrings:
+    """Return the distinct strings among strings [n], with the sums of their counts [n]. `keys` [n] are their hashes."""
+    if len(keys) == 0:
+        return NOTHING
+    order, firsts = group_equal(keys, texts)
+    mask = order[firsts]
+    return CountedStrings(keys[mask], np.add.reduceat(counts[order], firsts), texts.take(mask).compact())
+
+
+def concatenate_strings(parts: Sequence[Strings]) -> Strings:
+    """Concatenate the strings of several parts."""
+    offsets = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
+    return Strings(
+        np.concatenate([part.data for part in parts]),
+        np.concatenate([part.starts + offset for part, offset in zip(parts, offsets, strict=True)]),
+        np.concatenate([part.lengths for part in parts]),
+    )
+
+
+def group_equal(keys: NDArray[np.uint64], texts: Strings) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sort strings so that equal strings are adjacent.
+
+    Return the sorted indices [n], and the position in this order at which each group of equal strings starts. Strings
+    are sorted by key, and different strings that share a key are sorted by their bytes.
+    """
+    order = np.argsort(keys, kind="stable")
+    if len(order) == 0:
+        return order, order
+    sorted_keys = keys[order]
+    is_new = np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]])
+    repeated = np.flatnonzero(~is_new)  # Positions whose key equals the key before.
+    is_new[repeated] = ~texts.take(order[repeated]).equal(texts.take(order[repeated - 1]))
+    collisions = repeated[is_new[repeated]]
+    if len(collisions):
+        _order_by_bytes(order, sorted_keys, np.unique(sorted_keys[collisions]), texts)
+        is_new[repeated] = ~texts.take(order[repeated]).equal(texts.take(order[repeated - 1]))
+    return order, np.flatnonzero(is_new)
+
+
+def _order_by_bytes(
+    order: NDArray[np.int64], sorted_keys: NDArray[np.uint64], shared: NDArray[np.uint64], texts: Strings
+) -> None:
+    """Reorder `order` in place so that the strings of each key in `shared` are sorted by their bytes.
+
+    `shared` are the keys of different strings, and `sorted_keys` are the keys in the present order.
+    """
+    for key in shared:
+        run = slice(np.searchsorted(sorted_keys, key), np.searchsorted(sorted_keys, key, side="right"))
+        strings = texts.take(order[run]).tolist()
+        order[run] = order[run][sorted(range(len(strings)), key=strings.__getitem__)]

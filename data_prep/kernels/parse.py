@@ -29,7 +29,7 @@ from data_prep.kernels.parsed import (
 )
 from data_prep.kernels.strings import Strings, trim_blanks
 from data_prep.kernels.times import Parsed, parse_times, parse_whole_numbers
-from data_prep.options.kinds import KINDS
+from data_prep.options.kinds import KINDS, UNITS
 from data_prep.options.log_format import (
     BOOLEANS,
     COLUMNS,
@@ -40,7 +40,6 @@ from data_prep.options.log_format import (
     WEIGHT,
     LogFormat,
 )
-from data_prep.options.time_forms import UNITS
 
 _BARE = bytes([BARE_SEPARATOR])
 _NEWLINE, _CARRIAGE_RETURN, _MINUS = b"\n\r-"

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.lists import Lists
-from data_prep.kernels.strings import Strings, are_inexact_texts, with_whole_numbers
+from data_prep.kernels.strings import Lists, Strings, are_inexact_texts, with_whole_numbers
 from data_prep.kernels.times import zone_table
 from data_prep.options.columns import NumberGroup
 from data_prep.options.log_format import INEXACT_ID, REASONS, LogFormat

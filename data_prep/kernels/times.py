@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.options.time_forms import ISO, LIKELY_SECONDS, MONTHS, SECONDS, UNITS, time_pattern
+from data_prep.options.kinds import ISO, LIKELY_SECONDS, MONTHS, SECONDS, UNITS, time_pattern
 
 # Result of parsing cells [n]: their values, a mask of the cells that are present, and a mask of the good cells.
 Parsed: TypeAlias = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]

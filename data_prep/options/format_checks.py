@@ -6,7 +6,7 @@ import re
 from difflib import get_close_matches
 from zoneinfo import available_timezones
 
-from data_prep.options.kinds import FIELD_KINDS, TEXT_KINDS, VALUE_KINDS
+from data_prep.options.kinds import FIELD_KINDS, ISO, TEXT_KINDS, TIME_CODES, UNITS, VALUE_KINDS
 from data_prep.options.log_format import (
     AGE,
     MAX_LIST_LENGTH,
@@ -17,7 +17,6 @@ from data_prep.options.log_format import (
     LogFormat,
     listed,
 )
-from data_prep.options.time_forms import ISO, TIME_CODES, UNITS
 
 NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 

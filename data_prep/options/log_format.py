@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from data_prep.options.kinds import FIELD_KINDS, KINDS, NUMERIC_KINDS, TEXT_KINDS, VALUE_KINDS, Kind
-from data_prep.options.time_forms import SECONDS
+from data_prep.options.kinds import FIELD_KINDS, KINDS, NUMERIC_KINDS, SECONDS, TEXT_KINDS, VALUE_KINDS, Kind
 
 TimeFeature = Literal["hour", "weekday", "age"]
 # Suffix of the name of each feature that is derived from a timestamp column.

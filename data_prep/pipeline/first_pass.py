@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from common.files import checksum
 from data_prep.checks.reject_causes import check_statistics
-from data_prep.encoding.base import BaseVocabulary
+from data_prep.encoding.encoder import LOOKUP_FILE
 from data_prep.encoding.fit import FittedVocabulary, copy_base_vocabulary, extend_base_vocabulary, fit_vocabulary
 from data_prep.encoding.from_values import bad_cell
-from data_prep.encoding.lookup_file import LOOKUP_FILE
+from data_prep.encoding.prepared_vocabulary import BaseVocabulary
 from data_prep.execution.pieces import storable
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.options.columns import check_names
 from data_prep.options.log_format import AGE
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.count import count_log, new_statistics
+from data_prep.pipeline.chunk_tasks import count_log, new_statistics
 from data_prep.pipeline.split import SplitRule
 from data_prep.prepared.schema import (
     DAY,

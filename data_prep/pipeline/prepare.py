@@ -11,29 +11,43 @@ has the same bytes for any chunk size and any number of workers.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import glob
 import logging
+import os
+import platform
+import shutil
+import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from common.process import num_cores
+from common.files import FolderInUse, checksum, make_folder
+from common.packages import PROJECT
+from common.process import checksum_of_sources, num_cores
 from data_prep.checks.reject_causes import check_statistics
-from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
-from data_prep.encoding.booleans import with_booleans
 from data_prep.encoding.encoder import MOST_UNKNOWN, RowEncoder
 from data_prep.encoding.fit import fit_vocabulary
 from data_prep.encoding.from_values import bad_cell
-from data_prep.encoding.vocabulary_file import VocabularyReader
-from data_prep.execution import memory_limit
+from data_prep.encoding.prepared_vocabulary import BaseVocabulary, read_base_vocabulary, with_booleans
+from data_prep.encoding.vocabulary import VocabularyReader
 from data_prep.execution.pools import Pools
-from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir, new_folder, real_output, sync_files
+from data_prep.execution.prepared_folder import OWN_NAMES, REJECTS_FILE, WorkDir, new_folder, real_output, sync_files
 from data_prep.options.executor import ExecutorChoice
+from data_prep.options.options_file import PREPARE_SECTION
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.count import ChunkCounter
-from data_prep.pipeline.disk_space import (
+from data_prep.pipeline import memory_and_disk
+from data_prep.pipeline.chunk_tasks import ChunkCounter, Encoder
+from data_prep.pipeline.first_pass import Fitted, encoded_row_bytes, fit, needs_counting, usual_row_bytes
+from data_prep.pipeline.memory_and_disk import (
     check_room,
     explain_full_disk,
     guess_rows,
@@ -41,24 +55,27 @@ from data_prep.pipeline.disk_space import (
     warn_of_little_room,
     whole_bytes,
 )
-from data_prep.pipeline.first_pass import encoded_row_bytes, fit, needs_counting, usual_row_bytes
-from data_prep.pipeline.make_schema import describe, run_fingerprint
-from data_prep.pipeline.second_pass import Encoder
-from data_prep.pipeline.shuffle import Windows
 from data_prep.pipeline.split import find_split
-from data_prep.pipeline.split_files import write_splits
+from data_prep.pipeline.split_files import Windows, write_splits
 from data_prep.pipeline.zoo_layout import check_ids_fit, lay_out_for_zoo, zoo_row_bytes
 from data_prep.prepared import schema
-from data_prep.prepared.data_files import has_one_class, whole_log, write_schema
+from data_prep.prepared.data_files import data_file, has_one_class, whole_log, write_schema
+from data_prep.prepared.schema import SCHEMA_FILE, Schema
+from data_prep.prepared.truth import truth_path
 from data_prep.prepared.writer import FILE_ROWS
+from data_prep.raw_log.arrow_to_text import check_columns
 from data_prep.raw_log.log_files import absolute, find_log
 from data_prep.raw_log.reading import LogReading
-from data_prep.raw_log.storage import LogFile
+from data_prep.raw_log.storage import LogFile, is_uri
 from data_prep.report.data_report import REPORT_FILE, write_report
 from data_prep.report.timing import RunClock, write_timing
-from data_prep.statistics.statistics_file import read_statistics, write_statistics
+from data_prep.statistics.statistics import LogStatistics, read_statistics, write_statistics
 
 log = logging.getLogger(__name__)
+
+
+_LIBRARIES = ("numpy", "pyarrow", "mindspore")
+_TABLE_FILE = "table.parquet"
 
 
 def prepare(
@@ -99,7 +116,7 @@ def prepare(
     (['train', 'valid', 'test'], 26)
     """
     options = options or PrepareOptions()
-    memory_limit.check_limit(options)
+    memory_and_disk.check_limit(options)
     clock = RunClock()
     executor = executor or ExecutorChoice()
     files, output = find_log(inputs), real_output(output)
@@ -112,7 +129,7 @@ def prepare(
     log_format = with_booleans(files, options.data, base)
     options = replace(options, data=replace(log_format, point_zero=tuple(sorted(point_zero))))
     identity = run_fingerprint(files, options, base, file_rows)
-    chunk_bytes = chunk_bytes or memory_limit.chunk_bytes(options)
+    chunk_bytes = chunk_bytes or memory_and_disk.chunk_bytes(options)
     needed = whole_bytes(guess_rows(files), *_row_bytes(options))
     with (
         new_folder(output, identity, chunk_bytes, overwrite, restart) as work_dir,
@@ -206,7 +223,7 @@ def _make_files(
     is_zoo, is_only_pass = options.layout == "zoo", not needs_counting(options, base)
 
     # First pass: raw log -> statistics -> vocabulary.
-    num_workers = memory_limit.counting_workers(options, num_cores(), work_dir.chunk_bytes)
+    num_workers = memory_and_disk.counting_workers(options, num_cores(), work_dir.chunk_bytes)
     reading = LogReading(files, options.data, pools, num_workers, work_dir.chunk_bytes, work_dir.pieces)
     split = find_split(reading, options, work_dir.pieces)
     fitted = fit(reading, split, options, base, work_dir)
@@ -217,7 +234,7 @@ def _make_files(
     # Second pass: workers encode and split rows. Once all rows of a file are encoded, a worker shuffles and writes it.
     window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
     window_bytes = window_rows * encoded_row_bytes(options, len(numeric), vocabulary.ids_dtype)
-    reading.num_workers, num_writers = memory_limit.encoding_workers(
+    reading.num_workers, num_writers = memory_and_disk.encoding_workers(
         options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
     )
     num_rows = statistics.num_lines - statistics.num_rejects
@@ -239,3 +256,109 @@ def _make_files(
     clock.stages, clock.workers = reading.seconds, num_workers
     fitted = replace(fitted, vocabulary=vocabulary)
     return describe(reading, fitted, splits, options, work_dir.folder)
+
+
+def describe(
+    reading: LogReading,
+    fitted: Fitted,
+    splits: dict[str, schema.Split],
+    options: PrepareOptions,
+    folder: Path,
+) -> schema.Schema:
+    """Return the content of schema.json for a folder in which all other files are finished."""
+    in_splits = {file.name for split in splits.values() for file in split.files}
+    return schema.Schema(
+        format_version=schema.FORMAT_VERSION,
+        numeric=fitted.numeric,
+        categorical=fitted.vocabulary.categorical,
+        vocabulary_size=fitted.vocabulary.size,
+        ids_dtype=fitted.vocabulary.ids_dtype,
+        block_rows=options.block_rows,
+        splits=splits,
+        rejected_rows=fitted.statistics.num_rejects,
+        options=options.decisive(),
+        source=_describe_source(reading, fitted.statistics),
+        other_files=tuple(
+            data_file(folder, path.name)
+            for path in sorted(folder.iterdir())
+            if path.name not in {*in_splits, *OWN_NAMES}
+        ),
+        weight=options.data.weight_source,
+        keys=options.data.key_fields,
+    )
+
+
+def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str, Any]:
+    file, is_one = reading.files[0], len(reading.files) == 1
+    # Path of the file with a synthetic log's true probabilities. A log of several files has no such file.
+    truth = truth_path(Path(file.location)) if is_one and not is_uri(file.location) else None
+    return {
+        "name": file.name if is_one else reading.name,
+        **dataclasses.asdict(reading.fingerprint),
+        "files": [dataclasses.asdict(file) for file in reading.files_read],
+        "lines": statistics.num_lines,
+        "rejected_by_reason": dict(sorted(statistics.rejects_by_reason.items())),
+        "truth": str(truth.resolve()) if truth and truth.is_file() else None,
+    }
+
+
+def run_fingerprint(
+    files: Sequence[LogFile], options: PrepareOptions, base: BaseVocabulary | None, file_rows: int
+) -> dict[str, Any]:
+    """Return all inputs that can change a byte of the prepared folder, as plain values.
+
+    The keys are shown to users when an interrupted run had other inputs.
+    """
+    return {
+        **{f"{PREPARE_SECTION}.{name}": value for name, value in options.decisive().items()},
+        "input": [file.location if is_uri(file.location) else str(Path(file.location).resolve()) for file in files],
+        **{f"size of {file.name}": file.state.size for file in files},
+        **{f"time of {file.name} in ns": file.state.modified_ns for file in files},
+        "--vocabulary": str(base.folder.resolve()) if base else None,
+        "--extend": base.extends if base else False,
+        "--vocabulary's checksum": checksum(base.folder / SCHEMA_FILE) if base else None,
+        "rows of a file": file_rows,
+        "program": _program(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in _LIBRARIES},
+    }
+
+
+@functools.cache
+def _program() -> str:
+    """Return the checksum of this program's sources. Unfinished work can only be resumed by the same version."""
+    return checksum_of_sources(PROJECT, ("common", "data_prep"))
+
+
+def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how: Any) -> Schema:
+    """Prepare the rows of a table into the new folder `output` and return the folder's schema.
+
+    `how` are the keyword arguments of `prepare`, which also lists the errors. The table is written to a Parquet file
+    beside `output`, which is removed afterwards. The folder of that file is named after the file's checksum, and the
+    file's modification time is fixed. So the same call resumes an interrupted preparation of the same table.
+    """
+    check_columns("the table", table.schema, options.data)
+    output = real_output(output)
+    make_folder(output.parent)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f"{output.name}.table-") as temporary:
+        file = Path(temporary) / _TABLE_FILE
+        try:
+            pq.write_table(table, file)
+        except pa.ArrowException as error:
+            raise ValueError(f"the table cannot be written as a Parquet file: {error}") from error
+        os.utime(file, (0, 0))
+        folder = output.with_name(f"{output.name}.table-{checksum(file).partition(':')[2]}")
+        folder.mkdir(exist_ok=True)
+        file.replace(folder / _TABLE_FILE)
+    try:
+        schema = prepare(folder / _TABLE_FILE, output, options, **how)
+    except FolderInUse:
+        # Another process may be preparing the same table and still read the file, so do not remove it.
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    # Remove the table's file and also the files of earlier runs that were killed.
+    for path in output.parent.glob(f"{glob.escape(output.name)}.table-{'[0-9a-f]' * 16}"):
+        shutil.rmtree(path, ignore_errors=True)
+    return schema

@@ -11,9 +11,15 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from common.process import held
-from data_prep.prepared.data_files import block_checksum, block_checksums, block_sizes, damaged_files, wrong_sizes
+from data_prep.prepared.data_files import (
+    block_checksum,
+    block_checksums,
+    block_sizes,
+    damaged_files,
+    numbering_of_rows,
+    wrong_sizes,
+)
 from data_prep.prepared.examples import KEY_PREFIX, Examples
-from data_prep.prepared.expired import numbering_of_rows
 from data_prep.prepared.schema import Schema, advice, read_schema
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
@@ -132,3 +138,17 @@ def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarr
     weights, keys = (beside[0], beside[1:]) if schema.weight else (None, beside)
     by_name = dict(zip(schema.keys, keys, strict=True))
     return Examples(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels, weights, by_name)
+
+
+def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> Iterator[Examples]:
+    """Yield the blocks of a split. With `max_rows`, yield blocks that are spread evenly and have about so many rows.
+
+    Rows of weight 0 are left out.
+    """
+    sizes = np.array(block_sizes(schema, split))
+    num_blocks = len(sizes)
+    if max_rows is not None and sizes.sum() > max_rows:
+        num_blocks = max(1, int(max_rows / sizes.mean()))
+    numbers = np.unique(np.linspace(0, len(sizes) - 1, num_blocks).astype(int))
+    for rows in read_blocks(folder, schema, split, numbers.tolist()):
+        yield rows if rows.weights is None else rows.take(rows.weights > 0)

@@ -30,11 +30,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from common.files import check_format_version, format_checksum, parse_json
+from common.files import check_format_version, format_checksum, from_dict, parse_json
 from data_prep.options.columns import EncodingOptions
 from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
-from data_prep.options.plain_values import from_dict
 
 SCHEMA_FILE = "schema.json"
 VOCABULARY, PARQUET = "vocabulary", ".parquet"  # Beginning and end of the name of each vocabulary file.

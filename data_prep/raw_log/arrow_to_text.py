@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog, are_inexact
 from data_prep.kernels.times import zone_table
-from data_prep.options.kinds import KINDS, Kind
+from data_prep.options.kinds import ISO, KINDS, UNITS, Kind, has_zone, time_text
 from data_prep.options.log_format import INEXACT, NO_BOOLEANS, FormatToScore, LogFormat
-from data_prep.options.time_forms import ISO, UNITS, has_zone, time_text
 from data_prep.raw_log import storage
 from data_prep.raw_log.formats import START_BYTES, binary_kind, format_of
 from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile

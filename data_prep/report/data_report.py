@@ -8,18 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from common.files import write_whole
+from common.files import from_dict, write_whole
 from common.html.charts import Axis, Bars, Chart, Density, Series, bar_chart, histogram, line_chart
 from common.html.page import PagePart, Section, render_page
 from common.text import number_text
-from data_prep.kernels.counting import FLOAT_BINS, bin_bounds
+from data_prep.kernels.numpy_kernels import FLOAT_BINS, bin_bounds
 from data_prep.options.log_format import LogFormat
-from data_prep.options.plain_values import from_dict
 from data_prep.options.prepare_options import SPLIT_RULES
 from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, read_schema, transform_numbers
 from data_prep.report.timing import Timing, read_timing
-from data_prep.statistics.statistics_file import NumericProfile, Profile, cut_lists, read_statistics
+from data_prep.statistics.statistics import NumericProfile, Profile, cut_lists, read_statistics
 
 REPORT_FILE = "report.html"
 SPLIT_COLUMNS = [("split", "text"), ("rows", "number"), ("share of all rows", "share"), ("clicks", "number"),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays.hashing import GOLDEN, mix64
-from data_prep.kernels.native_counting import choose_counting
+from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.strings import Strings
 
 DEPTH = 4  # Number of rows of cells. Each row has its own hash.
@@ -42,7 +42,7 @@ class ValueSketch:
         """Use at most `num_bytes` bytes. Raise ValueError if they are fewer than `LEAST_BYTES`."""
         if num_bytes < LEAST_BYTES:
             raise ValueError(f"a sketch of counts takes {LEAST_BYTES} bytes at least, found {num_bytes}")
-        self._kernels = choose_counting(kernels)
+        self._kernels = choose_kernels(kernels)
         self._halves = np.zeros((_HALVES, DEPTH, num_bytes // (_HALVES * DEPTH * 4)), np.uint32)
         self._num_counted = np.zeros(_HALVES, np.int64)
         # Keys and counts that were noted since the last `add`.

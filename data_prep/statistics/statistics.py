@@ -6,21 +6,23 @@ the smallest float), so the result has the same bits however the log was cut int
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.files import from_dict, parse_json
 from data_prep.execution.pieces import storable
-from data_prep.kernels.counting import FLOAT_BINS, INTEGER_BINS, CountedStrings
+from data_prep.kernels.numpy_kernels import FLOAT_BINS, INTEGER_BINS, CountedStrings
 from data_prep.kernels.strings import Strings
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.statistics.profile import ChunkSpans, Coverage, Timeline
-from data_prep.statistics.value_counts import StringCounts, ValueCounts
+from data_prep.prepared.schema import Schema
+from data_prep.statistics.value_counts import MIN_COUNTS, Coverage, StringCounts, ValueCounts
 
 # Attributes of LogStatistics that are stored without conversion.
 _SAVED_FIELDS = ("num_lines", "rejects_by_reason", "num_training_rows", "numeric", "missing", "cut", "bins", "sample")
@@ -28,6 +30,54 @@ _FLOAT_BITS = 1074  # Every float64 that a parser produces is a multiple of 2**-
 _HALF_BITS = 27
 _LIMB_BITS = 21  # Bits of a limb. A product of two limbs, summed over 2**21 products, is below 2**63.
 SAMPLED_ROWS = 1 << 14  # Upper bound of the rows from which quantiles are computed.
+SHORTEST_SPAN = 1 << 10  # Number of lines of the shortest span.
+MOST_SPANS = 1 << 12
+
+
+STATISTICS_FILE = "statistics.json"
+
+
+@dataclass(frozen=True)
+class ChunkSpans:
+    """Counts of a chunk's rows, by spans of SHORTEST_SPAN lines of the log."""
+
+    first_span: int
+    counts: NDArray[np.int64]  # [3, spans]: kept rows, rows with a label, and clicks.
+
+    @classmethod
+    def of(cls, row_numbers: NDArray[np.int64], labelled: NDArray[np.bool_], labels: NDArray[np.bool_]) -> ChunkSpans:
+        """Count rows with ascending `row_numbers` [n]."""
+        if not len(row_numbers):
+            return cls(0, np.empty((3, 0), np.int64))
+        first, last = int(row_numbers[0]) // SHORTEST_SPAN, int(row_numbers[-1]) // SHORTEST_SPAN
+        starts = np.arange(first, last + 2) * SHORTEST_SPAN
+        ends = np.searchsorted(row_numbers, starts)
+        sums = np.zeros((3, len(labels) + 1), np.int64)
+        np.cumsum([np.ones_like(labels), labelled, labels], axis=1, out=sums[:, 1:])
+        return cls(first, np.diff(sums[:, ends]))
+
+
+class Timeline:
+    """Counts over the lines of the log, in at most MOST_SPANS spans of equal length.
+
+    The counts are those of `ChunkSpans`. The spans become twice as long whenever there would be too many, so their
+    length depends on the number of lines only.
+    """
+
+    def __init__(self) -> None:
+        self.span_lines = SHORTEST_SPAN
+        self.counts: NDArray[np.int64] = np.zeros((3, 0), np.int64)
+
+    def add(self, chunk: ChunkSpans) -> None:
+        num_spans = chunk.counts.shape[1]
+        while (chunk.first_span + num_spans) * SHORTEST_SPAN > MOST_SPANS * self.span_lines:
+            if self.counts.size:
+                self.counts = np.add.reduceat(self.counts, np.arange(0, self.counts.shape[1], 2), axis=1)
+            self.span_lines *= 2
+        indices = (chunk.first_span + np.arange(num_spans)) * SHORTEST_SPAN // self.span_lines
+        if num_spans and (num_more := indices[-1] + 1 - self.counts.shape[1]) > 0:
+            self.counts = np.pad(self.counts, ((0, 0), (0, num_more)))
+        np.add.at(self.counts.T, indices, chunk.counts.T)
 
 
 @dataclass(frozen=True)
@@ -161,10 +211,10 @@ class ChunkCounts:
     numeric: list[NumericStatistics]  # Statistics of each numeric field.
     missing: list[int]  # Number of missing cells, by categorical column.
     cut: dict[str, int]  # For each column of kind list, the number of rows with more values than are kept.
-    # For each column of numbers, packed (value, count) pairs as counting.count_values returns them.
+    # For each column of numbers, packed (value, count) pairs as count_values returns them.
     values: list[NDArray[np.uint64]]
     texts: list[CountedStrings]  # Counted values of each vocabulary of text.
-    bins: list[NDArray[np.int64]]  # For each integer or float field, counts as counting.count_bins returns them.
+    bins: list[NDArray[np.int64]]  # For each integer or float field, counts as count_bins returns them.
     spans: ChunkSpans  # Counts of all kept rows, not only training rows.
     sample: RowSample | None = None  # Sample of rows for quantiles.
 
@@ -248,3 +298,97 @@ class LogStatistics:
             setattr(self, name, state[name])
         self.timeline.span_lines, self.timeline.counts = state["timeline"]
         self.values.coverage, self.texts.coverage = state["coverage"]
+
+
+@dataclass(frozen=True)
+class NumericProfile:
+    """Counts of a numeric field's cells in the training rows.
+
+    `bins` are pairs (number of the bin, count).
+    """
+
+    missing: int
+    bins: tuple[tuple[int, int], ...]
+    is_float: bool = False  # True if the bins are FLOAT_BINS, False if they are INTEGER_BINS.
+
+
+@dataclass(frozen=True)
+class CategoricalProfile:
+    """Counts of a categorical field's cells in the training rows.
+
+    `missing` cells are empty. `unknown` cells are out of vocabulary; a list is unknown if one of its values is.
+    `cut` lists have more values than are kept.
+
+    With the i-th of the file's `min_counts`, the vocabulary would have `values[i]` values, which occur in `rows[i]`
+    rows. Both tuples are empty if values were not counted.
+    """
+
+    missing: int
+    unknown: int
+    values: tuple[int, ...]
+    rows: tuple[int, ...]
+    cut: int | None = None  # None if the field is no list.
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The content of statistics.json.
+
+    `rows`, `clicks` and `labelled` are numbers of kept lines in each span of `span_lines` lines of the log.
+    """
+
+    training_rows: int
+    span_lines: int
+    rows: tuple[int, ...]
+    clicks: tuple[int, ...]
+    min_counts: tuple[int, ...]
+    numeric: dict[str, NumericProfile]
+    categorical: dict[str, CategoricalProfile]
+    labelled: tuple[int, ...] = ()  # Empty if it equals `rows`, that is, if all lines have a label.
+
+
+def write_statistics(statistics: LogStatistics, folder: Path) -> None:
+    """Write statistics.json into a prepared folder."""
+    num_rows, timeline, log_format = statistics.num_training_rows, statistics.timeline, statistics.log_format
+    numeric = {
+        name: NumericProfile(
+            num_rows - int(counts.sum()),
+            tuple((int(number), int(counts[number])) for number in np.flatnonzero(counts)),
+            name in log_format.float_fields,
+        )
+        for name, counts in zip(log_format.sized_fields, statistics.bins, strict=True)
+    }
+    columns = zip(statistics.missing, statistics.unknown.tolist(), statistics.coverage, strict=True)
+    categorical = {}
+    for column, (missing, unknown, covered) in zip(statistics.columns, columns, strict=True):
+        is_counted = covered.values.any()
+        values, rows = (tuple(c.tolist()) if is_counted else () for c in (covered.values, covered.rows))
+        categorical[column.name] = CategoricalProfile(missing, unknown, values, rows, statistics.cut.get(column.name))
+    by_span, labelled, clicks = (tuple(counts) for counts in timeline.counts.tolist())
+    labelled = () if labelled == by_span else labelled
+    profile = Profile(num_rows, timeline.span_lines, by_span, clicks, MIN_COUNTS, numeric, categorical, labelled)
+    (folder / STATISTICS_FILE).write_text(json.dumps(asdict(profile)) + "\n", encoding="utf-8")
+
+
+def read_statistics(folder: Path) -> Profile:
+    """Read statistics.json of a prepared folder.
+
+    Raise FileNotFoundError if there is none, ValueError if it is damaged.
+    """
+    path = folder / STATISTICS_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; prepare the data again")
+    try:
+        return from_dict(parse_json(path.read_text(encoding="utf-8")), Profile)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
+
+
+def cut_lists(schema: Schema, profile: Profile) -> list[str]:
+    """Return a sentence for each list field whose lists were cut because they were too long."""
+    return [
+        f"{field.name}: {cut:,} of {profile.training_rows:,} training rows have more than {field.max_length} values; "
+        "the others were left out"
+        for field in schema.categorical
+        if (cut := profile.categorical[field.name].cut)
+    ]

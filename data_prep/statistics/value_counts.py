@@ -11,16 +11,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK, NOTHING, CountedStrings, merge
 from data_prep.kernels.crosses import text_columns
-from data_prep.kernels.lists import Lists
 from data_prep.kernels.native import choose_kernels
-from data_prep.kernels.native_counting import choose_counting
+from data_prep.kernels.numpy_kernels import COUNT_BITS, COUNT_MASK, NOTHING, CountedStrings, merge
 from data_prep.kernels.parsed import ParsedRows
-from data_prep.kernels.strings import Strings
+from data_prep.kernels.strings import Lists, Strings
 from data_prep.options.columns import number_groups
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.statistics.profile import Coverage
 
 # Lower bounds of the values that wait for a merge.
 _WAITING_WORDS = 1 << 22
@@ -33,16 +30,51 @@ _BLOCK_STRINGS = 1 << 19
 
 Counted = TypeVar("Counted", NDArray[np.uint64], CountedStrings)
 
+# Values of `min_count` for which the report shows the size of the vocabulary.
+MIN_COUNTS = tuple(step * 10**power for power in range(7) for step in (1, 2, 3, 5, 7))
+
+_SMALL_COUNTS = 1 << 10
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Size of a field's vocabulary for each of MIN_COUNTS: distinct values, and training rows in which they occur."""
+
+    values: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def none(cls) -> Coverage:
+        return cls(np.zeros(len(MIN_COUNTS), np.int64), np.zeros(len(MIN_COUNTS), np.int64))
+
+    @classmethod
+    def of(cls, counts: NDArray[np.uint64]) -> Coverage:
+        """Return the coverage of values with the given counts, which must be at least 1."""
+        # Nearly all counts are small. A histogram of small counts is much faster than a search for each count.
+        is_large = counts >= _SMALL_COUNTS
+        large = counts[is_large].astype(np.int64)
+        of_small = np.bincount(counts[~is_large].astype(np.int64), minlength=_SMALL_COUNTS)
+        every = np.concatenate([np.arange(_SMALL_COUNTS), large])
+        values = np.concatenate([of_small, np.ones(len(large), np.int64)])
+        firsts = np.searchsorted(MIN_COUNTS, every, side="right") - 1
+        by_first = np.zeros((2, len(MIN_COUNTS)), np.int64)
+        np.add.at(by_first[0], firsts, values)
+        np.add.at(by_first[1], firsts, values * every)
+        return cls(*np.cumsum(by_first[:, ::-1], axis=1)[:, ::-1])
+
+    def __add__(self, other: Coverage) -> Coverage:
+        return Coverage(self.values + other.values, self.rows + other.rows)
+
 
 def count_numbers(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
-    """Return the counted values of each column of numbers, as counting.count_values returns them.
+    """Return the counted values of each column of numbers, as count_values returns them.
 
     `mask` selects rows [n], or positions of rows [n, P] as in `Examples.ids`.
     """
     all_columns, at = options.categorical_columns, _masks_of_columns(mask, options)
     names = [column.name for column in all_columns if not column.is_text]
     columns = zip(names, *rows.number_columns(number_groups(all_columns)), strict=True)
-    count_values = choose_counting(options.kernels).count_values
+    count_values = choose_kernels(options.kernels).count_values
     return [
         np.empty(0, np.uint64)
         if options.is_hashed(name)
@@ -53,7 +85,7 @@ def count_numbers(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bo
 
 def count_texts(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[CountedStrings]:
     """Return the counted values of each vocabulary of text. `mask` is that of `count_numbers`."""
-    is_hashed, count_strings = options.is_hashed, choose_counting(options.kernels).count_strings
+    is_hashed, count_strings = options.is_hashed, choose_kernels(options.kernels).count_strings
     columns = [c for c in options.categorical_columns if not (c.cross and is_hashed(c.name))]
     at = _masks_of_columns(mask, options)
     counted: list[list[CountedStrings]] = [[] for column in options.vocabularies if column.is_text]

@@ -19,8 +19,8 @@ from app.scoring.trained.trained_model import Trained
 from app.scoring.trained.write_bundle import logit_tolerances
 from common.console import progress_bar
 from data_prep.encoding.encoder import RowEncoder
-from data_prep.encoding.from_table import table_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
+from data_prep.encoding.rows_to_score import table_to_chunk
 from data_prep.prepared.batches import Batch, read_batches, written_order
 
 SELF_TEST_ROWS = 1000

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from data_prep.encoding.base import BaseVocabulary
-from data_prep.options.kinds import KINDS
+from data_prep.encoding.prepared_vocabulary import BaseVocabulary
+from data_prep.options.kinds import KINDS, time_range, time_text
 from data_prep.options.log_format import LogFormat
-from data_prep.options.time_forms import time_range, time_text
 from data_prep.prepared.schema import DAY, NEWEST
 
 OUTSIDE, MISSING = 0.1, 0.1  # Share of the cells with a value outside the vocabulary, and share of missing cells.

@@ -14,8 +14,7 @@ from app.run.identity import check_same_inputs
 from app.run.older import read_config
 from app.training.validate import check_group_field
 from common import yaml_settings
-from data_prep.prepared.data_files import check_files
-from data_prep.prepared.expired import schema_at
+from data_prep.prepared.data_files import check_files, schema_at
 from data_prep.prepared.schema import Schema, read_schema
 
 

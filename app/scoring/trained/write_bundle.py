@@ -39,13 +39,17 @@ from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, scored_table, widened_layout
 from app.tables.model_fields import fields_of_model, is_plain
 from app.tables.optimizers import ROWS, RunningMean, StepHistory
-from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.encoder import NUM_EXPIRED
-from data_prep.encoding.from_table import table_to_chunk
-from data_prep.encoding.prepared_vocabulary import open_vocabulary, write_additions, write_lookup, write_lookup_expired
+from data_prep.encoding.prepared_vocabulary import (
+    BaseVocabulary,
+    open_vocabulary,
+    write_additions,
+    write_lookup,
+    write_lookup_expired,
+)
+from data_prep.encoding.rows_to_score import table_to_chunk
 from data_prep.options.log_format import LogFormat
-from data_prep.prepared.data_files import write_schema
-from data_prep.prepared.expired import union
+from data_prep.prepared.data_files import union, write_schema
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)

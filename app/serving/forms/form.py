@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.from_table import RawTable, chunk_of
 from data_prep.encoding.from_values import bad_cell
+from data_prep.encoding.rows_to_score import RawTable, chunk_of
 from data_prep.options.log_format import LogFormat
 
 RowsToScore = Chunk | RawTable

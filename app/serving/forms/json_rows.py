@@ -10,7 +10,7 @@ import numpy as np
 
 from app.serving.forms.form import Form, RowsToScore, check_rows, decode_json, rows_to_chunk
 from app.serving.options import Limits
-from data_prep.encoding.from_table import Cells, RawTable
+from data_prep.encoding.rows_to_score import Cells, RawTable
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import LogFormat
 

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.evaluation.metrics import Metrics, MetricStream
-from data_prep.prepared.examples import Examples, concatenate
-from data_prep.prepared.features import one_hot, read_spread
-from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.examples import Examples, concatenate, one_hot
+from data_prep.prepared.reader import read_blocks, read_spread
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")

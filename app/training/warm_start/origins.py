@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data_prep.prepared.expired import read_expired
+from data_prep.prepared.data_files import read_expired
 from data_prep.prepared.schema import CategoricalField, Schema
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from app.tables.optimizers import ROWS, StepHistory, TableOptimizer, state_array
 from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
 from app.training.warm_start.origins import row_origins
 from common import settings
-from data_prep.prepared.expired import schema_at
+from data_prep.prepared.data_files import schema_at
 from data_prep.prepared.schema import CategoricalField, NumericField, Schema, read_schema
 
 OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # Settings of the model that describe its tower.

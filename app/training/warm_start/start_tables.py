@@ -20,7 +20,7 @@ from app.tables.rounding import nearest
 from app.training.learning_rates import LearningRates
 from app.training.warm_start.origins import NONE
 from app.training.warm_start.source import Source
-from data_prep.prepared.expired import union
+from data_prep.prepared.data_files import union
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)

@@ -61,7 +61,7 @@ typedef enum {
 typedef enum { LOG_KERNELS_NO_REST = 0, LOG_KERNELS_REST_NOT_CLICKED = 1, LOG_KERNELS_REST_CLICKED = 2 } LogKernelsRest;
 
 // Forms of the times in a column: numbers since 1970 in a unit, ISO 8601, or a form with % codes, which
-// options/time_forms.py describes.
+// options/kinds.py describes.
 typedef enum {
   LOG_KERNELS_SECONDS = 0,
   LOG_KERNELS_MILLISECONDS = 1,

@@ -34,8 +34,7 @@ from app.scoring.trained.write_bundle import write_model
 from app.training.start import plan_launch
 from common.files import make_folder
 from data_prep.encoding import growing
-from data_prep.encoding.base import read_base_vocabulary
-from data_prep.encoding.prepared_vocabulary import open_vocabulary
+from data_prep.encoding.prepared_vocabulary import open_vocabulary, read_base_vocabulary
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare

@@ -14,12 +14,11 @@ from app.scoring.predictor import Predictor
 from app.scoring.trained.write_bundle import PACKAGES, ExportedModel, finish, write_model
 from app.tables.interface import TableState
 from app.tables.model_fields import fields_of_model, num_deep_inputs
-from data_prep.encoding.from_table import arrow_table
+from data_prep.encoding.rows_to_score import arrow_table
 from data_prep.options.log_format import LogFormat
 from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.in_memory import prepare_table
-from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.prepare import prepare, prepare_table
 from data_prep.prepared.schema import read_schema
 
 CHECKPOINT = {"id": "xxh3:0", "step": 3, "epoch": 1, "train_rows": 10, "train_clicks": 2}

@@ -91,7 +91,7 @@ def test_a_draw_depends_on_its_seed_and_on_no_chunk(log, monkeypatch):
     assert {name: about_effects(first)[name] for name in ("lines", "drawn", "rows", "seed")} == {
         "lines": pq.read_metadata(path).num_rows, "drawn": 150, "rows": 150, "seed": 1
     }  # fmt: skip
-    monkeypatch.setattr("data_prep.encoding.from_log._CHUNK_BYTES", 3_000)
+    monkeypatch.setattr("data_prep.encoding.rows_to_score._CHUNK_BYTES", 3_000)
     assert effects_of_log(predictor, [str(path)], most_rows=150).equals(first)
     assert effects_of_log(predictor, [str(path)], most_rows=150, seed=2).column("mean_change") != first.column(
         "mean_change"

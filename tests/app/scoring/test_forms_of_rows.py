@@ -35,8 +35,7 @@ from data_prep.kernels import numpy_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import BOOLEANS
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.in_memory import prepare_table
-from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.prepare import prepare, prepare_table
 from data_prep.prepared.schema import read_schema
 from tests.data_prep.kernels.generated_logs import generate_log
 from tests.prepared_folders import contents

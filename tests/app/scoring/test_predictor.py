@@ -21,8 +21,8 @@ from app.scoring.bundle_tables import lookup
 from app.scoring.predictor import Predictor
 from app.tables.initial import initial_rows
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.from_table import table_to_chunk, table_to_rows
 from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.encoding.rows_to_score import table_to_chunk, table_to_rows
 from data_prep.prepared.schema import read_schema
 from tests.programs import run_python
 

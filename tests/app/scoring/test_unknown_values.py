@@ -13,10 +13,10 @@ from app.scoring.batch_prediction import predict
 from app.scoring.bundle_model import DISTRIBUTION
 from app.scoring.distribution import Distribution
 from app.scoring.predictor import Predictor
-from data_prep.encoding.from_table import arrow_table
+from data_prep.encoding.rows_to_score import arrow_table
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.in_memory import prepare_table
+from data_prep.pipeline.prepare import prepare_table
 
 NUM_ROWS = 400
 KINDS = {"code": "string", "tags": "list", "shop": "string", "user": "string", "age": "integer", "click": "label"}

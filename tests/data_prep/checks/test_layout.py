@@ -12,7 +12,7 @@ from data_prep.__main__ import main
 from data_prep.checks.propose import describe
 from data_prep.kernels.native import choose_kernels
 from data_prep.raw_log.log_files import find_log
-from data_prep.raw_log.sample import sample_log
+from data_prep.raw_log.reading import sample_log
 from tests.data_prep.checks.generated_tables import laid_out_text
 
 ROWS = 400

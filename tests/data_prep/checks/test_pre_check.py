@@ -16,7 +16,7 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.options_file import read_options
 from data_prep.prepared.truth import area_under_curve
 from data_prep.raw_log.log_files import find_log
-from data_prep.raw_log.sample import sample_log
+from data_prep.raw_log.reading import sample_log
 from data_prep.sources.synthetic import synthesize
 
 
@@ -113,8 +113,8 @@ def avazu(project):
 
 
 def test_rows_of_a_large_parquet_file_are_counted_not_estimated(lines, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("data_prep.raw_log.sample._ESTIMATE_BYTES", 0)
-    monkeypatch.setattr("data_prep.raw_log.sample._CHUNK_BYTES", 50_000)
+    monkeypatch.setattr("data_prep.raw_log.reading._ESTIMATE_BYTES", 0)
+    monkeypatch.setattr("data_prep.raw_log.reading._CHUNK_BYTES", 50_000)
     as_parquet(lines, tmp_path / "log.parquet")
     pre_check(tmp_path / "log.parquet", 100)
     assert " 5,000 lines; looked at the first 100" in capsys.readouterr().out
@@ -149,7 +149,7 @@ def test_a_long_line_is_no_header(lines, tmp_path):
 @pytest.mark.parametrize("packed", [False, True])
 def test_lines_of_a_large_file_are_estimated(lines, tmp_path, packed, monkeypatch, capsys):
     """To a few per cent, whatever a stream of packed bytes has read ahead."""
-    monkeypatch.setattr("data_prep.raw_log.sample._ESTIMATE_BYTES", 1 << 21)
+    monkeypatch.setattr("data_prep.raw_log.reading._ESTIMATE_BYTES", 1 << 21)
     path = tmp_path / ("log.txt.gz" if packed else "log.txt")
     text = b"".join(lines) * 20
     path.write_bytes(gzip.compress(text, 1) if packed else text)

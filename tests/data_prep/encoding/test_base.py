@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.__main__ import main
-from data_prep.encoding.base import read_base_vocabulary
 from data_prep.encoding.from_values import bad_cell, lines_to_chunk, rejected
-from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.encoding.prepared_vocabulary import open_encoder, read_base_vocabulary
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare

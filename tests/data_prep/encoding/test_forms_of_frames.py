@@ -10,13 +10,12 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.encoding.from_log import LogToScore
-from data_prep.encoding.from_table import arrow_table, table_to_chunk
 from data_prep.encoding.from_values import mappings_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.encoding.rows_to_score import LogToScore, arrow_table, table_to_chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.in_memory import prepare_table
+from data_prep.pipeline.prepare import prepare_table
 
 NUM_ROWS = 40
 TEXTS = ["a", "b,c", 'say "é"', "007", "7.50", "1e5", None]

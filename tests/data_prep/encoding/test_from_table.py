@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.checks.propose import describe
-from data_prep.encoding.from_table import arrow_table, table_to_chunk
 from data_prep.encoding.from_values import mappings_to_chunk
+from data_prep.encoding.rows_to_score import arrow_table, table_to_chunk
 from data_prep.kernels.parsed import ONLY_FILE
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.log_files import find_log

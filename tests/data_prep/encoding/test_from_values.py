@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from data_prep.encoding.encoder import whole_numbers
-from data_prep.encoding.from_table import arrow_table, table_to_chunk
 from data_prep.encoding.from_values import add_label, bad_cell, chunk_to_mapping, mappings_to_chunk
+from data_prep.encoding.rows_to_score import arrow_table, table_to_chunk
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.kernels.strings import Strings

@@ -12,16 +12,15 @@ import pytest
 
 from app.scoring.trained.made_rows import make_rows
 from common.files import checksum
+from data_prep.encoding.encoder import LOOKUP_FILE
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
-from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary, write_additions, write_lookup
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
-from data_prep.prepared.data_files import damaged_files
+from data_prep.prepared.data_files import damaged_files, schema_at
 from data_prep.prepared.examples import concatenate
-from data_prep.prepared.expired import schema_at
 from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
 from tests.prepared_folders import field_options
 

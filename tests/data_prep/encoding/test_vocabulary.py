@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.encoding import vocabulary_file
-from data_prep.encoding.vocabulary import FieldVocabulary, ids_dtype, make_vocabulary, order_values
-from data_prep.encoding.vocabulary_file import VocabularyWriter
+from data_prep.encoding import vocabulary
+from data_prep.encoding.vocabulary import FieldVocabulary, VocabularyWriter, ids_dtype, make_vocabulary, order_values
 from data_prep.kernels.parsed import MISSING
 from data_prep.options.columns import CategoricalColumn
 
@@ -87,9 +86,9 @@ def test_fields_have_as_many_ids_out_of_vocabulary_as_asked_for():
 
 
 def test_a_large_field_has_several_row_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary_file, "_GROUP_ROWS", 2)
-    vocabulary = list(make_vocabulary({"C1": 1}, [order_values(words({1: 9, 2: 8, 3: 7}), 10)], 0))
-    write(tmp_path / "v.parquet", vocabulary)
+    monkeypatch.setattr(vocabulary, "_GROUP_ROWS", 2)
+    values = list(make_vocabulary({"C1": 1}, [order_values(words({1: 9, 2: 8, 3: 7}), 10)], 0))
+    write(tmp_path / "v.parquet", values)
     assert pq.ParquetFile(tmp_path / "v.parquet").num_row_groups == 2
     assert pq.read_table(tmp_path / "v.parquet")["value"].to_pylist() == ["", "00000001", "00000002", "00000003"]
 

@@ -10,8 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-import data_prep.pipeline.count
-import data_prep.pipeline.second_pass
+import data_prep.pipeline.chunk_tasks
 from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import Pool, Pools
 from data_prep.execution.tasks import job_name, map_in_order, numbered, tasks_ahead
@@ -19,7 +18,7 @@ from data_prep.options.executor import ExecutorChoice
 from tests.damage import flip_bit
 
 # The functions of this file are imported by worker processes, which run what the preparation's workers run.
-WORKERS_RUN = (data_prep.pipeline.count.ChunkCounter.count, data_prep.pipeline.second_pass.Encoder.encode)
+WORKERS_RUN = (data_prep.pipeline.chunk_tasks.ChunkCounter.count, data_prep.pipeline.chunk_tasks.Encoder.encode)
 
 
 TITLE = "numbers"

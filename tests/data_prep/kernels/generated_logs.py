@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from data_prep.kernels.parsed import MAX_LINE_BYTES, Chunk, FileOfLog
+from data_prep.options.kinds import UNITS, time_range, time_text
 from data_prep.options.log_format import RELATIONS, ListForm, LogFormat
-from data_prep.options.time_forms import UNITS, time_range, time_text
 
 _KINDS = ("integer", "hex32", "string", "ignored", "id", "list", "float", "timestamp", "boolean")
 _LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))

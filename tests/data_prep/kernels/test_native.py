@@ -11,10 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.encoding.vocabulary import FieldVocabulary, make_lookup, write_lookup_tables
-from data_prep.kernels import native, native_counting, numpy_kernels
-from data_prep.kernels.counting import add_to_sketch, count_bins, count_strings, count_values, sketch_counts
+from data_prep.kernels import native, numpy_kernels
 from data_prep.kernels.native import choose_kernels
-from data_prep.kernels.numpy_kernels import encode_values, find_strings
+from data_prep.kernels.numpy_kernels import (
+    add_to_sketch,
+    count_bins,
+    count_strings,
+    count_values,
+    encode_values,
+    find_strings,
+    sketch_counts,
+)
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
 
@@ -29,7 +36,7 @@ values = st.integers(0, 9) | st.integers(0, 2**32 - 1)
 @given(st.lists(st.tuples(values, st.booleans(), st.booleans()), max_size=80))
 def test_values_are_counted_alike(rows):
     column, present, chosen = (np.array([row[i] for row in rows], t) for i, t in enumerate((np.uint32, bool, bool)))
-    ours, theirs = native_counting.count_values(column, present, chosen), count_values(column, present, chosen)
+    ours, theirs = native.count_values(column, present, chosen), count_values(column, present, chosen)
     assert np.array_equal(ours, theirs)
     assert ours.dtype == theirs.dtype
 
@@ -89,18 +96,18 @@ def test_no_kernel_reads_an_array_of_another_layout(layout):
     if changed[0].flags.c_contiguous and changed.dtype == columns.dtype:
         return  # each column for itself may be counted
     with pytest.raises(TypeError, match="needs uint32"):
-        native_counting.count_values(changed[0], present[0], present[0])
+        native.count_values(changed[0], present[0], present[0])
     with pytest.raises(TypeError, match="needs int64"):
-        native_counting.count_bins(layout(columns.astype(np.int64))[0], present[0], present[0])
+        native.count_bins(layout(columns.astype(np.int64))[0], present[0], present[0])
 
 
 def test_no_kernel_reads_arrays_of_different_lengths():
     values, present = np.arange(4, dtype=np.uint32), np.ones(4, np.bool_)
     with pytest.raises(TypeError, match=r"needs bool \[4\] in C order, found bool \[3\]"):
-        native_counting.count_values(values, present, present[:3])
+        native.count_values(values, present, present[:3])
     texts = Strings.of([b"a", b"b"])
     with pytest.raises(TypeError, match=r"needs int64 \[2\] in C order, found int64 \[1\]"):
-        native_counting.count_strings(Strings(texts.data, texts.starts, texts.lengths[:1]))
+        native.count_strings(Strings(texts.data, texts.starts, texts.lengths[:1]))
 
 
 def test_the_native_kernels_are_chosen_if_they_are_built():
@@ -113,7 +120,7 @@ def test_the_native_kernels_are_chosen_if_they_are_built():
 def test_integers_are_binned_alike(rows):
     integers, present, chosen = (np.array(column) for column in zip(*rows, (0, False, False), strict=True))
     columns = integers.astype(np.int64), present, chosen
-    assert np.array_equal(native_counting.count_bins(*columns), count_bins(*columns))
+    assert np.array_equal(native.count_bins(*columns), count_bins(*columns))
 
 
 uint64s, counts_of_keys = st.integers(0, 2**64 - 1), st.integers(0, 6) | st.integers(2**32 - 9, 2**40)
@@ -130,11 +137,11 @@ def test_a_sketch_counts_alike(width, rows, parts, others):
     ours, theirs = np.zeros((2, 2, rows, width), np.uint32)
     for part, half in parts:
         keys, counts = np.array([*part], np.uint64), np.array([*part.values()], np.int64)
-        native_counting.add_to_sketch(ours[half], keys, counts)
+        native.add_to_sketch(ours[half], keys, counts)
         add_to_sketch(theirs[half], keys, counts)
         np.testing.assert_array_equal(ours, theirs)
         keys = np.concatenate([keys, np.array(others, np.uint64)])
-        np.testing.assert_array_equal(native_counting.sketch_counts(ours, keys), sketch_counts(theirs, keys))
+        np.testing.assert_array_equal(native.sketch_counts(ours, keys), sketch_counts(theirs, keys))
 
 
 # The last two differ in length alone for the table of the native kernel.
@@ -147,7 +154,7 @@ strings = st.sampled_from([b"", b"a", b"b", b"12345678", b"123456789", b"ab", b"
 @given(st.lists(strings, max_size=60), st.sampled_from([2**64 - 1, 0, 3 << 40]))
 def test_strings_are_counted_alike(some, key_mask):
     texts = Strings.of([*some, b"left out"]).take(slice(len(some)))
-    ours, theirs = native_counting.count_strings(texts, key_mask), count_strings(texts)
+    ours, theirs = native.count_strings(texts, key_mask), count_strings(texts)
     found, expected = (dict(zip(part.texts.tolist(), part.counts.tolist(), strict=True)) for part in (ours, theirs))
     assert found == expected
     assert len(ours) == len(found)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
-from data_prep.kernels import counting, native, native_counting, numpy_kernels
+from data_prep.kernels import native, numpy_kernels
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
 
@@ -21,7 +21,7 @@ if not native.is_available() and "CI" not in os.environ:
 
 kernels = pytest.mark.parametrize(
     ("count_strings", "find_strings"),
-    [(native_counting.count_strings, native.find_strings), (counting.count_strings, numpy_kernels.find_strings)],
+    [(native.count_strings, native.find_strings), (numpy_kernels.count_strings, numpy_kernels.find_strings)],
     ids=["native", "numpy"],
 )
 
@@ -114,10 +114,10 @@ def test_no_count_depends_on_the_secret_of_a_process(monkeypatch):
     counted = []
     for secret in ([0, 0], [1, 2**64 - 1], [2**63, 7]):
         secret = np.array(secret, np.uint64)
-        monkeypatch.setattr(native_counting, "_secret", lambda secret=secret: secret)
-        found = native_counting.count_strings(texts)
+        monkeypatch.setattr(native, "_secret", lambda secret=secret: secret)
+        found = native.count_strings(texts)
         counted.append((found.keys.tobytes(), found.counts.tobytes(), found.texts.tolist()))
     assert counted[0] == counted[1] == counted[2]
     monkeypatch.undo()
-    assert native_counting._secret() is native_counting._secret()
-    assert native_counting._secret().tolist() != [0, 0]
+    assert native._secret() is native._secret()
+    assert native._secret().tolist() != [0, 0]

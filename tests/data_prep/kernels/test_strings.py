@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
-from data_prep.kernels.counting import concatenate_strings, count_strings, group_equal
-from data_prep.kernels.numpy_kernels import find_strings
+from data_prep.kernels.numpy_kernels import concatenate_strings, count_strings, find_strings, group_equal
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
 from data_prep.statistics.value_counts import StringCounts

@@ -189,7 +189,7 @@ def test_workers_and_memory_make_no_difference_to_a_bad_log(tmp_path, seed, monk
     (tmp_path / "log.csv").write_bytes(log.text)
     prepare(tmp_path / "log.csv", tmp_path / "one", options)
     prepare(tmp_path / "log.csv", tmp_path / "two", dataclasses.replace(options, workers=2), chunk_bytes=5_000)
-    monkeypatch.setattr("data_prep.execution.memory_limit.counts_bytes", lambda *_: 1000)  # all counts go to disk
+    monkeypatch.setattr("data_prep.pipeline.memory_and_disk.counts_bytes", lambda *_: 1000)  # all counts go to disk
     prepare(tmp_path / "log.csv", tmp_path / "little", options, chunk_bytes=5_000)
     assert contents(tmp_path / "one") == contents(tmp_path / "two") == contents(tmp_path / "little")
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.encoding.from_table import arrow_table, table_to_chunk
 from data_prep.encoding.from_values import lines_to_chunk, mappings_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.encoding.rows_to_score import arrow_table, table_to_chunk
 from data_prep.options.kinds import FIELD_KINDS, KINDS
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions

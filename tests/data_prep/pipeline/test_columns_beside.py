@@ -17,7 +17,7 @@ from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Split, read_schema
 from data_prep.report.data_report import _over_time
-from data_prep.statistics.statistics_file import read_statistics
+from data_prep.statistics.statistics import read_statistics
 
 COLUMNS = {"click": "label", "user": "id", "w": "weight", "site": "string"}
 OPTIONS = PrepareOptions(

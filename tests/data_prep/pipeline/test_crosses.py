@@ -14,14 +14,13 @@ from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.count import ChunkCounter
+from data_prep.pipeline.chunk_tasks import ChunkCounter
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
 from data_prep.report.data_report import write_report
-from data_prep.statistics.statistics import LogStatistics
-from data_prep.statistics.statistics_file import read_statistics
+from data_prep.statistics.statistics import LogStatistics, read_statistics
 from tests.prepared_folders import field_options, vocabulary_of
 
 OPTIONS = PrepareOptions(

@@ -10,10 +10,10 @@ import pytest
 
 from data_prep.checks.inspect import inspect
 from data_prep.checks.pre_check import pre_check
-from data_prep.encoding.from_table import table_to_chunk
 from data_prep.encoding.from_values import lines_to_chunk, mappings_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder
-from data_prep.kernels.lists import combinations, shorten
+from data_prep.encoding.rows_to_score import table_to_chunk
+from data_prep.kernels.strings import combinations, shorten
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions

@@ -14,11 +14,12 @@ import pytest
 
 from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
 from data_prep.execution.pieces import Pieces
-from data_prep.kernels.counting import CountedStrings
+from data_prep.kernels.numpy_kernels import CountedStrings
 from data_prep.kernels.strings import Strings
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline import disk_space
-from data_prep.pipeline.disk_space import (
+from data_prep.pipeline import memory_and_disk
+from data_prep.pipeline.first_pass import usual_row_bytes
+from data_prep.pipeline.memory_and_disk import (
     check_room,
     explain_full_disk,
     guess_rows,
@@ -26,7 +27,6 @@ from data_prep.pipeline.disk_space import (
     warn_of_little_room,
     whole_bytes,
 )
-from data_prep.pipeline.first_pass import usual_row_bytes
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.zoo_layout import zoo_row_bytes
 from data_prep.raw_log.storage import FileState, LogFile
@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 
 def with_free(monkeypatch, free):
-    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(memory_and_disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
 
 
 def interrupt(*_):

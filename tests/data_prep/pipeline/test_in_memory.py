@@ -12,13 +12,12 @@ import pyarrow as pa
 import pytest
 
 from common.files import lock_folder
-from data_prep.encoding.from_table import arrow_table
+from data_prep.encoding.rows_to_score import arrow_table
 from data_prep.execution.prepared_folder import OtherRun, partial_folder
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline import prepare as pipeline
-from data_prep.pipeline.in_memory import prepare_table
-from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.prepare import prepare, prepare_table
 
 DAY = datetime.datetime(2025, 3, 1, 17, 30, 5)
 # By type of a pandas column: the kinds of which it may be, and its cells by numbers 0 to 29; of 29 missing, if it can.

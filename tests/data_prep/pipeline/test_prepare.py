@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from data_prep.encoding.vocabulary_file import VocabularyWriter
+from data_prep.encoding.vocabulary import VocabularyWriter
 from data_prep.kernels.numpy_kernels import bucket
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.count import ChunkCounter
+from data_prep.pipeline.chunk_tasks import ChunkCounter
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import RowsToSplit, make_split
 from data_prep.prepared.data_files import block_sizes, row_numbers_file

@@ -105,12 +105,12 @@ def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, m
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("data_prep.pipeline.prepare.write_splits", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
-    monkeypatch.setattr("data_prep.pipeline.count.ChunkCounter.count", None)
+    monkeypatch.setattr("data_prep.pipeline.chunk_tasks.ChunkCounter.count", None)
     monkeypatch.setattr("data_prep.pipeline.first_pass.fit_vocabulary", None)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("data_prep.pipeline.prepare.describe", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
-    monkeypatch.setattr("data_prep.pipeline.second_pass.Encoder.encode", None)
+    monkeypatch.setattr("data_prep.pipeline.chunk_tasks.Encoder.encode", None)
     monkeypatch.setattr("data_prep.prepared.writer.MindRecordWriter._open", None)
     prepare_small(log_path, tmp_path / "out", small_options)
     assert contents(tmp_path / "out") == whole
@@ -154,8 +154,8 @@ def test_a_log_of_texts_resumes_with_what_is_finished(tmp_path, make_avazu, proj
                 patch.setattr(f"data_prep.pipeline.prepare.{function}", interrupt)
                 prepare_small(log_path, output, options)
         with monkeypatch.context() as patch:
-            patch.setattr("data_prep.pipeline.count.ChunkCounter.count", None)
-            patch.setattr("data_prep.pipeline.second_pass.Encoder.encode", None)
+            patch.setattr("data_prep.pipeline.chunk_tasks.ChunkCounter.count", None)
+            patch.setattr("data_prep.pipeline.chunk_tasks.Encoder.encode", None)
             prepare_small(log_path, output, options)
         prepare_small(log_path, tmp_path / "whole", options, overwrite=True)
         assert contents(output) == contents(tmp_path / "whole")
@@ -186,7 +186,7 @@ def test_another_log_is_refused(ended, make_log, small_options):
 
 
 def test_work_of_another_version_is_refused(ended, small_options, monkeypatch):
-    monkeypatch.setattr("data_prep.pipeline.make_schema._program", lambda: "another")
+    monkeypatch.setattr("data_prep.pipeline.prepare._program", lambda: "another")
     with pytest.raises(OtherRun, match=r": program was 'sha256:.*', is 'another'\."):
         prepare_small(*ended, small_options)
 

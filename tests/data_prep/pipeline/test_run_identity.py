@@ -3,7 +3,7 @@
 import pytest
 
 from common.process import checksum_of_sources
-from data_prep.pipeline import make_schema
+from data_prep.pipeline import prepare
 
 PACKAGES = ("common", "data_prep")
 FILES = ("common/settings.py", "data_prep/__main__.py", "data_prep/kernels/parse.py", "data_prep/kernels/csrc/parse.cc")
@@ -23,7 +23,7 @@ def test_a_change_anywhere_makes_another_program(tmp_path, changed):
 
 
 def test_it_is_the_checksum_of_this_project(project):
-    assert make_schema._program() == checksum_of_sources(project, PACKAGES)
+    assert prepare._program() == checksum_of_sources(project, PACKAGES)
 
 
 def test_what_is_built_or_cached_does_not_count(tmp_path):

@@ -6,9 +6,8 @@ from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
 from data_prep.kernels.parsed import MISSING, Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.count import ChunkCounter
+from data_prep.pipeline.chunk_tasks import REST, ChunkCounter, Encoder
 from data_prep.pipeline.first_pass import encoded_row_bytes, numeric_fields
-from data_prep.pipeline.second_pass import REST, Encoder
 from data_prep.pipeline.split import make_split
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import NumericField, transform_numbers

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from data_prep.pipeline import shuffle
-from data_prep.pipeline.shuffle import WindowShuffle
+from data_prep.pipeline import split_files
+from data_prep.pipeline.split_files import WindowShuffle
 from data_prep.prepared.examples import Examples, concatenate
 
 
@@ -25,7 +25,7 @@ def shuffled(num_rows, chunk_rows, seed=1, window_rows=100):
 
 @pytest.mark.parametrize("chunk_rows", [1, 37, 100, 1000])
 def test_rows_stay_whole_in_their_window_and_the_order_does_not_depend_on_chunks(chunk_rows, monkeypatch):
-    monkeypatch.setattr(shuffle, "_PIECE_ROWS", 30)
+    monkeypatch.setattr(split_files, "_PIECE_ROWS", 30)
     rows = shuffled(250, chunk_rows)
     for first in (0, 100, 200):
         assert sorted(rows.ids[:, 0][first : first + 100]) == list(range(first, min(first + 100, 250)))

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from data_prep.execution.pieces import Pieces
 from data_prep.pipeline.prepare import prepare
-from data_prep.pipeline.shuffle import Windows, window_order
-from data_prep.pipeline.split_files import FileToWrite
+from data_prep.pipeline.split_files import FileToWrite, Windows, window_order
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_files
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_prep.prepared.expired import union
+from data_prep.prepared.data_files import union
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.checks.propose import describe
-from data_prep.encoding.from_log import LogToScore, ending_of
+from data_prep.encoding.rows_to_score import LogToScore, ending_of
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare

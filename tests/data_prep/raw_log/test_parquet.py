@@ -9,9 +9,9 @@ import pytest
 
 from data_prep.kernels.parse import parse_chunk
 from data_prep.kernels.parsed import ONLY_FILE
+from data_prep.options.kinds import time_text
 from data_prep.options.log_format import LogFormat
 from data_prep.options.options_file import read_options
-from data_prep.options.time_forms import time_text
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.arrow_to_text import TableChunk, cells_as_text, is_readable
 from data_prep.raw_log.log_files import find_log

@@ -281,7 +281,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("place", ["before", "behind"])
 def test_a_hostile_tar_is_refused_in_bounded_memory(tmp_path, name, place, monkeypatch):
-    monkeypatch.setattr("data_prep.raw_log.compression._MOST_MEMBERS", 100)
+    monkeypatch.setattr("data_prep.raw_log.text_lines._MOST_MEMBERS", 100)
     content, message = HOSTILE[name]
     end = bytes(1024)
     content = content + end if place == "before" else LOG + content + end

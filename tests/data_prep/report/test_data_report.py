@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_prep.__main__ import main
-from data_prep.kernels.counting import NUM_BINS, count_bins
+from data_prep.kernels.numpy_kernels import NUM_BINS, count_bins
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import SPLIT_RULES, PrepareOptions
 from data_prep.pipeline.first_pass import numeric_fields
@@ -19,8 +19,7 @@ from data_prep.prepared.data_files import all_files
 from data_prep.prepared.schema import read_schema
 from data_prep.report.data_report import number_bins, pair, write_report
 from data_prep.report.timing import TIMING_FILE, read_timing
-from data_prep.statistics.statistics import NumericStatistics
-from data_prep.statistics.statistics_file import STATISTICS_FILE, NumericProfile, read_statistics
+from data_prep.statistics.statistics import STATISTICS_FILE, NumericProfile, NumericStatistics, read_statistics
 
 BAD_LINES = ("", "2\t<b>bold</b>", "0\t1.5" + "\t" * 38)
 

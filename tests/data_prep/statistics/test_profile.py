@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.kernels.counting import INTEGER_BINS, bin_bounds, count_bins
-from data_prep.statistics import profile
-from data_prep.statistics.profile import MIN_COUNTS, MOST_SPANS, ChunkSpans, Coverage, Timeline
+from data_prep.kernels.numpy_kernels import INTEGER_BINS, bin_bounds, count_bins
+from data_prep.statistics import statistics
+from data_prep.statistics.statistics import MOST_SPANS, ChunkSpans, Timeline
+from data_prep.statistics.value_counts import MIN_COUNTS, Coverage
 
 int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-40, 300)
 
@@ -46,8 +47,8 @@ def test_a_timeline_does_not_depend_on_chunks(data, num_lines):
     labelled = random.random(len(numbers)) < 0.8
     labels = labelled & (random.random(len(numbers)) < 0.3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profile, "SHORTEST_SPAN", 16)
-        patch.setattr(profile, "MOST_SPANS", 32)
+        patch.setattr(statistics, "SHORTEST_SPAN", 16)
+        patch.setattr(statistics, "MOST_SPANS", 32)
         timelines = []
         for num_cuts in (0, 5):
             cuts = np.sort(random.integers(0, len(numbers) + 1, num_cuts))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.count import ChunkCounter
+from data_prep.pipeline.chunk_tasks import ChunkCounter
 from data_prep.pipeline.split import make_split
 from data_prep.statistics.statistics import LogStatistics, NumericStatistics
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.encoding.vocabulary import order_values
-from data_prep.kernels.counting import count_values
+from data_prep.kernels.numpy_kernels import count_values
 from data_prep.statistics import value_counts
 from data_prep.statistics.value_counts import ValueCounts
 

@@ -10,8 +10,8 @@ from app.serving.forms import json_rows
 from app.serving.forms.form import RequestError, rejected_row
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.from_table import RawTable
 from data_prep.encoding.from_values import lines_of, rejected
+from data_prep.encoding.rows_to_score import RawTable
 
 INTEGERS = [None, 0, 7, -1, 2**63 - 1, -(2**63), 2**63, True, False, 5.0, -0.0, "5", "", " 5", "x", []]
 BAD_HEX = ["", "68FD1E64", "68fd1e6", "68fd1e640", "68fd 1e6", " 68fd1e6", "68fd1e6\n", "68fd1e6\t", "\u0661" * 8]

@@ -11,8 +11,7 @@ from sklearn.metrics import log_loss
 
 from app.evaluation.score_bins import sigmoid
 from app.training.auto import regression
-from data_prep.prepared.examples import Examples, concatenate
-from data_prep.prepared.features import NUMERIC_SCALE, one_hot
+from data_prep.prepared.examples import NUMERIC_SCALE, Examples, concatenate, one_hot
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import CategoricalField
 

@@ -6,13 +6,13 @@ import pytest
 
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.fit import fit_vocabulary
-from data_prep.execution import memory_limit
 from data_prep.execution.prepared_folder import WORK_FOLDER
 from data_prep.kernels import native
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.count import ChunkCounter
+from data_prep.pipeline import memory_and_disk
+from data_prep.pipeline.chunk_tasks import ChunkCounter
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
 from data_prep.statistics.statistics import LogStatistics
@@ -22,8 +22,8 @@ MIB = 1 << 20
 
 def encoding_workers(limit, window=200, lookup=100, num_workers=64):
     options = PrepareOptions(memory_limit=limit)
-    chunk_bytes = memory_limit.chunk_bytes(options)
-    return memory_limit.encoding_workers(options, num_workers, chunk_bytes, window * MIB, lookup * MIB)
+    chunk_bytes = memory_and_disk.chunk_bytes(options)
+    return memory_and_disk.encoding_workers(options, num_workers, chunk_bytes, window * MIB, lookup * MIB)
 
 
 def test_as_many_workers_as_there_is_room_for():
@@ -43,7 +43,7 @@ def test_workers_write_files_at_a_time_in_the_memory_that_is_left():
 def test_the_zoos_layout_needs_mindspore_besides():
     options = PrepareOptions(memory_limit="500 MiB", layout="zoo")
     with pytest.raises(MemoryError, match="the process itself takes 680 MiB"):
-        memory_limit.check_limit(options)
+        memory_and_disk.check_limit(options)
 
 
 def test_a_limit_that_is_too_low_is_an_error_with_the_reason():
@@ -56,17 +56,17 @@ def test_a_limit_that_is_too_low_is_an_error_with_the_reason():
 @pytest.mark.parametrize("limit", ["700 MiB", "1 GiB", "4 GiB", "64 GiB"])
 def test_workers_leave_room_for_counts_on_any_number_of_cores(limit):
     options = PrepareOptions(memory_limit=limit)
-    chunk_bytes = memory_limit.chunk_bytes(options)
+    chunk_bytes = memory_and_disk.chunk_bytes(options)
     for num_cores in (1, 2, 64, 1000):
-        num_workers = memory_limit.counting_workers(options, num_cores, chunk_bytes)
+        num_workers = memory_and_disk.counting_workers(options, num_cores, chunk_bytes)
         assert 1 <= num_workers <= num_cores
-        assert memory_limit.counts_bytes(options, num_workers, chunk_bytes) > 100 * MIB
-    assert memory_limit.counting_workers(PrepareOptions(memory_limit=limit, workers=1), 64, chunk_bytes) == 1
+        assert memory_and_disk.counts_bytes(options, num_workers, chunk_bytes) > 100 * MIB
+    assert memory_and_disk.counting_workers(PrepareOptions(memory_limit=limit, workers=1), 64, chunk_bytes) == 1
 
 
 def test_a_low_limit_makes_chunks_small():
     small, large = PrepareOptions(memory_limit="1 GiB"), PrepareOptions(memory_limit="4 GiB")
-    assert memory_limit.chunk_bytes(small) < memory_limit.chunk_bytes(large)
+    assert memory_and_disk.chunk_bytes(small) < memory_and_disk.chunk_bytes(large)
 
 
 COLUMNS = {"click": "label", "a": "string", "b": "string"}
@@ -82,16 +82,16 @@ def test_lists_and_crosses_have_their_part_of_a_workers_memory(tmp_path, kind):
     lines = "".join(f"0,{draw.randrange(10**5)},{draw.randrange(100)}|{draw.randrange(100)}\n" for _ in range(40_000))
     chunk = Chunk(0, 40_000, lines.encode())
     peaks = peaks_of(tmp_path, options, chunk)
-    of_fields = memory_limit.worker_bytes(PrepareOptions(), len(chunk.lines)) - memory_limit.worker_bytes(
+    of_fields = memory_and_disk.worker_bytes(PrepareOptions(), len(chunk.lines)) - memory_and_disk.worker_bytes(
         PrepareOptions(), 0
     )
     assert (
         of_fields
         < max(peaks)
-        < memory_limit.worker_bytes(options, len(chunk.lines)) - memory_limit.worker_bytes(options, 0)
+        < memory_and_disk.worker_bytes(options, len(chunk.lines)) - memory_and_disk.worker_bytes(options, 0)
     )
     assert (
-        memory_limit.worker_bytes(options, memory_limit.chunk_bytes(options)) <= 120 * MIB
+        memory_and_disk.worker_bytes(options, memory_and_disk.chunk_bytes(options)) <= 120 * MIB
     )  # as of fields, by smaller chunks
 
 
@@ -107,7 +107,7 @@ def test_combinations_of_lists_have_their_part_of_a_workers_memory(tmp_path, cro
     lines = "".join(
         f"0,{draw.randrange(10**4)},{one},{other}\n" for one, other in zip(cells[::2], cells[1::2], strict=True)
     )
-    limit = memory_limit.worker_bytes(options, len(lines)) - memory_limit.worker_bytes(options, 0)
+    limit = memory_and_disk.worker_bytes(options, len(lines)) - memory_and_disk.worker_bytes(options, 0)
     assert limit / 6 < max(peaks_of(tmp_path, options, Chunk(0, 10_000, lines.encode()))) < limit
 
 
