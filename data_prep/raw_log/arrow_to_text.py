@@ -96,7 +96,7 @@ class TableChunk:
 
 @dataclass
 class TableReader:
-    """Reader of a file of typed columns, such as Parquet, with the interface of `formats.FileReader`."""
+    """Reader of a file of typed columns, such as Parquet, with the interface of `formats.FormatReader`."""
 
     file: LogFile
     log_format: LogFormat

@@ -38,7 +38,7 @@ class Task(Protocol):
         """Return the rows as lines of text. Raise ValueError if that is impossible."""
 
 
-class FileReader(Protocol):
+class FormatReader(Protocol):
     """An open file of the log, which is read once from start to end."""
 
     @property
@@ -63,7 +63,7 @@ class FileReader(Protocol):
 class FormatModule(Protocol):
     """The functions of a module that reads a format. Text has only the first one, as its columns have no types."""
 
-    def open_reader(self, file: LogFile, log_format: LogFormat) -> AbstractContextManager[FileReader]:
+    def open_reader(self, file: LogFile, log_format: LogFormat) -> AbstractContextManager[FormatReader]:
         """Open a file. Raise ValueError, also inside the `with` block, if it is damaged or lacks columns."""
 
     def read_schema(self, file: LogFile) -> pa.Schema:

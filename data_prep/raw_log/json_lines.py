@@ -121,7 +121,7 @@ class JsonChunk:
 
 @dataclass(frozen=True)
 class JsonReader:
-    """Reader of a file of JSON lines, with the same interface as `formats.FileReader`."""
+    """Reader of a file of JSON lines, with the same interface as `formats.FormatReader`."""
 
     lines: TextReader
     log_format: LogFormat

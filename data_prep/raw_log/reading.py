@@ -25,7 +25,7 @@ from data_prep.execution.pools import Pools
 from data_prep.execution.tasks import ReadPart, Results, job_name, map_in_order
 from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import FormatToScore, LogFormat
-from data_prep.raw_log.formats import FileReader, Task, format_of
+from data_prep.raw_log.formats import FormatReader, Task, format_of
 from data_prep.raw_log.storage import Fingerprint, LogFile, changed_while_read, file_state
 from data_prep.raw_log.text_lines import StoredChunk, header_columns
 
@@ -80,14 +80,14 @@ def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
     return tuple(of.reader().read_schema(file).names) if of.is_table else header_columns(file, log_format)
 
 
-def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[FileReader]:
+def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[FormatReader]:
     """Open a file of the log for reading it once, as `FormatModule.open_reader` describes."""
     return format_of(file.location).reader().open_reader(file, log_format)
 
 
 def first_chunks(
     file: LogFile, log_format: LogFormat, of_log: FileOfLog, chunk_bytes: int
-) -> Generator[tuple[FileReader, Task], None, None]:
+) -> Generator[tuple[FormatReader, Task], None, None]:
     """Yield each chunk of a file together with its reader. Close the generator to leave the rest of the file unread."""
     with open_reader(file, log_format) as reader:
         for task, _ in reader.chunks(chunk_bytes, of_log):
