@@ -1,17 +1,11 @@
 import math
-from collections import Counter
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.kernels.parsed import Chunk
-from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.chunk_tasks import ChunkCounter
-from data_prep.pipeline.split import make_split
-from data_prep.statistics.statistics import LogStatistics, NumericStatistics
+from data_prep.statistics.statistics import NumericStatistics
 
 int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 1000)
 
@@ -54,26 +48,3 @@ def test_float_statistics_are_exact_however_they_are_cut(floats, cut):
 def test_statistics_of_nothing_are_nan():
     assert math.isnan(NumericStatistics().mean)
     assert math.isnan(NumericStatistics().standard_deviation)
-
-
-@pytest.mark.parametrize("kernels", ["numpy", "auto"])
-def test_only_training_rows_are_counted(tmp_path, make_log, kernels):
-    lines = make_log(400).splitlines(keepends=True)
-    split = make_split(PrepareOptions(split="chronological"), lambda: 400, None)
-    log = LogStatistics(PrepareOptions(), tmp_path, 1 << 20)
-    counter = ChunkCounter(split, PrepareOptions(kernels=kernels))
-    for first in range(0, 400, 30):
-        part = lines[first : first + 30]
-        log.add(counter.count(Chunk(first, len(part), "".join(part).encode())))
-
-    training = [line.rstrip("\n").split("\t") for line in lines[:320]]
-    assert (log.num_lines, log.num_training_rows, log.num_rejects) == (400, 320, 0)
-    for field in range(26):
-        expected = Counter(cells[14 + field] for cells in training)
-        assert log.missing[field] == expected.pop("", 0)
-        words = log.values.frequent(field, 1).tolist()
-        assert {f"{word >> 32:08x}": word & 0xFFFFFFFF for word in words} == expected
-    for field in range(13):
-        cells = [int(cells[1 + field]) for cells in training if cells[1 + field]]
-        squares = sum(x * x for x in cells)
-        assert log.numeric[field] == NumericStatistics(len(cells), sum(cells), squares, max(cells), min(cells))
