@@ -163,16 +163,6 @@ def test_a_column_that_is_boolean_in_some_files_is_refused(tmp_path):
         prepare([tmp_path / "log.csv", tmp_path / "log.parquet"], tmp_path / "out", options_of(("True", "False")))
 
 
-@pytest.mark.parametrize("texts", [("a",), ("a", "a"), ("a", "b", "c")])
-def test_texts_of_booleans_are_two(texts):
-    with pytest.raises(ValueError, match="booleans: site: expected a column of kind string or list, and two texts"):
-        checked_format(LogFormat(COLUMNS, booleans={"site": texts}))
-    with pytest.raises(ValueError, match="found label"):
-        checked_format(LogFormat(COLUMNS, booleans={"click": ("a", "b")}))
-    with pytest.raises(ValueError, match="point_zero: expected columns of kind string or list; found click, nosuch"):
-        checked_format(LogFormat(COLUMNS, point_zero=("click", "site", "nosuch")))
-
-
 @pytest.mark.parametrize("extend", [False, True])
 @pytest.mark.parametrize("vocabulary", ["counted", "hash"])
 def test_a_parquet_file_has_whole_numbers_as_the_vocabulary_has_them(tmp_path, extend, vocabulary):

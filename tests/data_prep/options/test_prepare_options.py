@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from data_prep.options.options_file import read_options, read_recorded
@@ -19,6 +21,11 @@ def test_settings_that_only_fit_together():
         read_options(overrides=["prepare.train_fraction=0", "prepare.seed=2"])
 
 
+def test_the_time_to_split_by_is_chosen():
+    words = f"{SEVERAL_TIMES} prepare.split=chronological prepare.split_by=sold"
+    assert read_options(overrides=re.split(r" (?=prepare\.)", words)).split_time == "sold"
+
+
 def test_numbers_by_field():
     options = read_options(overrides=["prepare.fields={C3: {min_count: 20}, C4: {min_count: 30}}"])
     assert options.of_fields("min_count") == {"C3": 20, "C4": 30}
@@ -31,8 +38,14 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
     assert read_options(config) == PrepareOptions()
 
 
+# Settings of a log with a list; they follow one another in a text.
+LISTED = "prepare.data.columns={click: label, user: string, ad: hex32, genres: list}"
+CROSSED = f"{LISTED} prepare.crosses=[[user,genres],[user,ad]]"
+SEVERAL_TIMES = "prepare.data.columns={click: label, seen: timestamp, sold: timestamp, site: string}"
+
+
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("words", "message"),
     [
         ("prepare.mincount=3", r"unknown key 'prepare.mincount'; did you mean 'prepare.min_count'"),
         ("train.batch_size=3", r"unknown key 'train'; known here: prepare"),
@@ -58,16 +71,46 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
             r"unknown key 'prepare.fields.C1.hash'; did you mean 'prepare.fields.C1.hash_size'",
         ),
         ("prepare.seed=-1", r"seed must be between 0"),
+        (
+            "prepare.fields={C1: {hash_size: 9, max_size: 3}}",
+            r"C1 has hash_size, so its values are not counted, .* leave them out",
+        ),
+        (
+            "prepare.crosses=[[C1]]",
+            r"crosses: \[C1\] has 1 fields; write two to 4 of them, such as \[\[C1, C2\], \[C1, C3\]\]",
+        ),
+        ("prepare.crosses=[C1, C2]", r"crosses: \[C1\] has 1 fields; write two to 4 of them"),
+        ("prepare.crosses=[[C1, C2, C3, C4, C5]]", r"has 5 fields; write two to 4"),
+        ("prepare.crosses=[[C1, C27]]", r"\[C1, C27\]: 'C27' is no categorical field; did you mean 'C"),
+        ("prepare.crosses=[[C1, I3]]", r"'I3' is no categorical field; cross the buckets of its numbers: I3_bucket"),
+        ("prepare.crosses=[[C1, label]]", r"'label' is no categorical field; known here: C1, "),
+        ("prepare.crosses=[[C1, C1]]", r"\[C1, C1\] names a field twice"),
+        ("prepare.crosses=[[C1, C2], [C2, C1]]", r"\[C2, C1\] is listed twice"),
+        ("prepare.crosses=[[C1, C2]] prepare.layout=zoo", r"layout zoo .* takes no prepare.crosses"),
+        (f"{CROSSED} prepare.crosses=[[genres,genres]]", r"crosses: \[genres, genres\] names a field twice"),
+        (
+            CROSSED + ' prepare.fields={"user*ad": {max_length: 3}}',
+            r"fields: max_length of 'user\*ad', which is no cross with a list; known here: user\*genres. "
+            r"The length of a list itself is max_length in prepare.data.lists",
+        ),
+        (CROSSED + " prepare.fields={genres: {max_length: 3}}", r"max_length of 'genres', which is no cross with a"),
+        (
+            CROSSED + ' prepare.fields={"user*genres": {max_length: 0}}',
+            r"prepare.fields.user\*genres.max_length must be in \[1, 1000\]; found 0",
+        ),
+        (CROSSED + ' prepare.fields={"user*genres": {max_length: 1001}}', r"must be in \[1, 1000\]; found 1001"),
+        (f"{LISTED} prepare.layout=zoo", r"layout zoo has one id a field, of a vocabulary of its own; genres of kind"),
+        (
+            "prepare.data.columns={click: label, user: id, w: weight, site: string} prepare.layout=zoo",
+            "no place for columns of kind weight or id; found user, w",
+        ),
+        (f"{SEVERAL_TIMES} prepare.split=chronological", "seen, sold"),
+        (f"{SEVERAL_TIMES} prepare.split_by=sold", "split_by is for split: chronological"),
     ],
 )
-def test_bad_settings_are_named(word, message):
+def test_bad_settings_are_named(words, message):
     with pytest.raises(ValueError, match=message):
-        read_options(overrides=[word])
-
-
-def test_a_hashed_field_is_not_counted():
-    with pytest.raises(ValueError, match=r"C1 has hash_size, so its values are not counted, .* leave them out"):
-        read_options(overrides=["prepare.fields={C1: {hash_size: 9, max_size: 3}}"])
+        read_options(overrides=re.split(r" (?=prepare\.)", words))
 
 
 def test_a_bad_section_in_a_yaml_file_is_named(tmp_path):

@@ -1,186 +1,211 @@
-"""Crosses of hex values, text and buckets: values, ids, missing cells, another folder's vocabulary, errors."""
+"""Crosses besides what `kernels/test_third_voice.py` compares: other forms of rows, other vocabularies, errors."""
 
 import dataclasses
-import re
+import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from data_prep.checks.inspect import inspect
+from data_prep.checks.pre_check import pre_check
+from data_prep.encoding.from_values import lines_to_chunk, mappings_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.encoding.rows_to_score import table_to_chunk
 from data_prep.kernels import native, numpy_kernels
 from data_prep.kernels.parsed import Chunk
-from data_prep.kernels.strings import Strings
-from data_prep.options.log_format import LogFormat
-from data_prep.options.options_file import read_options
+from data_prep.kernels.strings import Strings, combinations, shorten
+from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.chunk_tasks import ChunkCounter
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import read_schema
 from data_prep.report.data_report import write_report
-from data_prep.statistics.statistics import LogStatistics, read_statistics
-from tests.prepared_folders import field_options, vocabulary_of
+from data_prep.statistics.statistics import LogStatistics
+from tests.prepared_folders import contents, field_options, vocabulary_of
 
 OPTIONS = PrepareOptions(
-    data=LogFormat(columns={"click": "label", "n": "integer", "h": "hex32", "s": "string"}, separator=",", quotes=True),
-    crosses=(("h", "s"), ("s", "n_bucket", "h")),
-    integer_buckets=True,
+    data=LogFormat(
+        columns={"click": "label", "user": "string", "ad": "hex32", "genres": "list", "seen": "list"},
+        separator=",",
+        lists={"genres": ListForm(max_length=3, pool="sum"), "seen": ListForm(separator=" ", max_length=2)},
+        shares={"seen": "user"},
+    ),
+    crosses=(("user", "genres"), ("genres", "ad", "seen")),
     min_count=1,
     train_fraction=1,
     valid_fraction=0,
     test_fraction=0,
     workers=1,
 )
-LINES = ["1,40,0000000a,x", "0,,0000000a,x", "1,40,,x", '0,40,0000000a,"a*b,\\c"', "1,7,0000000b,"]
+LINES = [
+    "1,ü,0000000a,x|y,p q",
+    "0,ü,0000000b,x|x|*|z,p",  # a list that is longer, with a value twice
+    "1,,0000000a,x,p",
+    "0,ü,,y,q",
+    "1,w,0000000a,||,p q",
+    "0,w,0000000a,z,",
+]
+PAIRS = [["ü*x", "ü*y"], ["ü*x", "ü*x", r"ü*\*"], [""], ["ü*y"], [""], ["w*z"]]
+TRIPLES = [
+    ["x*0000000a*p", "x*0000000a*q", "y*0000000a*p", "y*0000000a*q"],
+    ["x*0000000b*p", "x*0000000b*p", r"\**0000000b*p"],
+    ["x*0000000a*p"],
+    *[[""]] * 3,
+]
 
 
-@pytest.fixture(name="folder")
-def folder_fixture(tmp_path):
-    (tmp_path / "log.csv").write_text("\n".join(LINES) + "\n")
-    prepare(tmp_path / "log.csv", tmp_path / "out", OPTIONS)
-    return tmp_path / "out"
+@pytest.fixture(name="folder", scope="module")
+def folder_fixture(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("crossed_lists")
+    (folder / "log.csv").write_text("\n".join(LINES) + "\n")
+    prepare(folder / "log.csv", folder / "out", OPTIONS)
+    return folder / "out"
 
 
-def values_of(folder, name):
-    return {value: entry for (field, value), entry in vocabulary_of(folder).items() if field == name}
+def values_of(folder, ids):
+    """The values of two crosses in each row, from ids [n, P]."""
+    texts = {id_: (field, value) for (field, value), (_, id_) in vocabulary_of(folder).items()}
+    pairs, triples = (
+        [[texts.get(id_, (name, None))[1] for id_ in row if id_ >= 0] for row in ids[:, columns].tolist()]
+        for name, columns in (("user*genres", slice(7, 10)), ("genres*ad*seen", slice(10, 16)))
+    )
+    return pairs, triples
 
 
-def rows_of(folder):
-    return np.concatenate([block.ids for block in read_blocks(folder, read_schema(folder), "train")])
-
-
-def test_values_are_written_as_a_human_reads_them(folder):
-    assert {value: count for value, (count, _) in values_of(folder, "h*s").items()} == {
-        "0000000a*x": 2,
-        "": 2,
-        r"0000000a*a\*b,\\c": 1,
-    }
-    assert {value: count for value, (count, _) in values_of(folder, "s*n_bucket*h").items()} == {
-        "": 3,
-        "x*13*0000000a": 1,
-        r"a\*b,\\c*13*0000000a": 1,
-    }
-
-
-def test_rows_have_the_ids_of_their_crosses_in_training_and_scoring(folder):
-    schema = read_schema(folder)
-    assert [(field.name, field.cross) for field in schema.categorical] == [
-        ("h", ()),
-        ("s", ()),
-        ("n_bucket", ()),
-        ("h*s", ("h", "s")),
-        ("s*n_bucket*h", ("s", "n_bucket", "h")),
+def test_every_form_of_a_row_has_the_same_combinations(folder, tmp_path):
+    encoder, forms = open_encoder(folder), []
+    cells = [[cell or None for cell in line.split(",")] for line in LINES]
+    rows = [dict(zip(OPTIONS.data.columns, row, strict=True)) for row in cells]
+    split = [
+        {**row, "genres": (row["genres"] or "").split("|"), "seen": row["seen"] and row["seen"].split(" ")}
+        for row in rows
     ]
-    pairs, triples = values_of(folder, "h*s"), values_of(folder, "s*n_bucket*h")
-    expected = [
-        (pairs["0000000a*x"][1], triples["x*13*0000000a"][1]),
-        (pairs["0000000a*x"][1], triples[""][1]),
-        (pairs[""][1], triples[""][1]),
-        (pairs[r"0000000a*a\*b,\\c"][1], triples[r"a\*b,\\c*13*0000000a"][1]),
-        (pairs[""][1], triples[""][1]),
-    ]
-    assert sorted(map(tuple, rows_of(folder)[:, 3:].tolist())) == sorted(expected)
-    lines = [*LINES, "1,40,0000000a,new"]
-    _, rows = open_encoder(folder).encode(Chunk(0, len(lines), "\n".join([*lines, ""]).encode()))
-    out = (schema.categorical[3].oov_ids[0], schema.categorical[4].oov_ids[0])
-    assert list(map(tuple, rows.ids[:, 3:].tolist())) == [*expected, out]
+    forms += [lines_to_chunk(LINES, OPTIONS.data), mappings_to_chunk(rows, OPTIONS.data)]
+    forms += [mappings_to_chunk(split, OPTIONS.data)]
+    forms += [table_to_chunk(pa.Table.from_pylist(of_rows), OPTIONS.data) for of_rows in (rows, split)]
+    for chunk in forms:
+        assert values_of(folder, encoder.encode(chunk)[1].ids) == (PAIRS, TRIPLES)
+    for name, of_rows in (("texts", rows), ("lists", split)):
+        pq.write_table(pa.Table.from_pylist(of_rows), tmp_path / f"{name}.parquet")
+        prepare(tmp_path / f"{name}.parquet", tmp_path / name, OPTIONS)
+        found, expected = contents(tmp_path / name), contents(folder)
+        assert found["vocabulary.parquet"] == expected["vocabulary.parquet"]
+        assert found["train-00000.mindrecord"] == expected["train-00000.mindrecord"]
 
 
-def test_the_report_and_inspect__them(folder, capsys):
-    inspect(folder)
-    assert "s*n_bucket*h" in capsys.readouterr().out
-    assert "s*n_bucket*h" in write_report(folder).read_text()
+def test_the_first_values_of_each_list_are_combined_where_there_are_too_many(folder, tmp_path, capsys):
+    options = dataclasses.replace(OPTIONS, fields=field_options(max_length={"genres*ad*seen": 3}))
+    schema = prepare(folder.parent / "log.csv", tmp_path / "out", options)
+    assert schema.categorical[5].max_length == 3
+    _, rows = open_encoder(tmp_path / "out").encode(lines_to_chunk(LINES, OPTIONS.data))
+    # The longest list is cut, of equally long ones the last: 2 * 1 * 2 becomes 2 * 1 * 1.
+    assert values_of(tmp_path / "out", rows.ids)[1] == [["x*0000000a*p", "y*0000000a*p"], *TRIPLES[1:]]
+    inspect(tmp_path / "out")
+    printed = capsys.readouterr().out
+    assert "genres*ad*seen: 1 of 6 training rows have more than 3 values; the others were left out" in printed
+    assert "user*genres: " not in printed  # cut by its list alone
+    assert "user*genres" in write_report(tmp_path / "out").read_text()
 
 
-def test_a_vocabulary_with_crosses_is_extended_and_other_crosses_are_refused(tmp_path, folder):
-    (tmp_path / "next.csv").write_text("1,40,0000000b,x\n0,40,0000000a,x\n")
-    schema = prepare(tmp_path / "next.csv", tmp_path / "next", OPTIONS, vocabulary_of=folder, extend=True)
-    old, new = values_of(folder, "h*s"), values_of(tmp_path / "next", "h*s")
-    assert {value: new[value] for value in old} == old
-    assert new.keys() - old.keys() == {"0000000b*x"}
-    assert schema.categorical[3].cross == ("h", "s")
-    assert new["0000000b*x"][1] >= read_schema(folder).vocabulary_size
-    other = dataclasses.replace(OPTIONS, crosses=(("h", "s"),))
-    with pytest.raises(ValueError, match=r"other columns: prepare.crosses is \[\['h', 's'\]\], there .*'n_bucket'"):
-        prepare(tmp_path / "next.csv", tmp_path / "x", other, vocabulary_of=folder)
+@pytest.mark.parametrize("most", [1, 2, 7, 100])
+def test_no_more_combinations_are_kept_than_asked_for_and_no_fewer_than_need_be(most):
+    lengths = np.random.default_rng(most).integers(0, 14, (3, 500))
+    kept = shorten(lengths, most)
+    assert (kept <= lengths).all() and (kept.prod(axis=0) <= most).all()
+    assert np.array_equal(kept[:, lengths.prod(axis=0) <= most], lengths[:, lengths.prod(axis=0) <= most])
+    cut = np.flatnonzero(lengths.prod(axis=0) > most)
+    for row in cut:  # one value more of the list that was cut last would be too many
+        assert any(np.prod(kept[:, row] + step) > most for step in np.eye(3, dtype=int)[kept[:, row] < lengths[:, row]])
+    rows, places = combinations(kept)
+    assert np.array_equal(np.bincount(rows, minlength=500), kept.prod(axis=0))
+    assert (places < kept[:, rows]).all() and len({*zip(rows, *places, strict=True)}) == len(rows)
 
 
-def test_the_limits_of_fields_hold_for_crosses(tmp_path, folder):
-    for name, limit in (("max_size", 1), ("min_count", 2)):
-        options = dataclasses.replace(OPTIONS, fields=field_options(**{name: {"h*s": limit}}))
-        prepare(tmp_path / "log.csv", tmp_path / name, options)
-        assert values_of(tmp_path / name, "h*s").keys() == {"", "0000000a*x"}
-        assert len(values_of(tmp_path / name, "s*n_bucket*h")) == 3
+def test_a_cross_of_lists_has_as_many_combinations_as_its_lists_or_a_hundred():
+    def length(genres, seen, **options):
+        lists = {"genres": ListForm(max_length=genres), "seen": ListForm(" ", max_length=seen)}
+        data = dataclasses.replace(OPTIONS.data, lists=lists)
+        return dataclasses.replace(OPTIONS, data=data, **options).categorical_columns[-1].max_length
+
+    assert [length(9, 11), length(9, 12), length(120, 2), length(1, 1)] == [99, 100, 120, 1]
+    assert length(9, 11, fields=field_options(max_length={"genres*ad*seen": 1_000})) == 1_000
 
 
-def test_crosses_without_a_bound_of_their_size_may_not_grow_without_one(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr("data_prep.options.prepare_options.MOST_OF_A_CROSS", 1)
+def test_vocabularies_are_copied_and_extended(folder, tmp_path):
+    (tmp_path / "next.csv").write_text("1,ü,0000000a,x|new,p\n0,w,0000000a,z|z,q\n")
+    log = tmp_path / "next.csv"
+    copied = prepare(log, tmp_path / "copied", OPTIONS, vocabulary_of=folder)
+    rows = np.concatenate([block.ids for block in read_blocks(tmp_path / "copied", copied, "train")])
+    assert sorted(values_of(folder, rows)[0], key=str) == [["w*z", "w*z"], ["ü*x", None]]
+    old, extended = vocabulary_of(folder), prepare(log, tmp_path / "new", OPTIONS, vocabulary_of=folder, extend=True)
+    new = vocabulary_of(tmp_path / "new")
+    assert old.items() <= new.items() and ("user*genres", "ü*new") in new.keys() - old.keys()
+    assert len(extended.categorical[4].id_ranges) == 2
+    other = dataclasses.replace(OPTIONS, fields=field_options(max_length={"genres*ad*seen": 2}))
     with pytest.raises(
-        ValueError, match=r'h\*s has at least 2 .* Set it: .*prepare.fields={"h\*s": {max_size: 1000000}}'
+        ValueError, match=r"max_length in prepare.fields is {'genres\*ad\*seen': 2}, there {}. Give the options that"
     ):
-        prepare(tmp_path / "log.csv", tmp_path / "x", OPTIONS)
-    bounded = dataclasses.replace(OPTIONS, fields=field_options(max_size={"h*s": 2, "s*n_bucket*h": 2}))
-    assert prepare(tmp_path / "log.csv", tmp_path / "x", bounded).categorical[3].num_values == 3
+        prepare(log, tmp_path / "x", other, vocabulary_of=folder)
+    other = dataclasses.replace(OPTIONS, crosses=(("user", "genres"),))
+    with pytest.raises(ValueError, match=r"prepare.crosses is \[\['user', 'genres'\]\], there .*'ad', 'seen'"):
+        prepare(log, tmp_path / "x", other, vocabulary_of=folder)
 
 
-def test_a_cross_may_be_hashed_beside_counted_fields(tmp_path, folder):
-    options = dataclasses.replace(OPTIONS, fields=field_options(hash_size={"h*s": 1000}))
-    schema = prepare(tmp_path / "log.csv", tmp_path / "hashed", options)
-    assert [field.oov_ids[1] - field.oov_ids[0] for field in schema.categorical] == [1, 1, 1, 1000, 1]
-    assert values_of(tmp_path / "hashed", "h*s").keys() == {""}
-    assert values_of(tmp_path / "hashed", "h").keys() == values_of(folder, "h").keys()
-    assert read_statistics(tmp_path / "hashed").categorical["h*s"].values == ()  # not counted
-    lines = [*LINES, "0,,0000000a,new"]
-    _, rows = open_encoder(tmp_path / "hashed").encode(Chunk(0, len(lines), "\n".join([*lines, ""]).encode()))
-    ids, missing = rows.ids[:, 3].tolist(), values_of(tmp_path / "hashed", "h*s")[""][1]
-    assert ids[0] == ids[1] and ids[2] == ids[4] == missing and len({*ids}) == 4
-    assert sorted(rows_of(tmp_path / "hashed")[:, 3]) == sorted(ids[:-1])
-    (tmp_path / "next.csv").write_text("1,40,0000000b,x\n0,40,0000000b,y\n")
+def test_a_hashed_cross_is_neither_counted_nor_extended(folder, tmp_path):
+    options = dataclasses.replace(OPTIONS, fields=field_options(hash_size={"user*genres": 1000}))
+    first = prepare(folder.parent / "log.csv", tmp_path / "hashed", options)
+    statistics = json.loads((tmp_path / "hashed" / "statistics.json").read_text())["categorical"]
+    assert statistics["user*genres"]["values"] == []
+    (tmp_path / "next.csv").write_text("1,new,0000000b,x,p\n0,newer,0000000a,new,q\n")
     more = prepare(tmp_path / "next.csv", tmp_path / "more", options, vocabulary_of=tmp_path / "hashed", extend=True)
-    assert more.categorical[3].num_values == 1 and more.categorical[1].num_values > schema.categorical[1].num_values
-    with pytest.raises(ValueError, match=r"hash_size in prepare.fields is \{\}, there \{'h\*s': 1000\}"):
+    sizes = [(schema.categorical[4].num_values, schema.categorical[0].num_values) for schema in (first, more)]
+    assert sizes[0][0] == sizes[1][0] == 1 and sizes[0][1] < sizes[1][1]
+    with pytest.raises(ValueError, match=r"hash_size in prepare.fields is \{\}, there \{'user\*genres': 1000\}"):
         prepare(tmp_path / "next.csv", tmp_path / "x", OPTIONS, vocabulary_of=tmp_path / "hashed")
+
+
+def test_a_cross_may_not_grow_without_a_bound(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("data_prep.options.prepare_options.MOST_OF_A_CROSS", 1)
+    message = r'user\*genres has at least 4 .* Set it: .*prepare.fields={"user\*genres": {max_size: 1000000}}'
+    with pytest.raises(ValueError, match=message):
+        prepare(folder.parent / "log.csv", tmp_path / "x", OPTIONS)
+    bounded = dataclasses.replace(OPTIONS, fields=field_options(max_size={"user*genres": 2, "genres*ad*seen": 2}))
+    assert prepare(folder.parent / "log.csv", tmp_path / "x", bounded).categorical[4].num_values == 3
 
 
 @pytest.mark.parametrize("counts_bytes", [1, 1 << 30])
 def test_a_cross_is_refused_while_it_is_counted(tmp_path, monkeypatch, counts_bytes):
     monkeypatch.setattr("data_prep.options.prepare_options.MOST_OF_A_CROSS", 3)
     monkeypatch.setattr("data_prep.statistics.value_counts._WAITING_STRINGS", 1)
-    counter = ChunkCounter(make_split(OPTIONS, lambda: 0, lambda _: []), dataclasses.replace(OPTIONS, min_count=2))
-    statistics = LogStatistics(counter.options, tmp_path, counts_bytes)
-    often, seldom = ["1,40,0000000a,x", *LINES[3:4]], [f"1,40,{number:08x},x" for number in range(9)]
+    options = dataclasses.replace(OPTIONS, crosses=(("user", "ad"),), min_count=2)
+    counter = ChunkCounter(make_split(options, lambda: 0, lambda _: []), options)
+    statistics = LogStatistics(options, tmp_path, counts_bytes)
+    often, seldom = ["1,u,0000000a,,", "1,v,0000000a,,"], [f"1,u,{number:08x},," for number in range(9)]
+
+    def chunk_of(lines):
+        return Chunk(0, len(lines), "\n".join([*lines, ""]).encode())
+
     statistics.add(counter.count(chunk_of([*often, *often, *seldom])))  # two values are frequent
-    with pytest.raises(ValueError, match=r"cross h\*s has at least 11 values in at least 2 training rows"):
+    with pytest.raises(ValueError, match=r"cross user\*ad has at least 11 values in at least 2 training rows"):
         statistics.add(counter.count(chunk_of([*seldom, *seldom, *often, *often])))
 
 
-def chunk_of(lines):
-    return Chunk(0, len(lines), "\n".join([*lines, ""]).encode())
+def test_pre_check_shows_what_the_cross_would_be(folder, capsys):
+    pre_check(folder.parent / "log.csv", log_format=OPTIONS.data, categorical=OPTIONS.categorical_columns)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["user*genres", "22.22%", "4"] in lines  # two rows are missing, seven values in the others
+    assert ["genres*ad*seen", "27.27%", "6"] in lines
 
 
-@pytest.mark.parametrize(
-    ("crosses", "message"),
-    [
-        ("[[C1]]", r"crosses: \[C1\] has 1 fields; write two to 4 of them, such as \[\[C1, C2\], \[C1, C3\]\]"),
-        ("[[C1, C2, C3, C4, C5]]", r"has 5 fields; write two to 4"),
-        ("[[C1, C27]]", r"\[C1, C27\]: 'C27' is no categorical field; did you mean 'C"),
-        (
-            "[[C1, I3]]",
-            r"'I3' is no categorical field; cross the buckets of its numbers: I3_bucket",
-        ),
-        ("[[C1, label]]", r"'label' is no categorical field; known here: C1, "),
-        ("[[C1, C1]]", r"\[C1, C1\] names a field twice"),
-        ("[[C1, C2], [C2, C1]]", r"\[C2, C1\] is listed twice"),
-        ("[C1, C2]", r"crosses: \[C1\] has 1 fields; write two to 4 of them, such as \[\[C1, C2\], \[C1, C3\]\]"),
-        ("[[C1, C2]] layout=zoo", r"layout zoo .* takes no prepare.crosses"),
-    ],
-)
-def test_bad_crosses_say_what_to_write(crosses, message):
-    settings = re.split(r" (?=\w+=)", f"crosses={crosses}")
-    with pytest.raises(ValueError, match=message):
-        read_options(overrides=[f"prepare.{setting}" for setting in settings])
+def test_a_folder_without_such_crosses_does_not_name_their_setting(tmp_path):
+    plain = dataclasses.replace(OPTIONS, crosses=(("user", "ad"),))
+    assert "field_max_length" not in plain.decisive()
+    assert dataclasses.replace(OPTIONS, fields=field_options(max_length={"user*genres": 2})).decisive()[
+        "field_max_length"
+    ]
 
 
 @pytest.mark.skipif(not native.is_available(), reason="the native log kernels are not built")
