@@ -94,81 +94,81 @@ def interrupt(*_):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, log_path, small_options):
+def log(tmp_path_factory, make_log):
+    """A log whose last line is bad."""
+    path = tmp_path_factory.mktemp("log") / "train.txt"
+    path.write_text(make_log(1_000) + "bad\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(log, small_options):
     """The contents of a preparation that nothing interrupted."""
-    folder = tmp_path_factory.mktemp("whole") / "out"
-    prepare_small(log_path, folder, small_options)
-    return contents(folder)
-
-
-def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, monkeypatch, whole):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.pipeline.prepare.write_splits", interrupt)
-        prepare_small(log_path, tmp_path / "out", small_options)
-    monkeypatch.setattr("data_prep.pipeline.chunk_tasks.ChunkCounter.count", None)
-    monkeypatch.setattr("data_prep.pipeline.first_pass.fit_vocabulary", None)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.pipeline.prepare.describe", interrupt)
-        prepare_small(log_path, tmp_path / "out", small_options)
-    monkeypatch.setattr("data_prep.pipeline.chunk_tasks.Encoder.encode", None)
-    monkeypatch.setattr("data_prep.prepared.writer.MindRecordWriter._open", None)
-    prepare_small(log_path, tmp_path / "out", small_options)
-    assert contents(tmp_path / "out") == whole
-
-
-@pytest.mark.parametrize("damaged", ["work/fitted", "work/lookup.bin", "vocabulary.parquet", "train-00001.mindrecord"])
-def test_what_is_damaged_meanwhile_is_made_again(tmp_path, log_path, small_options, monkeypatch, damaged, whole):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.pipeline.prepare.describe", interrupt)
-        prepare_small(log_path, tmp_path / "out", small_options)
-    path = partial_folder(tmp_path / "out") / damaged
-    flip_bit(path, path.stat().st_size // 2)
-    prepare_small(log_path, tmp_path / "out", small_options)
-    assert contents(tmp_path / "out") == whole
-
-
-def test_lost_rejects_are_found_again(tmp_path, make_log, small_options, monkeypatch):
-    """After a power cut a file may be there with its name alone."""
-    log_path = tmp_path / "train.txt"
-    log_path.write_text(make_log(300) + "bad\n")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.pipeline.prepare.write_splits", interrupt)
-        prepare_small(log_path, tmp_path / "out", small_options)
-    rejects = partial_folder(tmp_path / "out") / "rejects.tsv"
-    assert rejects.read_bytes() == b"301\tcolumns\tbad\n"
-    rejects.write_bytes(b"")
-    prepare_small(log_path, tmp_path / "out", small_options)
-    assert (tmp_path / "out" / "rejects.tsv").read_bytes() == b"301\tcolumns\tbad\n"
-
-
-def test_a_log_of_texts_resumes_with_what_is_finished(tmp_path, make_avazu, project, monkeypatch):
-    log_path = tmp_path / "train.csv"
-    log_path.write_text(make_avazu(1_000))
-    avazu = read_options(
-        None, ["prepare.min_count=3", "prepare.workers=1"], project / "configs" / "data" / "avazu.yaml"
-    )
-    for options in (avazu, dataclasses.replace(avazu, vocabulary="hash", oov_buckets=9)):
-        output = tmp_path / options.vocabulary
-        for function in ("write_splits", "describe"):
-            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr(f"data_prep.pipeline.prepare.{function}", interrupt)
-                prepare_small(log_path, output, options)
-        with monkeypatch.context() as patch:
-            patch.setattr("data_prep.pipeline.chunk_tasks.ChunkCounter.count", None)
-            patch.setattr("data_prep.pipeline.chunk_tasks.Encoder.encode", None)
-            prepare_small(log_path, output, options)
-        prepare_small(log_path, tmp_path / "whole", options, overwrite=True)
-        assert contents(output) == contents(tmp_path / "whole")
+    prepare_small(log, log.with_name("whole"), small_options)
+    return contents(log.with_name("whole"))
 
 
 @pytest.fixture
-def ended(tmp_path, make_log, small_options, monkeypatch):
+def end_in(monkeypatch):
+    """Run a preparation that ends where it calls a function, by default as Ctrl-C ends it."""
+
+    def end(function, *words, error=None, **named):
+        def fail(*_):
+            raise error or KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(type(error) if error else KeyboardInterrupt):
+            patch.setattr(f"data_prep.{function}", fail)
+            prepare_small(*words, **named)
+
+    return end
+
+
+def test_what_is_finished_is_not_done_again(tmp_path, log, small_options, monkeypatch, whole, end_in):
+    end_in("pipeline.prepare.write_splits", log, tmp_path / "out", small_options)
+    monkeypatch.setattr("data_prep.pipeline.chunk_tasks.ChunkCounter.count", None)
+    monkeypatch.setattr("data_prep.pipeline.first_pass.fit_vocabulary", None)
+    end_in("pipeline.prepare.describe", log, tmp_path / "out", small_options)
+    monkeypatch.setattr("data_prep.pipeline.chunk_tasks.Encoder.encode", None)
+    monkeypatch.setattr("data_prep.prepared.writer.MindRecordWriter._open", None)
+    prepare_small(log, tmp_path / "out", small_options)
+    assert contents(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize(
+    "damaged", ["work/fitted", "work/lookup.bin", "vocabulary.parquet", "train-00001.mindrecord", "rejects.tsv"]
+)
+def test_what_is_damaged_meanwhile_is_made_again(tmp_path, log, small_options, damaged, whole, end_in):
+    end_in("pipeline.prepare.describe", log, tmp_path / "out", small_options)
+    path = partial_folder(tmp_path / "out") / damaged
+    if damaged == "rejects.tsv":  # after a power cut a file may be there with its name alone
+        path.write_bytes(b"")
+    else:
+        flip_bit(path, path.stat().st_size // 2)
+    prepare_small(log, tmp_path / "out", small_options)
+    assert contents(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize("vocabulary", [{}, {"vocabulary": "hash", "oov_buckets": 9}])
+def test_a_log_of_texts_resumes_with_what_is_finished(tmp_path, make_avazu, project, monkeypatch, vocabulary, end_in):
+    log_path, words = tmp_path / "train.csv", ["prepare.min_count=3", "prepare.workers=1"]
+    log_path.write_text(make_avazu(1_000))
+    options = read_options(None, words, project / "configs" / "data" / "avazu.yaml")
+    options = dataclasses.replace(options, **vocabulary)
+    prepare_small(log_path, tmp_path / "whole", options)
+    end_in("pipeline.prepare.write_splits", log_path, tmp_path / "out", options)
+    end_in("pipeline.prepare.describe", log_path, tmp_path / "out", options)
+    monkeypatch.setattr("data_prep.pipeline.chunk_tasks.ChunkCounter.count", None)
+    monkeypatch.setattr("data_prep.pipeline.chunk_tasks.Encoder.encode", None)
+    prepare_small(log_path, tmp_path / "out", options)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.fixture
+def ended(tmp_path, make_log, small_options, end_in):
     """A log and the output of a preparation that was ended."""
     log_path = tmp_path / "train.txt"
     log_path.write_text(make_log(300))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.pipeline.prepare.write_splits", interrupt)
-        prepare_small(log_path, tmp_path / "out", small_options)
+    end_in("pipeline.prepare.write_splits", log_path, tmp_path / "out", small_options)
     return log_path, tmp_path / "out"
 
 
@@ -199,15 +199,6 @@ def test_a_damaged_state_is_refused_until_restart(ended, small_options, state):
     prepare_small(*ended, small_options, restart=True)
 
 
-def test_a_folder_of_an_older_version_is_never_removed(tmp_path, log_path, small_options):
-    (tmp_path / "out.partial").mkdir()
-    (tmp_path / "out.partial" / "train-00000.mindrecord").touch()
-    for restart in (False, True):
-        with pytest.raises(FileExistsError, match=r"out.partial is in the way: it has no run.json"):
-            prepare(log_path, tmp_path / "out", small_options, restart=restart)
-    assert (tmp_path / "out.partial" / "train-00000.mindrecord").exists()
-
-
 def test_a_second_run_is_refused_and_harms_nothing(ended, small_options):
     partial = partial_folder(ended[1])
     before = sorted(path.name for path in partial.rglob("*"))
@@ -232,75 +223,69 @@ def users_folder(folder, *names):
 @pytest.mark.parametrize(
     ("ended_at", "restart"), [(None, False), (".partial", False), (".partial", True), ("_tidy_up", True)]
 )
-def test_a_users_folder_of_a_name_of_ours_stays(tmp_path, make_log, small_options, monkeypatch, ended_at, restart):
+def test_a_users_folder_of_a_name_of_ours_stays(
+    tmp_path, make_log, small_options, monkeypatch, ended_at, restart, end_in
+):
     log_path = tmp_path / "train.txt"
     log_path.write_text(make_log(100))
     mine = users_folder(tmp_path / "out.replaced", "schema.json", "train-00000.mindrecord", "notes/a.txt")
     (tmp_path / "out.replaced.1").mkdir()  # a folder may be renamed to an empty one, which is gone then
     prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
     rename = Path.rename
-    if ended_at is not None:
+    if ended_at == "_tidy_up":
+        end_in("execution.prepared_folder._tidy_up", log_path, tmp_path / "out", small_options, overwrite=True)
+    elif ended_at == ".partial":
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            if ended_at == "_tidy_up":
-                patch.setattr("data_prep.execution.prepared_folder._tidy_up", interrupt)
-            else:
-                patch.setattr(Path, "rename", lambda path, to: interrupt() if path.suffix else rename(path, to))
+            patch.setattr(Path, "rename", lambda path, to: interrupt() if path.suffix else rename(path, to))
             prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
-    prepare_small(log_path, tmp_path / "out", small_options, overwrite=True, restart=restart)
+        assert not (tmp_path / "out").exists()
+    done = prepare_small(log_path, tmp_path / "out", small_options, overwrite=True, restart=restart)
+    assert done.options["seed"] == 1
     assert tree(tmp_path / "out.replaced") == mine
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.replaced", "out.replaced.1", "train.txt"]
 
 
-def test_a_folder_with_files_of_the_users_is_not_replaced(tmp_path, log_path, small_options):
+def test_a_folder_with_files_of_the_users_is_not_replaced(tmp_path, log, small_options):
     mine = users_folder(tmp_path / "out", "schema.json", "README.md", "src/main.py")
     with pytest.raises(
         FileExistsError, match=r"it holds files that no preparation made: README.md, src; move them elsewhere"
     ):
-        prepare(log_path, tmp_path / "out", small_options, overwrite=True)
+        prepare(log, tmp_path / "out", small_options, overwrite=True)
     assert tree(tmp_path / "out") == mine
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
-def test_what_a_user_put_there_meanwhile_is_not_replaced(tmp_path, log_path, small_options, monkeypatch):
-    prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
+def test_what_a_user_put_there_meanwhile_is_not_replaced(tmp_path, log, small_options, monkeypatch):
+    prepare_small(log, tmp_path / "out", dataclasses.replace(small_options, seed=2))
     with monkeypatch.context() as patch, pytest.raises(FileExistsError, match=r"no preparation made: notes.txt"):
         patch.setattr("data_prep.pipeline.prepare.sync_files", lambda _: (tmp_path / "out" / "notes.txt").touch())
-        prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
+        prepare_small(log, tmp_path / "out", small_options, overwrite=True)
     (tmp_path / "out" / "notes.txt").unlink()
     monkeypatch.setattr("data_prep.pipeline.prepare._make_files", None)
-    prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
+    prepare_small(log, tmp_path / "out", small_options, overwrite=True)
+
+
+IN_THE_WAY = {
+    "is in the way: it has no run.json": lambda partial: (partial / "run.json").unlink(),
+    "is in the way: .*no preparation made: weights.bin": lambda partial: (partial / "weights.bin").write_text("mine"),
+    "is in the way: it is not a folder": lambda partial: partial.symlink_to(
+        partial.rename(partial.with_name("elsewhere"))
+    ),
+    r"belongs to another user \(number 12345, not 0\)": lambda partial: os.chown(partial, 12345, -1),
+}
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_partial_folder_of_the_users_is_not_emptied(tmp_path, log_path, small_options, restart):
-    mine = users_folder(tmp_path / "out.partial", "run.json", "weights.bin")
-    with pytest.raises(FileExistsError, match=r"out.partial is in the way: .*no preparation made: weights.bin"):
-        prepare(log_path, tmp_path / "out", small_options, restart=restart)
-    assert tree(tmp_path / "out.partial") == mine
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_partial_folder_that_is_a_link_is_not_followed(ended, small_options, restart):
-    partial = partial_folder(ended[1])
-    elsewhere = partial.rename(partial.with_name("elsewhere"))
-    partial.symlink_to(elsewhere)
-    before = tree(elsewhere)
-    with pytest.raises(FileExistsError, match=r"out.partial is in the way: it is not a folder"):
-        prepare_small(*ended, small_options, restart=restart)
-    assert tree(elsewhere) == before
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_partial_folder_of_another_user_is_not_trusted(ended, small_options, monkeypatch, restart):
-    if os.geteuid() != 0:
+@pytest.mark.parametrize("message", IN_THE_WAY)
+def test_a_partial_folder_of_somebody_else_is_refused(tmp_path, ended, small_options, monkeypatch, restart, message):
+    if "user" in message and os.geteuid() != 0:
         pytest.skip("only root can give a folder to somebody else")
-    partial = partial_folder(ended[1])
-    os.chown(partial, 12345, -1)
-    before = tree(partial)
+    IN_THE_WAY[message](partial_folder(ended[1]))
+    before = tree(tmp_path)
     monkeypatch.setattr("data_prep.execution.prepared_folder.Pieces.read", None)
-    with pytest.raises(FileExistsError, match=r"belongs to another user \(number 12345, not 0\)"):
+    with pytest.raises(FileExistsError, match=f"out.partial {message}"):
         prepare_small(*ended, small_options, restart=restart)
-    assert tree(partial) == before
+    assert tree(tmp_path) == before
 
 
 def test_no_other_user_can_read_an_unfinished_folder(ended, small_options):
@@ -335,7 +320,7 @@ def test_a_finished_folder_has_the_modes_of_new_ones(tmp_path, make_log, umask, 
     assert {file.stat().st_mode & 0o777 for file in files} == {0o666 & ~umask}
 
 
-def test_files_are_synced_before_the_names_that_say_that_they_are_there(tmp_path, log_path, small_options, monkeypatch):
+def test_files_are_synced_before_the_names_that_say_that_they_are_there(tmp_path, log, small_options, monkeypatch):
     done = []
     fsync, replace, rename = os.fsync, Path.replace, Path.rename
 
@@ -346,7 +331,7 @@ def test_files_are_synced_before_the_names_that_say_that_they_are_there(tmp_path
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(Path, "replace", lambda path, to: done.append(("name", Path(to).name)) or replace(path, to))
     monkeypatch.setattr(Path, "rename", lambda path, to: done.append(("name", Path(to).name)) or rename(path, to))
-    prepare_small(log_path, tmp_path / "out", small_options, report=True)
+    prepare_small(log, tmp_path / "out", small_options, report=True)
     schema_there, out_there = done.index(("name", SCHEMA_FILE)), done.index(("name", "out"))
     files = {path.name for path in (tmp_path / "out").iterdir()}
     late = {SCHEMA_FILE, "report.html", "timing.json"}
@@ -359,71 +344,51 @@ def test_files_are_synced_before_the_names_that_say_that_they_are_there(tmp_path
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_run_that_ended_before_it_tidied_up_is_done_with_the_next(
-    tmp_path, log_path, small_options, monkeypatch, caplog, overwrite
+    tmp_path, log, small_options, monkeypatch, caplog, overwrite, end_in
 ):
     if overwrite:
-        prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.execution.prepared_folder._tidy_up", interrupt)
-        prepare_small(log_path, tmp_path / "out", small_options, overwrite=overwrite)
+        prepare_small(log, tmp_path / "out", dataclasses.replace(small_options, seed=2))
+    end_in("execution.prepared_folder._tidy_up", log, tmp_path / "out", small_options, overwrite=overwrite)
     made = contents(tmp_path / "out")
     with pytest.raises(FileExistsError, match="holds prepared data"):  # another command
-        prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=3))
+        prepare_small(log, tmp_path / "out", dataclasses.replace(small_options, seed=3))
     with monkeypatch.context() as patch, caplog.at_level("INFO"):
         patch.setattr("data_prep.pipeline.prepare._make_files", None)
-        assert prepare_small(log_path, tmp_path / "out", small_options, overwrite=overwrite).options["seed"] == 1
+        assert prepare_small(log, tmp_path / "out", small_options, overwrite=overwrite).options["seed"] == 1
     assert "is complete; removing the temporary files" in caplog.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
     assert contents(tmp_path / "out") == {name: made[name] for name in made if name not in ("run.json", "run.lock")}
     with pytest.raises(FileExistsError, match="holds prepared data"):
-        prepare_small(log_path, tmp_path / "out", small_options)
+        prepare_small(log, tmp_path / "out", small_options)
 
 
-def test_a_run_that_ended_while_it_replaced_the_old_folder_ends_now(tmp_path, log_path, small_options, monkeypatch):
-    prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
-    rename = Path.rename
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "rename", lambda path, to: interrupt() if path.suffix else rename(path, to))
-        prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
-    assert not (tmp_path / "out").exists()
-    assert prepare_small(log_path, tmp_path / "out", small_options, overwrite=True).options["seed"] == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
-
-
-@pytest.mark.parametrize("ended_in", ["write_timing", "write_report"])
+@pytest.mark.parametrize(
+    ("ended_in", "error"),
+    [
+        ("write_timing", None),
+        ("write_report", None),
+        ("write_report", ValueError("a flaw")),
+        ("write_report", OSError("no room")),
+    ],
+)
 def test_a_run_that_ended_before_its_report_draws_it_with_the_next(
-    tmp_path, log_path, small_options, monkeypatch, ended_in
+    tmp_path, log, small_options, monkeypatch, ended_in, error, end_in
 ):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(f"data_prep.pipeline.prepare.{ended_in}", interrupt)
-        prepare_small(log_path, tmp_path / "out", small_options, report=True)
+    end_in(f"pipeline.prepare.{ended_in}", log, tmp_path / "out", small_options, error=error, report=True)
     assert not (tmp_path / "out").exists()
-    with monkeypatch.context() as patch:
-        patch.setattr("data_prep.pipeline.prepare._make_files", None)
-        prepare_small(log_path, tmp_path / "out", small_options, report=True)
+    monkeypatch.setattr("data_prep.pipeline.prepare._make_files", None)
+    prepare_small(log, tmp_path / "out", small_options, report=True)
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     assert (tmp_path / "out" / "timing.json").exists() == (ended_in == "write_report")
 
 
-@pytest.mark.parametrize("error", [ValueError("a flaw"), OSError("no room")])
-def test_what_is_finished_stays_where_no_report_can_be_drawn(tmp_path, log_path, small_options, monkeypatch, error):
-    def fail(_):
-        raise error
-
-    with monkeypatch.context() as patch, pytest.raises(type(error), match=str(error)):
-        patch.setattr("data_prep.pipeline.prepare.write_report", fail)
-        prepare_small(log_path, tmp_path / "out", small_options, report=True)
-    monkeypatch.setattr("data_prep.pipeline.prepare._make_files", None)
-    prepare_small(log_path, tmp_path / "out", small_options, report=True)
-
-
-def test_an_output_that_is_a_link_stays_one(tmp_path, log_path, small_options):
+def test_an_output_that_is_a_link_stays_one(tmp_path, log, small_options):
     (tmp_path / "disk").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "disk" / "data")
     with pytest.raises(FileExistsError, match="out is a link that leads nowhere"):
-        prepare_small(log_path, tmp_path / "out", small_options)
+        prepare_small(log, tmp_path / "out", small_options)
     (tmp_path / "disk" / "data").mkdir()
     for overwrite in (False, True):
-        prepare_small(log_path, tmp_path / "out", small_options, overwrite=overwrite)
+        prepare_small(log, tmp_path / "out", small_options, overwrite=overwrite)
         assert (tmp_path / "out").is_symlink() and (tmp_path / "out" / SCHEMA_FILE).is_file()
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["data"]
