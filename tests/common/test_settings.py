@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 
 from common import settings, yaml_settings
-from common.settings import Bounds, Removed, did_you_mean, without_removed
+from common.settings import Bounds, Removed, without_removed
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,8 @@ class Run(settings.Checked):
 def test_a_yaml_file_changes_defaults_and_arguments_change_both(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("steps: 20\ntower:\n  dropout: 0.5\n")
-    run = yaml_settings.resolve(Run, path, ["tower.widths=[8, 4]", "steps=30"])
+    run = yaml_settings.resolve(Run, path, ["tower.widths=[8, 4]", "steps=40", "steps=30"])
     assert run == Run(steps=30, tower=Tower(widths=(8, 4), dropout=0.5))
-
-
-def test_the_later_of_two_arguments_counts():
-    assert yaml_settings.resolve(Run, overrides=["steps=30", "tower.widths=[8]", "steps=20"]).steps == 20
 
 
 def test_an_empty_yaml_file_changes_nothing(tmp_path):
@@ -57,6 +53,7 @@ def test_an_empty_yaml_file_changes_nothing(tmp_path):
         ("tower.dropout=1e-3", "tower", Tower(dropout=1e-3)),
         ("tower.dropout=0", "tower", Tower(dropout=0.0)),
         ("tower.widths=[1]", "tower", Tower(widths=(1,))),
+        ("tower.widths=3", "tower", Tower(widths=(3,))),
     ],
 )
 def test_values_get_the_type_of_the_field(word, name, value):
@@ -87,6 +84,11 @@ def test_values_get_the_type_of_the_field(word, name, value):
         ("name=yes", r"'name' must be text \(YAML takes yes, no, on and off .* in quotes\); found bool True"),
         ("tower.widths=[3, x]", r"'tower.widths\[1\]' must be a whole number; found str 'x'"),
         ("steps=0", r"argument 'steps=0': steps must be 1 or more; found 0"),
+        ("tower.dropout=1", r"argument 'tower.dropout=1': tower.dropout must be in \[0, 1\); found 1.0"),
+        ("tower.dropout=.inf", r"tower.dropout must be in \[0, 1\), and finite; found inf"),
+        ("tower.widths=[3, 0]", r"tower.widths must be widths of 1 or more; found \[3, 0\]"),
+        ("speed=2", r"unknown key 'speed'; it was removed, so leave it out: all is fast"),
+        ("tower.scale=1", r"unknown key 'tower\.scale'; it was removed, so leave it out: nothing is scaled"),
     ],
 )
 def test_wrong_keys_and_values_are_errors_that_name_them(word, message):
@@ -143,23 +145,6 @@ def test_bounds(bounds, said, inside, outside):
     assert all(map(bounds.admit, inside)) and not any(map(bounds.admit, outside))
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("tower.dropout=1", r"argument 'tower.dropout=1': tower.dropout must be in \[0, 1\); found 1.0"),
-        ("tower.dropout=.inf", r"tower.dropout must be in \[0, 1\), and finite; found inf"),
-        ("tower.widths=[3, 0]", r"tower.widths must be widths of 1 or more; found \[3, 0\]"),
-    ],
-)
-def test_a_number_out_of_bounds_is_named_with_its_section(word, message):
-    with pytest.raises(ValueError, match=message):
-        yaml_settings.resolve(Run, overrides=[word])
-
-
-def test_a_scalar_in_place_of_a_list_is_a_list_of_one():
-    assert yaml_settings.resolve(Run, overrides=["tower.widths=3"]).tower.widths == (3,)
-
-
 def test_a_file_of_configs_is_the_project_s_unless_there_is_one_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     of_project = yaml_settings.read_yaml(Path("configs/auto.yaml"))
@@ -172,24 +157,6 @@ def test_a_file_of_configs_is_the_project_s_unless_there_is_one_here(tmp_path, m
     assert yaml_settings.read_yaml(Path("configs/auto.yaml")) == {"train": {"epochs": 2}}
     with pytest.raises(FileNotFoundError, match=r"no config file configs/atuo.yaml; .* in configs: auto.yaml$"):
         yaml_settings.read_yaml(Path("configs/atuo.yaml"))
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("acu", "did you mean 'auc'?"),
-        ("colour", "known here: auc, log_loss"),
-    ],
-)
-def test_an_unknown_name_is_answered_by_the_nearest_or_all(name, said):
-    assert did_you_mean(name, ["auc", "log_loss"]) == said
-
-
-@pytest.mark.parametrize("word", ["speed=2", "tower.scale=1"])
-def test_a_removed_setting_is_refused_with_advice(word):
-    advice = r"unknown key '(speed|tower\.scale)'; it was removed, so leave it out: (all is fast|nothing is scaled)"
-    with pytest.raises(ValueError, match=advice):
-        yaml_settings.resolve(Run, overrides=[word])
 
 
 def test_recorded_settings_lose_what_was_removed():

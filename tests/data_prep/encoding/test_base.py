@@ -38,29 +38,6 @@ def test_the_same_log_gets_the_same_rows(tmp_path, log_path, small_options, chan
             assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes(), path.name
 
 
-def test_the_next_days_rows_get_the_ids_of_the_first(tmp_path, make_log, log_path, prepared, small_options):
-    new = make_log(200, seed=9)
-    (tmp_path / "new.txt").write_text(new + "bad line\n")
-    options = dataclasses.replace(small_options, train_fraction=0, valid_fraction=0, test_fraction=1)
-    schema = prepare(tmp_path / "new.txt", tmp_path / "new", options, vocabulary_of=prepared)
-    assert (schema.rejected_rows, schema.vocabulary_size) == (1, read_schema(prepared).vocabulary_size)
-
-    # The same lines after the old log, which alone is trained on, have the same ids.
-    (tmp_path / "both.txt").write_text(log_path.read_text() + new)
-    share = 3000 / 3200
-    options = dataclasses.replace(
-        small_options, split="chronological", train_fraction=share, valid_fraction=0, test_fraction=1 - share
-    )
-    all_trained = dataclasses.replace(
-        small_options, split="chronological", train_fraction=1, valid_fraction=0, test_fraction=0
-    )
-    prepare(log_path, tmp_path / "old", all_trained)
-    prepare(tmp_path / "both.txt", tmp_path / "both", options)
-    prepare(tmp_path / "both.txt", tmp_path / "given", options, vocabulary_of=tmp_path / "old")
-    for ours, theirs in zip(read_split(tmp_path / "given", "test"), read_split(tmp_path / "both", "test"), strict=True):
-        assert np.array_equal(ours, theirs)
-
-
 def test_other_columns_are_refused(tmp_path, log_path, prepared, small_options):
     options = dataclasses.replace(small_options, numeric_transform="max", oov_buckets=2)
     with pytest.raises(
@@ -68,11 +45,6 @@ def test_other_columns_are_refused(tmp_path, log_path, prepared, small_options):
     ):
         prepare(log_path, tmp_path / "out", options, vocabulary_of=prepared)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_that_is_not_prepared_is_an_error(tmp_path, log_path, small_options):
-    with pytest.raises(FileNotFoundError, match="no prepared data in"):
-        prepare(log_path, tmp_path / "out", small_options, vocabulary_of=tmp_path)
 
 
 def vocabulary_of(folder):
@@ -154,39 +126,6 @@ def test_max_size_holds_for_old_and_new_values_together(tmp_path, days):
     added = {field.name: field.num_values - sizes[field.name] for field in schema.categorical}
     assert (added["C1"], added["C2"]) == (2, 0)  # a missing value has its id besides
     assert max(added.values()) > 2
-
-
-def test_an_extended_folder_is_whole(days, capsys):
-    assert main(["inspect", str(days[1][2])]) == 0
-    assert "click rate" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("buckets", [False, True])
-def test_extending_text_fields(tmp_path, buckets):
-    """Strings, of which one is new, and integers as buckets."""
-    format_ = LogFormat(columns={"click": "label", "hour": "integer", "site": "string"}, separator=",")
-    options = PrepareOptions(data=format_, min_count=2, integer_buckets=buckets, workers=1, **ALL_TRAINED)
-    (tmp_path / "one.csv").write_text("1,1,a\n0,2,a\n0,1,\n1,2,é\n0,9,é\n")
-    (tmp_path / "two.csv").write_text("1,1,b\n0,40,b\n0,40,\n1,2,é\n0,9,a\n0,1,c\n")
-    prepare(tmp_path / "one.csv", tmp_path / "one", options)
-    prepare(tmp_path / "two.csv", tmp_path / "two", options, vocabulary_of=tmp_path / "one", extend=True)
-    old, _ = vocabulary_of(tmp_path / "one")
-    new, _ = vocabulary_of(tmp_path / "two")
-    added = {key: id_ for key, id_ in new.items() if key not in old}
-    assert old.items() <= new.items()
-    first_id = read_schema(tmp_path / "one").vocabulary_size
-    expected = {("site", "b"): first_id}
-    if buckets:
-        expected["hour_bucket", "13"] = first_id + 1  # floor(ln(40)²)
-    assert added == expected
-    sites = read_split(tmp_path / "two", "train")[0][:, 0]
-    assert Counter(sites.tolist()) == {
-        first_id: 2,
-        new["site", ""]: 1,
-        new["site", "é"]: 1,
-        new["site", "a"]: 1,
-        read_schema(tmp_path / "two").categorical[0].oov_ids[0]: 1,
-    }
 
 
 @pytest.mark.parametrize("extend", [False, True])

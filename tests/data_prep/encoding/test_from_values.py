@@ -18,50 +18,6 @@ from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.arrow_to_text import times_as_text
 from tests.data_prep.kernels.test_parse import cells_of
 
-CELLS = [
-    ['"x"', "y"],
-    ['"x"z', "y"],
-    ['"a,""b"', '"c,d"'],
-    ['"x', "y"],
-    ["x", 'y"q'],
-    ["x\x1f", "y"],
-    ["", ""],
-    ["x"],
-    ["x", "y", "z"],
-    [' "a,b" ', "  y "],
-    [" ", ' "" '],
-]
-
-
-def chunk_of(rows, end):
-    return Chunk(0, len(rows), "".join(",".join(row) + end for row in rows).encode("latin-1"))
-
-
-@pytest.mark.parametrize("trim", [False, True])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize("label", ["0", "no, thanks", 'not "now"'])
-def test_quoted_lines_without_a_label_have_the_cells_and_reasons_of_those_with_one(trim, end, place, label):
-    names = ["first", "second"]
-    names.insert(place, "label")
-    kinds = dict.fromkeys(names, "string") | {"label": "label"}
-    form = LogFormat(separator=",", quotes=True, trim=trim, columns=kinds, clicked=("1",), not_clicked=(label,))
-    written = '"' + label.replace('"', '""') + '"'
-    rows = [row for row in CELLS if len(row) > place - 1]
-    parsed = [
-        choose_kernels(kernels).parse_chunk(chunk, form)
-        for kernels in ("native", "numpy")
-        for chunk in (
-            add_label(chunk_of(rows, end), form),
-            chunk_of([[*row[:place], written, *row[place:]] for row in rows], end),
-        )
-    ]
-    for found in parsed[1:]:
-        assert found.rejects_by_reason == parsed[0].rejects_by_reason
-        assert np.array_equal(found.rows.row_numbers, parsed[0].rows.row_numbers)
-        assert cells_of(found.rows, form) == cells_of(parsed[0].rows, form)
-    assert parsed[0].rejects_by_reason["quotes"] == 3
-
 
 def test_a_badly_quoted_line_of_one_column_is_no_missing_value():
     form = LogFormat(separator=",", quotes=True, columns={"label": "label", "only": "string"})

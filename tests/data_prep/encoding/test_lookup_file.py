@@ -11,11 +11,6 @@ def encode(field, values, present, dtype="int32"):
     return encode_values([field], np.array([values], np.uint32), np.array([present]), dtype)[:, 0].tolist()
 
 
-def test_a_field_of_which_no_value_is_known():
-    field = make_lookup(FieldVocabulary("C1", (5, 6), ((70, 71),), np.array([MISSING]), np.array([0])))
-    assert encode(field, [1, 0], [True, False]) == [5, 70]
-
-
 def test_the_largest_ids_need_int64():
     vocabulary = FieldVocabulary("C1", (5, 6), ((2**33, 2**33 + 2),), np.array([MISSING, 0xFFFFFFFF]), np.array([2, 1]))
     assert encode(make_lookup(vocabulary), [2**32 - 1], [True], "int64") == [2**33 + 1]

@@ -3,7 +3,6 @@
 import dataclasses
 import gzip
 import re
-from collections import Counter
 
 import pandas as pd
 import pytest
@@ -23,29 +22,6 @@ def lines(make_log):
 def write(folder, content, name="train.txt"):
     (folder / name).write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
     return folder / name
-
-
-BAD_LINES = [
-    (b"1\0\t" + b"\t" * 38 + b"\n", "label"),
-    (b"1" + b"\t" * 38 + b"\t\xff\xfe234567\n", "categorical"),
-    (b"1\t1.5" + b"\t" * 38 + b"\n", "integer"),
-    (b"x" * 20_000_000 + b"\n", "too long"),
-    (b"\n", "columns"),
-    (b"\xef\xbb\xbf1" + b"\t" * 39 + b"\n", "label"),
-]
-
-
-@pytest.mark.parametrize("name", ["train.txt", "train.txt.gz"])
-def test_bad_lines_are_rejected_and_counted(tmp_path, lines, small_options, name):
-    text = b"".join([*lines[:100], *(line for line, _ in BAD_LINES), *lines[100:]])
-    options = dataclasses.replace(small_options, max_reject_fraction=0.1)
-    schema = prepare(write(tmp_path, text, name), tmp_path / "out", options, chunk_bytes=50_000)
-    assert schema.source["rejected_by_reason"] == Counter(reason for _, reason in BAD_LINES)
-    assert sum(split.rows for split in schema.splits.values()) == NUM_ROWS
-    assert schema.source["lines"] == NUM_ROWS + len(BAD_LINES)
-    rejects = (tmp_path / "out" / "rejects.tsv").read_bytes().splitlines()
-    for number, ((line, reason), reject) in enumerate(zip(BAD_LINES, rejects, strict=True), start=101):
-        assert reject.startswith(b"%d\t%s\t%s" % (number, reason.encode(), line[:3].rstrip()))
 
 
 @pytest.mark.parametrize(

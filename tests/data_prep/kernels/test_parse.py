@@ -117,8 +117,7 @@ EXAMPLES = [
         (FLAGS, f"1\t{word}", "")
         for word in ["", "TRUE", "False", "yes", "nO", "On", "off", "t", "F", "Y", "n", "1", "0"]
     ),
-    *((FLAGS, f"1\t{word}", "") for word in ["TRUE", "False", "yes", "nO", "On", "off", "t", "F", "Y", "n"]),
-    *((FLAGS, f"1\t{word}", "") for word in ["", "NULL", "1", "0", "1.0", "0.0"]),
+    *((FLAGS, f"1\t{word}", "") for word in ["NULL", "1.0", "0.0"]),
     *((FLAGS, f"1\t{word}", "categorical") for word in ["2", "-1", "01", "10", "truee", "fals", "yes ", "ja"]),
     *((FLAGS, f"1\t{word}", "categorical") for word in ["null", "\0", "ï", "TRUE\0", "T\x1f"]),
     *((TIMES, f"1\t{time}", "") for time in ["253402300799", "-62135596800"]),  # of the years 1 to 9999

@@ -3,9 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
-from data_prep.kernels.numpy_kernels import concatenate_strings, count_strings, find_strings, group_equal
-from data_prep.kernels.parsed import MISSING
+from data_prep.kernels.numpy_kernels import concatenate_strings, count_strings, group_equal
 from data_prep.kernels.strings import Strings
 from data_prep.statistics.value_counts import StringCounts
 
@@ -105,28 +103,3 @@ def test_runs_on_disk_are_merged_block_by_block(tmp_path, monkeypatch, block, fe
     assert len(counts.frequent(1, 1)) == 0
     counts.close()
     assert list(tmp_path.iterdir()) == []
-
-
-def lookup_of(folder, known):
-    numbers = np.array([MISSING, *range(1, 1 + len(known))])
-    field = FieldVocabulary(
-        "C", (3, 10), ((1000, 1000 + len(numbers)),), numbers, np.ones_like(numbers), Strings.of([b"", *known])
-    )
-    return write_lookup_tables([field], folder / "lookup.bin").opened[1][0]
-
-
-def check_lookup(folder, known):
-    asked = [b"unknown", *known, b"", b"\0", b"x" * 100]
-    ids = find_strings(lookup_of(folder, known), Strings.of(asked), np.array([string != b"" for string in asked]))
-    assert ids[1 : 1 + len(known)].tolist() == [1001 + place for place in range(len(known))]
-    assert ids[1 + len(known)] == 1000
-    assert all(3 <= ids[place] < 10 for place in (0, -2, -1))
-
-
-@given(st.lists(st.binary(min_size=1, max_size=20).filter(lambda s: s != b"\0"), unique=True, max_size=20))
-def test_known_strings_have_their_ids_and_others_one_out_of_vocabulary(tmp_path_factory, known):
-    check_lookup(tmp_path_factory.mktemp("lookup"), known)
-
-
-def test_known_strings_that_share_a_key_have_their_own_ids(tmp_path, few_keys):
-    check_lookup(tmp_path, [f"value-{number}".encode() for number in range(50)])

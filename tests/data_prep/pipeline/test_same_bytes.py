@@ -112,16 +112,3 @@ def test_every_line_is_a_row_or_a_reject_however_it_is_cut_and_ended(tmp_path_fa
     kept = set(np.concatenate(others).tolist())
     assert not kept & rejected
     assert kept | rejected <= set(range(num_lines))
-
-
-@settings(max_examples=2)
-@given(logs, all_options)
-def test_workers_make_no_difference(tmp_path_factory, log, options):
-    folder = tmp_path_factory.mktemp("workers")
-    (folder / "train.txt").write_bytes(log)
-    found = [
-        prepare_or_error(folder / "train.txt", folder / str(workers), changed, chunk_bytes=1_000)
-        for workers in (1, 2)
-        for changed in [dataclasses.replace(options, workers=workers)]
-    ]
-    assert found[0] == found[1]

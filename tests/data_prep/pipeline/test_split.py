@@ -35,23 +35,6 @@ def test_hash_split_keeps_to_its_fractions(fractions):
         assert abs(np.mean(assigned == place) - fraction) <= allowed
 
 
-def test_hash_split_depends_on_the_seed_and_the_row_number_alone():
-    numbers = np.arange(1000)
-    split = make_split(PrepareOptions(seed=5), unused, None)
-    assert np.array_equal(split.assign(RowsToSplit(numbers))[300:], split.assign(RowsToSplit(numbers[300:])))
-    assert not np.array_equal(
-        split.assign(RowsToSplit(numbers)),
-        make_split(PrepareOptions(seed=6), unused, None).assign(RowsToSplit(numbers)),
-    )
-
-
-def test_chronological_split_cuts_the_log_in_order():
-    options = PrepareOptions(split="chronological", train_fraction=0.7, valid_fraction=0.2, test_fraction=0.1)
-    assert make_split(options, lambda: 10, None).assign(RowsToSplit(np.arange(10))).tolist() == [TRAIN] * 7 + [
-        VALID
-    ] * 2 + [TEST]
-
-
 TIMES = {
     "one": lambda rng: np.zeros(5_000, np.int64),
     "none": lambda rng: np.where(rng.random(5_000) < 0.8, NO_TIME, 5),
@@ -90,24 +73,6 @@ def written(folder, times, lines):
     return path
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize(("num_clicks", "num_others"), [(7, 13), (1, 4), (0, 27), (1000, 3003)])
-def test_stratified_split_rounds_each_label_s_shares_to_a_row(seed, num_clicks, num_others):
-    labels = np.random.default_rng(seed).permutation(np.arange(num_clicks + num_others) < num_clicks)
-    numbers = np.arange(len(labels))
-
-    def read_labels(hasher):
-        return [[part] for part in hasher.hash_rows(numbers, labels)]
-
-    assigned = make_split(PrepareOptions(split="stratified", seed=seed), unused, read_labels).assign(
-        RowsToSplit(numbers, labels)
-    )
-    for label, num_rows in ((True, num_clicks), (False, num_others)):
-        train, valid = round(0.8 * num_rows), round(0.9 * num_rows)
-        found = [int(np.sum(assigned[labels == label] == place)) for place in (TRAIN, VALID, TEST)]
-        assert found == [train, valid - train, num_rows - valid]
-
-
 def test_a_stratified_split_of_a_long_log_reads_its_labels_once_and_keeps_few_hashes():
     numbers = np.arange(100_000)
     labels, kept = numbers % 3 == 0, []
@@ -121,15 +86,6 @@ def test_a_stratified_split_of_a_long_log_reads_its_labels_once_and_keeps_few_ha
     (num_kept,) = kept
     assert num_kept <= 0.09 * len(numbers)  # two bounds, 2 % on either side of each
     assert np.bincount(assigned[labels]).tolist() == [26_667, 3_334, 3_333]
-
-
-def test_files_are_split_by_name():
-    options = PrepareOptions(split="files", valid_files=("day_1.gz",), test_files=("day_[23].gz",))
-    names = ["a/day_0.gz", "a/day_1.gz", "a/day_2.gz", "day_3.gz", "day_10.gz"]
-    split = make_split(options, unused, None, names)
-    assert [split.assign(RowsToSplit(np.arange(2), file=place)).tolist() for place in range(5)] == [
-        [part] * 2 for part in (TRAIN, VALID, TEST, TEST, TRAIN)
-    ]
 
 
 @pytest.mark.parametrize(

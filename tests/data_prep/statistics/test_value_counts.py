@@ -56,15 +56,6 @@ def test_counts_beyond_the_limit_go_to_disk(tmp_path):
     assert len(log.frequent(0, 2)) == 9_900
 
 
-def test_only_chosen_rows_are_counted():
-    words = count_values(
-        np.array([7, 7, 7, 8, 0], np.uint32),
-        np.array([True, True, True, True, False]),
-        np.array([True, False, True, True, True]),
-    )
-    assert as_counter(words) == {7: 2, 8: 1}
-
-
 def test_a_count_that_would_change_its_value_is_an_error(tmp_path):
     log = ValueCounts(1, tmp_path, 1 << 20)
     most = np.array([7 << 32 | 2**32 - 1], np.uint64)
