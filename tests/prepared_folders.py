@@ -4,6 +4,8 @@ import pyarrow.parquet as pq
 
 from data_prep.options.prepare_options import FieldOptions
 
+ALL_TRAINED = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}  # options of `prepare`
+
 
 def contents(folder):
     """Return the bytes of every file, by name."""

@@ -90,20 +90,7 @@ def test_a_file_without_a_whole_length(tmp_path):
         read_entries(tmp_path / "x")
 
 
-small = st.integers(-2, 9)
-number = st.one_of(small, st.integers(), st.sampled_from([2**31, 2**62, 2**63, 2**64, -1, 0.5, True, None, "4"]))
-entry = st.one_of(
-    st.fixed_dictionaries(
-        {
-            "dtype": st.one_of(st.sampled_from(sorted(DTYPES)), st.text(max_size=3)),
-            "shape": st.one_of(st.lists(small, max_size=3), st.lists(number, max_size=10)),
-            "data_offsets": st.one_of(
-                st.lists(st.integers(0, 80), min_size=2, max_size=2), st.lists(number, max_size=3)
-            ),
-        }
-    ),
-    st.recursive(number, lambda inner: st.lists(inner, max_size=3), max_leaves=5),
-)
+number = st.integers(-2, 9) | st.integers() | st.sampled_from([2**31, 2**62, 2**63, 2**64, 0.5, True, None, "4"])
 
 
 @st.composite
@@ -122,14 +109,7 @@ def near_misses(draw):
     return header, end + draw(st.sampled_from([0, 0, 0, 1, -1]))
 
 
-headers = st.one_of(
-    near_misses(),
-    st.tuples(st.dictionaries(st.text(max_size=4), entry, max_size=3), st.integers(0, 80)),
-    st.tuples(st.binary(max_size=60), st.integers(0, 20)),
-)
-
-
-@given(headers)
+@given(near_misses() | st.tuples(st.binary(max_size=60), st.integers(0, 20)))
 @settings(deadline=None, max_examples=400)
 def test_any_header_gives_places_within_the_file_or_an_error_that_names_it(made):
     header, num_bytes = made

@@ -16,7 +16,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import read_schema
-from tests.prepared_folders import field_options
+from tests.prepared_folders import ALL_TRAINED, field_options
 
 
 def read_split(folder, split):
@@ -57,9 +57,6 @@ def counts_of(lines, num_cells_before=14):
     """Counts of the values of each categorical field."""
     cells = [line.split("\t")[num_cells_before:] for line in lines]
     return [Counter(column) for column in zip(*cells, strict=True)]
-
-
-ALL_TRAINED = {"train_fraction": 1.0, "valid_fraction": 0.0, "test_fraction": 0.0}
 
 
 @pytest.fixture(name="days")

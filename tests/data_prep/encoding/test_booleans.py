@@ -16,6 +16,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
+from tests.prepared_folders import ALL_TRAINED
 
 COLUMNS = {"click": "label", "member": "string", "flags": "list", "site": "string"}
 PAIRS = list(zip(BOOLEAN_TEXTS[::2], BOOLEAN_TEXTS[1::2], strict=True))
@@ -43,8 +44,7 @@ def test_the_texts_of_a_vocabulary_are_found_if_there_is_no_doubt(values, expect
 
 def options_of(words, **settings):
     log_format = LogFormat(COLUMNS, ",", clicked=(words[0],), not_clicked=(words[1],))
-    fractions = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
-    settings = {"min_count": 2, "shuffle_window_rows": 1, "workers": 1, "oov_buckets": 3, **fractions, **settings}
+    settings = {"min_count": 2, "shuffle_window_rows": 1, "workers": 1, "oov_buckets": 3, **ALL_TRAINED, **settings}
     return PrepareOptions(data=log_format, **settings)
 
 

@@ -22,9 +22,8 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import damaged_files, schema_at
 from data_prep.prepared.examples import concatenate
 from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
-from tests.prepared_folders import field_options
+from tests.prepared_folders import ALL_TRAINED, field_options
 
-ALL_TRAINED = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
 FORMAT = LogFormat(
     columns={"click": "label", "hex": "hex32", "site": "string", "from": "string", "tags": "list", "n": "integer"},
     separator=",",
@@ -134,7 +133,10 @@ def test_ids_are_those_of_a_vocabulary_that_each_part_extends(tmp_path, seed):
                 np.concatenate([np.arange(*each) for each in field.id_ranges]).tolist()
                 == np.concatenate([np.arange(*each) for each in ranges]).tolist()
             )
-        assert ids_of(growing.folder, schema.vocabulary_files) == ids_of(folder)
+        entries = ids_of(growing.folder, schema.vocabulary_files)
+        assert entries == ids_of(folder)
+        counts = growing.counts_of_ids()
+        assert all(counts[id_] == count for id_, count in entries.values())
         assert {name: (growing.folder / name).read_bytes() for name in before} == before  # nothing is written again
         assert list(damaged_files(growing.folder, schema, "vocabulary")) == []
         lines = Chunk(0, text.count(b"\n"), text)
@@ -178,26 +180,6 @@ def test_values_get_ids_in_the_part_in_which_they_are_frequent_over_all_parts(tm
     assert num_late > 3
 
 
-def test_against_a_count_by_hand(tmp_path):
-    """Values of one part that come twice in it, by falling count, then by value, field after field."""
-    text = "1,0000000a,a,,x,\n0,0000000a,a,,x,\n"
-    (tmp_path / "log").write_text(text)
-    prepare(tmp_path / "log", tmp_path / "day-0", OPTIONS)
-    open_to_grow(tmp_path / "day-0", tmp_path / "grown", None)
-    growing = GrowingVocabulary(tmp_path / "grown")
-    size = growing.schema.vocabulary_size
-    prepared = dict(ids_of(growing.folder, growing.schema.vocabulary_files).values())
-    assert {id_: growing.counts_of_ids()[id_] for id_ in prepared} == prepared
-    new = b"1,0000000c,b,c,x|y,\n0,0000000c,,b,y|z,\n0,0000000b,c,c,y|z,\n0,0000000b,c,a,z,\n1,0000000b,once,,z,\n"
-    add_values(growing, new)
-    ids = ids_of(growing.folder, growing.schema.vocabulary_files[1:])
-    expected = [("hex", "0000000b", 3), ("hex", "0000000c", 2), ("site", "c", 4), ("site", "b", 2)]
-    expected += [("tags", "z", 4), ("tags", "y", 3), ("hex*site", "0000000b*c", 2)]
-    assert ids == {(field, value): (size + place, count) for place, (field, value, count) in enumerate(expected)}
-    assert growing.counts_of_ids()[size:].tolist() == [count for _, _, count in expected]
-    assert {id_: growing.counts_of_ids()[id_] for id_ in prepared} == prepared
-
-
 def grown_twice(tmp_path):
     chance = random.Random(3)
     (tmp_path / "log").write_bytes(lines_of(chance, 200, 0))
@@ -231,6 +213,7 @@ def test_what_was_added_after_a_moment_is_forgotten_and_added_again_with_the_sam
         assert growing.schema == schemas[start]
         for text in texts[start:]:
             add_values(growing, text)
+        assert add_values(growing, texts[1]) == 0  # nothing in it is new
         assert {path.name: checksum(path) for path in grown.iterdir()} == expected
 
 
@@ -249,13 +232,6 @@ def test_a_grown_folder_is_a_base_for_a_preparation_and_its_data_may_move(tmp_pa
     extended = prepare(tmp_path / "later", tmp_path / "more", OPTIONS, vocabulary_of=grown, extend=True)
     assert extended.vocabulary_size > schemas[2].vocabulary_size
     assert ids_of(grown, schemas[2].vocabulary_files).items() <= ids_of(tmp_path / "more").items()
-
-
-def test_rows_without_anything_new_write_nothing(tmp_path):
-    schemas, texts = grown_twice(tmp_path)
-    growing = GrowingVocabulary(tmp_path / "grown")
-    assert add_values(growing, texts[1]) == 0
-    assert read_schema(growing.folder) == schemas[2]
 
 
 def test_shares_of_missing_cells_and_of_values_without_ids(tmp_path):

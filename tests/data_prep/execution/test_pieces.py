@@ -98,31 +98,24 @@ def plant(path, plain, header=None):
     path.write_bytes(content + xxhash.xxh3_64_digest(content))
 
 
+PLANTED = [b'{"Unknown":[["x",1]]}', b'{"Point":[["x",1]]}', b'{"Path":"/etc/passwd"}', b'{"array":"7"}']
+PLANTED += [
+    b'{"array":["json"]}',
+    b'{"bytes":1}',
+    b'{"dict":[[[],1]]}',
+    b'{"Counter":7}',
+    b"[" * 100_000,
+    b"{}",
+    b"\xff",
+]
+WITHOUT_ARRAYS = [b"", make_header({"rows": ("int64", (2,))}, 64), bytes([255] * 8)]
+
+
 @pytest.mark.parametrize(
-    "plain",
-    [
-        b'{"Unknown":[["x",1]]}',
-        b'{"Point":[["x",1]]}',
-        b'{"Path":"/etc/passwd"}',
-        b'{"array":"7"}',
-        b'{"array":["json"]}',
-        b'{"bytes":1}',
-        b'{"dict":[[[],1]]}',
-        b'{"Counter":7}',
-        b"[" * 100_000,
-        b"{}",
-        b"\xff",
-    ],
+    ("plain", "header"), [*((plain, None) for plain in PLANTED), *((b"[]", header) for header in WITHOUT_ARRAYS)]
 )
-def test_a_planted_piece_is_as_if_it_were_not_there(tmp_path, plain):
-    plant(tmp_path / "one", plain)
-    assert Pieces(tmp_path).is_whole("one")
-    assert Pieces(tmp_path).read("one") is None
-
-
-@pytest.mark.parametrize("header", [b"", make_header({"rows": ("int64", (2,))}, 64), bytes([255] * 8)])
-def test_a_planted_piece_without_its_arrays_is_missing(tmp_path, header):
-    plant(tmp_path / "one", b"[]", header)
+def test_a_planted_piece_is_as_if_it_were_not_there(tmp_path, plain, header):
+    plant(tmp_path / "one", plain, header)
     assert Pieces(tmp_path).is_whole("one")
     assert Pieces(tmp_path).read("one") is None
 

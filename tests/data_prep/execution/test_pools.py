@@ -72,21 +72,8 @@ def test_what_a_dask_worker_that_dies_had_is_run_again(
 def test_mpi_ranks_give_the_same_bytes(
     tmp_path, log_path, small_options, command_environment, mpirun, ranks, monkeypatch
 ):
-    command = [
-        mpirun,
-        "--allow-run-as-root",
-        "--oversubscribe",
-        "--bind-to",
-        "none",
-        "-n",
-        str(ranks),
-        sys.executable,
-        "-P",
-        "-m",
-        "mpi4py.futures",
-        "-m",
-        "data_prep",
-    ]
+    command = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+    command += [sys.executable, "-P", "-m", "mpi4py.futures", "-m", "data_prep"]
     command += ["prepare", os.path.relpath(log_path, tmp_path), "out", "--executor", "mpi"]
     command += ["prepare.min_count=3", "prepare.shuffle_window_rows=500"]
     done = subprocess.run(

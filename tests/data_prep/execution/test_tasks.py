@@ -1,5 +1,4 @@
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -43,10 +42,6 @@ def fail_at_3(number):
     if number == 3:
         raise ValueError("number 3")
     return {"one": number}
-
-
-def end_process(_):
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def sleep(seconds):
@@ -135,14 +130,6 @@ def test_few_tasks_are_undone_however_many_results_wait(tmp_path):
             assert len(taken) <= 50 + 2 * 2 + 1
 
 
-def test_a_reading_ends_while_its_tasks_are_under_way(tmp_path):
-    results = run(sleep, iter([0, 0, *[0.5] * 100]), 2, tmp_path)
-    next(results)
-    started = time.monotonic()
-    results.close()
-    assert time.monotonic() - started < 20  # not the 25 seconds of all of them
-
-
 class OneResult:
     """An executor that runs the first task, and never another."""
 
@@ -191,17 +178,6 @@ def test_workers_are_the_same_for_all_readings_with_as_many(tmp_path):
 
 def test_workers_import_neither_mindspore_nor_what_only_the_main_process_needs(tmp_path):
     assert list(run(imported_heavy_modules, range(4), 2, tmp_path)) == [[]] * 4
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_an_error_in_a_task_reaches_the_caller(tmp_path, num_workers):
-    with pytest.raises(ValueError, match="number 3"):
-        list(run(fail_at_3, range(1000), num_workers, tmp_path))
-
-
-def test_a_worker_that_dies_is_an_error_with_advice(tmp_path):
-    with pytest.raises(MemoryError, match=r"a worker was killed .*prepare.workers=1"):
-        list(run(end_process, range(10), 2, tmp_path))
 
 
 @pytest.mark.parametrize("seen", [None, "another job"])

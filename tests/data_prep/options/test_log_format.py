@@ -21,94 +21,65 @@ def test_avazus_file(pytestconfig):
 
 LISTED = "separator: ','\ncolumns: {click: label, item: string, genres: list, ad: hex32}\n"
 TIMED = "columns: {click: label, price: float, seen: timestamp, site: string}\n"
+# By the text of a description that is good: what is added to it, and what the error says.
+BAD = {
+    "": {
+        "separator: ab": "separator must be one ASCII character such as ',' or .*; found 'ab'",
+        r'separator: "\""': "separator must be one ASCII",
+        "columns: {a: string}": "columns must have one of kind label; found none",
+        "columns: {a: label, b: label, c: string}": "columns must have one of kind label; found a, b",
+        "columns: {a: label, b: id}": "a field .*; found none",
+        "columns: {a: label, b: text}": "'prepare.data.columns.b' must be one of label, .*; found 'text'",
+        "columns: {a: label, b: string, b: integer}": "key 'b' occurs twice",
+        "clicked: ['1', '0']": "clicked and not_clicked must be cells that differ",
+        "{clicked: rest, not_clicked: rest}": "clicked and not_clicked must be cells that differ",
+        "{separator: ' ', trim: true}": "blanks separate them here",
+        "{separator: ',', decimal: ','}": "a number's comma would end its cell",
+        "colums: {}": "did you mean 'prepare.data.columns'",
+        "columns: {y: label, w: weight, v: weight, s: string}": "may have one of kind weight; found w, v",
+        "columns: {y: label, s: string, user id: id}": "needs a name of letters, digits and _; found 'user id'",
+        "clicked: '>= four'": "a rule for numbers such as",
+        "{clicked: '>= 4', not_clicked: ['no']}": "so not_clicked must be left out",
+        "columns: {y: label, t: timestamp, t_hour: string}": (
+            r"'t_hour' is a field that the timestamp 't' gives, too; .* features: {t: \[weekday\]}"
+        ),
+        "{columns: {y: label, s: string, t: timestamp, t_age_days: float}, features: {t: [age]}}": (
+            r"'t_age_days' is a field .* features: {t: \[\]}"
+        ),
+        "others: ignored": "needs header: true",
+    },
+    LISTED: {
+        "lists: {item: {}}": "lists: 'item' is no column of kind list; write columns: {item: list}",
+        "lists: {genres: {separator: ','}}": "values of 'genres' are between ',', and so are the columns",
+        "lists: {genres: {separator: '||'}}": r"a list's separator must be one ASCII character .* found '\|\|'",
+        "lists: {genres: {max_length: 0}}": "max_length must be between 1 and 1000; found 0",
+        "lists: {genres: {pool: max}}": "'prepare.data.lists.genres.pool' must be one of mean, sum; found 'max'",
+        "lists: {genres: 3}": "'prepare.data.lists.genres' must be a section with keys; found int 3",
+        "shares: {genres: color}": "shares: genres: color: 'color' is no column; only string and list columns share",
+        "shares: {genres: click}": "'click' is of kind label; only string and list",
+        "shares: {ad: item}": "'ad' is of kind hex32; only string and list columns share; give both the kind string",
+        "shares: {item: genres, genres: item}": "'genres' has no vocabulary of its own",
+        "booleans: {item: [a]}": "booleans: item: expected a column of kind string or list, and two texts",
+        "booleans: {item: [a, a]}": "booleans: item: expected a column of kind string or list, and two texts",
+        "booleans: {item: [a, b, c]}": "booleans: item: expected a column of kind string or list, and two texts",
+        "booleans: {click: [a, b]}": "found label",
+        "point_zero: [click, item, nosuch]": "point_zero: expected columns of kind string or list; found click, nosuch",
+    },
+    TIMED: {
+        "timestamps: {site: seconds}": "'site' is no column of kind timestamp",
+        "timestamps: {seen: '%H:%M'}": "which must give year, month and day",
+        "timestamps: {seen: '%m/%d/%Y %I:%M'}": "%I .1 to 12. and %p .AM or PM. go together",
+        "timestamps: {seen: '%Y%m%d%d'}": "of which each may occur once",
+        "timestamps: {seen: '%Y-%j'}": "expected seconds, milliseconds, microseconds, nanoseconds, iso, or a form of",
+        "features: {site: [hour]}": "features: 'site' is no column of kind timestamp",
+        "features: {seen: [hour, hour]}": "each once",
+        "features: {seen: [minute]}": "must be one of hour, weekday, age; found 'minute'",
+    },
+}
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("separator: ab", "separator must be one ASCII character such as ',' or .*; found 'ab'"),
-        ('separator: "\\""', "separator must be one ASCII"),
-        ("columns: {a: string}", "columns must have one of kind label; found none"),
-        ("columns: {a: label, b: label, c: string}", "columns must have one of kind label; found a, b"),
-        ("columns: {a: label, b: id}", "a field .*; found none"),
-        (
-            "columns: {a: label, b: text}",
-            "'prepare.data.columns.b' must be one of label, integer, float, .*; found 'text'",
-        ),
-        ("columns: {a: label, b: string, b: integer}", "key 'b' occurs twice"),
-        ("clicked: ['1', '0']", "clicked and not_clicked must be cells that differ"),
-        ("{clicked: rest, not_clicked: rest}", "clicked and not_clicked must be cells that differ"),
-        ("{separator: ' ', trim: true}", "blanks separate them here"),
-        ("{separator: ',', decimal: ','}", "a number's comma would end its cell"),
-        (
-            "{columns: {y: label, c: string, t: timestamp}, timestamps: {t: '%m/%d/%Y %I:%M'}}",
-            "%I .1 to 12. and %p .AM or PM. go together",
-        ),
-        ("colums: {}", "did you mean 'prepare.data.columns'"),
-        ("columns: {y: label, w: weight, v: weight, s: string}", "may have one of kind weight; found w, v"),
-        (
-            "columns: {y: label, s: string, user id: id}",
-            "needs a name of letters, digits and _; found 'user id'",
-        ),
-        ("clicked: '>= four'", "a rule for numbers such as"),
-        ("{clicked: '>= 4', not_clicked: ['no']}", "so not_clicked must be left out"),
-        (f"{LISTED}lists: {{item: {{}}}}", "lists: 'item' is no column of kind list; write columns: {item: list}"),
-        (
-            f"{LISTED}lists: {{genres: {{separator: ','}}}}",
-            "values of 'genres' are between ',', and so are the columns",
-        ),
-        (
-            f"{LISTED}lists: {{genres: {{separator: '||'}}}}",
-            r"a list's separator must be one ASCII character .* found '\|\|'",
-        ),
-        (f"{LISTED}lists: {{genres: {{max_length: 0}}}}", "max_length must be between 1 and 1000; found 0"),
-        (
-            f"{LISTED}lists: {{genres: {{pool: max}}}}",
-            "'prepare.data.lists.genres.pool' must be one of mean, sum; found 'max'",
-        ),
-        (f"{LISTED}lists: {{genres: 3}}", "'prepare.data.lists.genres' must be a section with keys; found int 3"),
-        (
-            f"{LISTED}shares: {{genres: color}}",
-            "shares: genres: color: 'color' is no column; only string and list columns share",
-        ),
-        (f"{LISTED}shares: {{genres: click}}", "'click' is of kind label; only string and list"),
-        (
-            f"{LISTED}shares: {{ad: item}}",
-            "'ad' is of kind hex32; only string and list columns share; give both the kind string",
-        ),
-        (f"{LISTED}shares: {{item: genres, genres: item}}", "'genres' has no vocabulary of its own"),
-        *(
-            (
-                f"{LISTED}booleans: {{item: {texts}}}",
-                "booleans: item: expected a column of kind string or list, and two texts",
-            )
-            for texts in ("[a]", "[a, a]", "[a, b, c]")
-        ),
-        (f"{LISTED}booleans: {{click: [a, b]}}", "found label"),
-        (
-            f"{LISTED}point_zero: [click, item, nosuch]",
-            "point_zero: expected columns of kind string or list; found click, nosuch",
-        ),
-        (f"{TIMED}timestamps: {{site: seconds}}", "'site' is no column of kind timestamp"),
-        (f"{TIMED}timestamps: {{seen: '%H:%M'}}", "which must give year, month and day"),
-        (f"{TIMED}timestamps: {{seen: '%Y%m%d%d'}}", "of which each may occur once"),
-        (
-            f"{TIMED}timestamps: {{seen: '%Y-%j'}}",
-            "expected seconds, milliseconds, microseconds, nanoseconds, iso, or a form of",
-        ),
-        (f"{TIMED}features: {{site: [hour]}}", "features: 'site' is no column of kind timestamp"),
-        (f"{TIMED}features: {{seen: [hour, hour]}}", "each once"),
-        (f"{TIMED}features: {{seen: [minute]}}", "must be one of hour, weekday, age; found 'minute'"),
-        (
-            "columns: {y: label, seen: timestamp, seen_hour: string}",
-            r"'seen_hour' is a field that the timestamp 'seen' gives, too; .* features: {seen: \[weekday\]}",
-        ),
-        (
-            "{columns: {y: label, s: string, seen: timestamp, seen_age_days: float}, features: {seen: [age]}}",
-            r"'seen_age_days' is a field .* features: {seen: \[\]}",
-        ),
-        ("others: ignored", "needs header: true"),
-    ],
+    ("text", "message"), [(base + text, message) for base, table in BAD.items() for text, message in table.items()]
 )
 def test_a_bad_file_is_an_error_that_names_it(tmp_path, text, message):
     path = tmp_path / "mine.yaml"

@@ -14,10 +14,11 @@ from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Split, read_schema
 from data_prep.report.data_report import _over_time
 from data_prep.statistics.statistics import read_statistics
+from tests.prepared_folders import ALL_TRAINED
 
 COLUMNS = {"click": "label", "user": "id", "w": "weight", "site": "string"}
 OPTIONS = PrepareOptions(
-    data=LogFormat(COLUMNS, ","), min_count=1, workers=1, shuffle_window_rows=5, max_reject_fraction=1
+    data=LogFormat(COLUMNS, ","), min_count=1, workers=1, shuffle_window_rows=5, max_reject_fraction=1, **ALL_TRAINED
 )
 
 
@@ -25,8 +26,7 @@ def test_a_label_by_rule_and_rows_without_one(tmp_path, caplog):
     caplog.set_level("INFO")
     log_format = LogFormat({"site": "string", "rating": "label"}, ",", clicked=">= 4", label="optional")
     (tmp_path / "log.csv").write_text("a,5\nb,4.0\nc,3.99\nd,\ne,4e0\nf,five\ng,nan\n")
-    options = PrepareOptions(data=log_format, train_fraction=1, valid_fraction=0, test_fraction=0, workers=1,
-                             vocabulary="hash", shuffle_window_rows=1, max_reject_fraction=1)  # fmt: skip
+    options = dataclasses.replace(OPTIONS, data=log_format, vocabulary="hash", shuffle_window_rows=1)
     schema = prepare(tmp_path / "log.csv", tmp_path / "out", options)
     assert schema.source["rejected_by_reason"] == {"label": 2}
     (block,) = read_blocks(tmp_path / "out", read_schema(tmp_path / "out"), "train")
@@ -50,7 +50,7 @@ def test_schema_names_the_mean_weight_of_rows_that_count(tmp_path, chunk_bytes, 
     lines = [f"{'01'[i % 2] if labelled[i] else ''},u,{weight!r},s" for i, weight in enumerate(weights.tolist())]
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     log_format = dataclasses.replace(OPTIONS.data, label=label)
-    options = dataclasses.replace(OPTIONS, data=log_format, train_fraction=1, valid_fraction=0, test_fraction=0)
+    options = dataclasses.replace(OPTIONS, data=log_format)
     train = prepare(tmp_path / "log.csv", tmp_path / "out", options, chunk_bytes=chunk_bytes).splits["train"]
     counting = weights[labelled & (weights > 0)].tolist()
     assert (train.rows, train.num_counting) == (300, len(counting))
@@ -62,6 +62,5 @@ def test_schema_names_the_mean_weight_of_rows_that_count(tmp_path, chunk_bytes, 
 def test_a_log_whose_labels_are_all_clicks_is_reported(tmp_path, caplog):
     log_format = LogFormat({"site": "string", "click": "label"}, ",", label="optional")
     (tmp_path / "log.csv").write_text("a,1\nb,\nc,1\nd,\n")
-    fractions = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
-    prepare(tmp_path / "log.csv", tmp_path / "out", dataclasses.replace(OPTIONS, data=log_format, **fractions))
+    prepare(tmp_path / "log.csv", tmp_path / "out", dataclasses.replace(OPTIONS, data=log_format))
     assert "2 of 2 training rows with a label are clicks: a model learns nothing from them" in caplog.text

@@ -13,9 +13,8 @@ from data_prep.checks.pre_check import pre_check
 from data_prep.encoding.from_values import lines_to_chunk, mappings_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.encoding.rows_to_score import table_to_chunk
-from data_prep.kernels import native, numpy_kernels
 from data_prep.kernels.parsed import Chunk
-from data_prep.kernels.strings import Strings, combinations, shorten
+from data_prep.kernels.strings import combinations, shorten
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.chunk_tasks import ChunkCounter
@@ -24,7 +23,7 @@ from data_prep.pipeline.split import make_split
 from data_prep.prepared.reader import read_blocks
 from data_prep.report.data_report import write_report
 from data_prep.statistics.statistics import LogStatistics
-from tests.prepared_folders import contents, field_options, vocabulary_of
+from tests.prepared_folders import ALL_TRAINED, contents, field_options, vocabulary_of
 
 OPTIONS = PrepareOptions(
     data=LogFormat(
@@ -35,10 +34,8 @@ OPTIONS = PrepareOptions(
     ),
     crosses=(("user", "genres"), ("genres", "ad", "seen")),
     min_count=1,
-    train_fraction=1,
-    valid_fraction=0,
-    test_fraction=0,
     workers=1,
+    **ALL_TRAINED,
 )
 LINES = [
     "1,ü,0000000a,x|y,p q",
@@ -206,18 +203,3 @@ def test_a_folder_without_such_crosses_does_not_name_their_setting(tmp_path):
     assert dataclasses.replace(OPTIONS, fields=field_options(max_length={"user*genres": 2})).decisive()[
         "field_max_length"
     ]
-
-
-@pytest.mark.skipif(not native.is_available(), reason="the native log kernels are not built")
-def test_native_joins_are_numpys():
-    random = np.random.default_rng(1)
-    words = [b"", b"*", b"\\", b"\\*", b"a", b"**b\\\\", "Zürich".encode(), b"x" * 40]
-    for num_rows in (0, 1, 300):
-        parts = [Strings.of([words[i] for i in random.integers(0, len(words), num_rows)]) for _ in range(3)]
-        present = random.random(num_rows) < 0.7
-        found = [kernels.join_strings(parts, present) for kernels in (native, numpy_kernels)]
-        assert found[0].tolist() == found[1].tolist()
-        by_text = {}
-        for *cells, here, text in zip(*(part.tolist() for part in parts), present, found[0].tolist(), strict=True):
-            assert by_text.setdefault(text, cells) == cells or not here  # different cells, different texts
-            assert here or text == b""

@@ -12,6 +12,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.report.data_report import write_report
+from tests.prepared_folders import ALL_TRAINED
 
 COLUMNS = {"click": "label", "price": "float", "seen": "timestamp", "site": "string"}
 ALL = {"seen": ("hour", "weekday", "age")}
@@ -25,7 +26,7 @@ def all_train(log_format, **settings):
         workers=1,
         shuffle_window_rows=1,
         max_reject_fraction=1,
-        **{"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0, **settings},
+        **{**ALL_TRAINED, **settings},
     )
 
 
@@ -60,7 +61,7 @@ def test_later_rows_are_as_old_as_the_newest_training_row(tmp_path, transform):
     newest = train.min()  # all transforms rise with the age
     assert {float(number) for numbers in later for number in numbers} == {float(newest)}
     (tmp_path / "later.csv").write_text("0,0.5,2031-03-02 23:59,a\n0,0.5,,a\n")
-    again = dataclasses.replace(options, split="hash", train_fraction=1, valid_fraction=0, test_fraction=0)
+    again = dataclasses.replace(options, split="hash", **ALL_TRAINED)
     found = prepare(tmp_path / "later.csv", tmp_path / "more", again, vocabulary_of=tmp_path / "out")
     (block,) = read_blocks(tmp_path / "more", found, "train")
     assert block.numeric[:, 1].tolist() == [newest, 0]

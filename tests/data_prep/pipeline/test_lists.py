@@ -11,7 +11,7 @@ from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.report.data_report import write_report
-from tests.prepared_folders import vocabulary_of
+from tests.prepared_folders import ALL_TRAINED, vocabulary_of
 
 OPTIONS = PrepareOptions(
     data=LogFormat(
@@ -21,10 +21,8 @@ OPTIONS = PrepareOptions(
         shares={"history": "item"},
     ),
     min_count=1,
-    train_fraction=1,
-    valid_fraction=0,
-    test_fraction=0,
     workers=1,
+    **ALL_TRAINED,
 )
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import re
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -14,31 +13,8 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.chunk_tasks import ChunkCounter
 from data_prep.pipeline.prepare import prepare
-from data_prep.pipeline.split import RowsToSplit, make_split
-from data_prep.prepared.data_files import block_sizes
-from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import read_schema
 from tests.prepared_folders import contents
-
-
-def read_split(folder, split):
-    """ids [n, C], numeric [n, N], labels [n] of a whole split."""
-    schema = read_schema(folder)
-    blocks = list(read_files(folder, [file.name for file in schema.splits[split].files]))
-    assert [len(block.labels) for block in blocks] == block_sizes(schema, split)
-    return [np.concatenate([getattr(block, name) for block in blocks]) for name in ("ids", "numeric", "labels")]
-
-
-def test_the_training_rows_are_not_in_the_logs_order(prepared, log_path, small_options):
-    lines = [line.split("\t") for line in log_path.read_text().splitlines()]
-    split = make_split(small_options, lambda: len(lines), None).assign(RowsToSplit(np.arange(len(lines))))
-    _, numeric, _ = read_split(prepared, "train")
-    in_order = np.array([float(lines[row][2] == "") for row in np.flatnonzero(split == 0)], np.float32)
-    assert not np.array_equal(numeric[:, 14], in_order)
-    # Each window of 500 keeps its rows.
-    for first in range(0, len(in_order), 500):
-        assert numeric[first : first + 500, 14].sum() == in_order[first : first + 500].sum()
-
 
 ALL_TEST = {"train_fraction": 0, "valid_fraction": 0, "test_fraction": 1}
 

@@ -11,12 +11,9 @@ from data_prep.kernels.parse import parse_chunk
 from data_prep.kernels.parsed import ONLY_FILE
 from data_prep.options.kinds import time_text
 from data_prep.options.log_format import LogFormat
-from data_prep.options.options_file import read_options
-from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.arrow_to_text import TableChunk, cells_as_text, is_readable
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.parquet import open_reader
-from tests.prepared_folders import contents
 
 FORMAT = LogFormat(
     columns={"click": "label", "x": "ignored", "count": "integer", "hash": "hex32", "site": "string"}, separator=","
@@ -139,24 +136,27 @@ def test_other_columns_are_an_error(tmp_path):
     pq.write_table(table_of(site=[["a"]]), path)
     with pytest.raises(ValueError, match=r"'site' is of type list<.*>; expected for kind string: times .*, strings"):
         open_it(path)
+    pq.write_table(pa.table({"click": [1], "seen": [time(9)]}), path)
+    message = r"'seen' is of type time64\[us\]; expected for kind timestamp: timestamps, dates"
+    with pytest.raises(ValueError, match=message):
+        open_it(path, LogFormat({"click": "label", "seen": "timestamp"}))
 
 
-def test_a_damaged_page_is_an_error(tmp_path):
+@pytest.mark.parametrize("damage", ["cut", "text", "empty", "page"])
+def test_a_damaged_file_is_an_error(tmp_path, damage):
     path = tmp_path / "log.parquet"
     pq.write_table(table_of(site=[f"{row:x}" for row in range(1000)]), path, use_dictionary=False)
-    content = bytearray(path.read_bytes())
-    content[100:3000] = bytes(2900)
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"log.parquet cannot be read \("):
+    whole = path.read_bytes()
+    damaged = {
+        "cut": whole[:-100],
+        "text": b"1,2,3\n" * 9,
+        "empty": b"",
+        "page": whole[:100] + bytes(2900) + whole[3000:],
+    }
+    path.write_bytes(damaged[damage])
+    reason = "cannot be read" if damage == "page" else "is damaged or not a Parquet file"
+    with pytest.raises(ValueError, match=rf"log.parquet {reason} \("):
         open_it(path)
-
-
-def test_a_time_of_a_day_is_no_timestamp(tmp_path):
-    pq.write_table(pa.table({"click": [1], "seen": [time(9)]}), tmp_path / "log.parquet")
-    with pytest.raises(
-        ValueError, match=r"'seen' is of type time64\[us\]; expected for kind timestamp: timestamps, dates"
-    ):
-        open_it(tmp_path / "log.parquet", LogFormat({"click": "label", "seen": "timestamp"}))
 
 
 @pytest.mark.parametrize(
@@ -181,35 +181,3 @@ def test_times_have_one_text_whatever_their_unit(of_type, numbers, texts):
         b"-0.000001",
         b"0.00001",
     ]
-
-
-def test_a_table_gives_the_rows_of_the_text(tmp_path, log_path, prepared, small_options):
-    columns = {name: [] for name in small_options.data.columns}
-    for line in log_path.read_text().splitlines():
-        for name, cell in zip(columns, line.split("\t"), strict=True):
-            kind = small_options.data.columns[name]
-            columns[name].append(None if cell == "" else int(cell) if kind in ("integer", "label") else cell)
-    table = pa.table(columns)
-    (tmp_path / "parts").mkdir()
-    for place, number in enumerate((2, 10)):
-        pq.write_table(table.slice(place * 1500, 1500), tmp_path / "parts" / f"part-{number}.parquet")
-    for workers in (1, 2):
-        options = dataclasses.replace(small_options, workers=workers)
-        schema = prepare(tmp_path / "parts", tmp_path / "out", options, chunk_bytes=100_000, overwrite=True)
-        there, here = contents(tmp_path / "out"), contents(prepared)
-        assert there.pop("schema.json") != here.pop("schema.json")  # it names the files
-        assert there == here
-    assert [file["lines"] for file in schema.source["files"]] == [1500, 1500]
-
-
-def test_a_table_and_a_file_with_a_header_are_one_log(tmp_path, make_avazu, pytestconfig):
-    options = read_options(None, ["prepare.workers=1"], pytestconfig.rootpath / "configs" / "data" / "avazu.yaml")
-    header, *lines = make_avazu(300).splitlines()
-    rows = [line.split(",") for line in lines]
-    (tmp_path / "a.csv").write_text("\n".join([header, *lines[:100]]))
-    names = header.split(",")
-    rows[150][names.index("C21")] = "a\nb"
-    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows[100:], strict=True)), strict=True))), tmp_path / "b.pq")
-    schema = prepare([tmp_path / "a.csv", tmp_path / "b.pq"], tmp_path / "out", options)
-    assert schema.source["lines"] == 300
-    assert (tmp_path / "out" / "rejects.tsv").read_text().startswith("b.pq:51\tcolumns\t")

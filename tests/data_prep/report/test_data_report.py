@@ -1,7 +1,6 @@
 """The report of a log with every kind of bad line, and the files that it is drawn from."""
 
 import dataclasses
-import json
 import re
 import shutil
 from typing import get_args, get_type_hints
@@ -154,19 +153,21 @@ def test_the_report_of_a_given_vocabulary_notes_that_values_were_not_counted(
     assert "Values were not counted" in report and "Coverage" not in report
 
 
-@pytest.mark.parametrize("name", [STATISTICS_FILE, TIMING_FILE])
-def test_damaged_files_are_named(folder, tmp_path, name, capsys):
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (STATISTICS_FILE, '{"rows": 3}', "statistics.json is damaged"),
+        (TIMING_FILE, '{"rows": 3}', "timing.json is damaged"),
+        (STATISTICS_FILE, "", "statistics.json is missing; prepare the data again"),
+    ],
+)
+def test_files_that_cannot_be_drawn_are_named(folder, tmp_path, name, content, message, capsys):
     copy = shutil.copytree(folder, tmp_path / "copy")
-    (copy / name).write_text(json.dumps({"rows": 3}))
+    (copy / name).unlink()
+    if content:
+        (copy / name).write_text(content)
     assert main(["inspect", "--report", str(copy)]) == 2
-    assert f"{name} is damaged" in capsys.readouterr().err
-
-
-def test_a_folder_without_statistics_says_what_to_do(folder, tmp_path, capsys):
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    (copy / STATISTICS_FILE).unlink()
-    assert main(["inspect", "--report", str(copy)]) == 2
-    assert "statistics.json is missing; prepare the data again" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("transform", ["log1p", "max", "standardize"])

@@ -47,15 +47,6 @@ def test_counts_add_up_over_chunks_in_memory_and_on_disk(tmp_path_factory, chunk
     assert list(folder.iterdir()) == []
 
 
-def test_counts_beyond_the_limit_go_to_disk(tmp_path):
-    log = ValueCounts(1, tmp_path, 16_000)
-    for first in range(0, 10_000, 100):
-        log.add([count(range(first, first + 200))])
-    assert len(list(tmp_path.iterdir())) > 3
-    assert len(log.frequent(0, 1)) == 10_100
-    assert len(log.frequent(0, 2)) == 9_900
-
-
 def test_a_count_that_would_change_its_value_is_an_error(tmp_path):
     log = ValueCounts(1, tmp_path, 1 << 20)
     most = np.array([7 << 32 | 2**32 - 1], np.uint64)
