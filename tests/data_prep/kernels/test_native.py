@@ -66,7 +66,7 @@ def test_values_are_encoded_alike(known, rows, dtype, num_oov):
     assert np.array_equal(ours, theirs)
 
 
-def test_no_kernel_reads_arrays_of_another_layout_or_length():
+def test_kernels_refuse_another_layout_or_length():
     columns, present = np.arange(12, dtype=np.uint32).reshape(3, 4), np.ones((3, 4), np.bool_)
     fields = [make_lookup(FieldVocabulary("C", (3, 4), ((4, 6),), np.array([MISSING, 1]), np.array([1, 1])))] * 3
     for changed in (np.asfortranarray(columns), columns.astype(">u4")):

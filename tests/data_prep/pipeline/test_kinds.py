@@ -36,7 +36,7 @@ def prepared_rows(tmp_path, text, options, name="log.csv"):
     return schema, {split: list(read_blocks(tmp_path / "out", schema, split)) for split in schema.splits}
 
 
-def test_columns_of_floats_and_times_are_named_and_shown(tmp_path, capsys):
+def test_float_and_time_columns_are_named_and_shown(tmp_path, capsys):
     lines = ["1,0.5,2024-02-29 23:59,a", "0,-1e2,2024-02-27 00:00,b", "0,,,a", "1,.25,2024-02-28 11:59,a"]
     schema, _ = prepared_rows(tmp_path, "\n".join([*lines, "0,nan,,a"]) + "\n", all_train(FORMAT))
     assert [field.name for field in schema.numeric] == ["price", "seen_age_days", "price_missing", "seen_missing"]

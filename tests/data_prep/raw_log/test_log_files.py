@@ -102,7 +102,7 @@ def test_what_would_count_rows_twice_is_an_error(tmp_path):
             find_log([tmp_path / "day_0", same])
 
 
-def test_a_pattern_without_a_file_is_to_be_quoted(tmp_path):
+def test_pattern_without_a_file_is_quoted(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no file matches .*day_\*\.gz \(quote the pattern"):
         find_log(str(tmp_path / "day_*.gz"))
 

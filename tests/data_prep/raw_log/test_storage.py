@@ -178,7 +178,7 @@ def test_wrong_credentials_are_one_clear_line(bucket, monkeypatch):
         ("hdfs://127.0.0.1:9/train.txt", r"cannot read hdfs://127.0.0.1:9/train.txt: .*HADOOP_HOME"),
     ],
 )
-def test_a_uri_that_cannot_be_read_is_one_clear_line(uri, message):
+def test_unreadable_uri_is_one_clear_line(uri, message):
     with pytest.raises(OSError if message.startswith("cannot read") else ValueError, match=message) as error:
         find_log(uri)
     assert "\n" not in str(error.value) and "hunter2" not in str(error.value)
