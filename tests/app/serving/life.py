@@ -4,12 +4,20 @@ The model knows what was done, and neither manifests nor serial numbers. `test_s
 one process, `test_life` a service of several processes.
 """
 
+import json
 import random
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.scoring import bundle_folder, bundle_writer
+
+# Changes of a manifest, with its checksum, after which no service may take the bundle. None removes the key.
+ODD_CHANGES = [
+    {"unknown": 1}, {"files": []}, {"files": {"lookup.bin": {}}}, {"files": None}, {"rows": None}, {"rows": 7},
+    {"parent": {}}, {"parent": {"id": 1, "name": []}}, {"parent": "7"}, {"generation": "1"}, {"serial": None, "id": 5},
+    {"model": None}, {"versions": [1]}, {"checkpoint": 3.5}, {"format_version": 999}, {"format": "another"},
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,7 @@ class Life:
         self._aside = folder.with_name("aside")  # bundles before they are copied
         self._aside.mkdir()
         self._names, self.clock_ms = 0, 10**12  # the time where bundles are exported
+        self.odd_names = set()
 
     def name(self, draw):
         """A new name, before or behind those that are there."""
@@ -199,6 +208,23 @@ class Life:
                     else content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
                 )
                 path.write_bytes(changed)
+
+    def put_odd(self, draw):
+        """A bundle comes whose manifest is odd, though its checksum is right, or an earlier one goes."""
+        if self.odd_names and draw.random() < 0.3:
+            name = draw.choice(sorted(self.odd_names))
+            self.odd_names.remove(name)
+            shutil.rmtree(self.folder / name)
+        elif self.whole():
+            source, name = draw.choice(self.whole()), self.name(draw)
+            shutil.copytree(self.folder / source, self.folder / f".{name}")
+            manifest, changes = self.folder / f".{name}" / bundle_folder.MANIFEST, draw.choice(ODD_CHANGES)
+            content = json.loads(manifest.read_text()) | changes
+            content = {key: value for key, value in content.items() if value is not None or key not in changes}
+            del content["checksum"]
+            manifest.write_text(json.dumps({**content, "checksum": bundle_folder.checksum_of(content)}))
+            (self.folder / f".{name}").rename(self.folder / name)
+            self.odd_names.add(name)
 
     def make_unreadable(self, draw):
         """A file that can be stat-ed by nobody."""

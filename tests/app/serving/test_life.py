@@ -30,7 +30,7 @@ from tests.app.serving.test_generations import models, moved  # noqa: F401
 NUM_OPERATIONS = 2 * int(os.environ.get("NUM_KILLS", "10"))
 OPERATIONS = (
     *("export", "delta", "copy_by_file", "repair", "roll_back", "pin", "unpin", "kill_worker") * 2,
-    *("damage", "make_unreadable", "delete", "redeploy", "rename", "fold", "restart", "jump"),
+    *("damage", "make_unreadable", "put_odd", "delete", "redeploy", "rename", "fold", "restart", "jump"),
 )
 NUM_ROWS = 20  # of each request
 LATE = 5.0  # seconds that a worker may open a model longer than the one that was asked, on a busy machine
@@ -112,7 +112,7 @@ class Service(Life):
     def take_folded(self):
         """Tell the model of what the service has folded."""
         for path in bundle_folder.bundles_in(self.folder):
-            if path.name not in self.model.copies and (path / bundle_folder.MANIFEST).is_file():
+            if path.name not in {*self.model.copies, *self.odd_names} and (path / bundle_folder.MANIFEST).is_file():
                 manifest = bundle_folder.read_manifest(path)
                 assert manifest.parent is None and manifest.folded in self.model.versions
                 self.model.copies[path.name] = type(next(iter(self.model.copies.values())))(manifest.folded, True)

@@ -109,7 +109,7 @@ OPERATIONS = {
     for names, weight in {
         ("export", "delta", "copy_by_file", "repair", "wait"): 4,
         ("roll_back", "meet", "pin", "unpin", "damage", "delete", "redeploy", "fold", "end_folding", "kill_worker"): 3,
-        ("make_unreadable", "rename", "restart", "jump", "lock_statement", "spoil_statement"): 1,
+        ("make_unreadable", "put_odd", "rename", "restart", "jump", "lock_statement", "spoil_statement"): 1,
     }.items()
     for name in names
 }
@@ -227,15 +227,16 @@ class Machine(Life):
             assert short(model.copies[name].version) == version != short(serving)
         if not is_settled or model.pinned is not None:
             return
-        assert all(name in model.copies for name in status["refused"])
+        assert self.odd_names <= status["refused"].keys()
+        refused = status["refused"].keys() - self.odd_names
         wrong = {name for name, copy in model.copies.items() if copy.bad or copy.version not in there}
-        assert status["refused"].keys() <= wrong
+        assert refused <= wrong
         assert status["waiting"].keys() <= wrong  # a delta whose parent is refused
         newer = {name for name in wrong if model.age(model.copies[name].version) > model.age(serving)}
         newer = {name for name in newer if (self.folder / name / bundle_folder.MANIFEST).exists()}
         newer -= {name for name in newer if model.copies[name].version == serving}
-        assert newer <= status["refused"].keys() | status["waiting"].keys()
-        assert not newer or status["refused"]
+        assert newer <= refused | status["waiting"].keys()
+        assert not newer or refused
         known = {name for name in newer if bundle_folder.MANIFEST not in model.copies[name].bad}
         assert (status["newest_age_seconds"] > 0) == bool(known) or is_settled == 1
 
