@@ -1,14 +1,17 @@
-"""Score rows: with a bundle, without MindSpore or MPI, or in `trained` with a checkpoint and the training code.
+"""Score rows with a bundle, which needs neither MindSpore nor MPI. The package `trained` scores with a checkpoint and
+the training code instead.
 
 - `bundle_folder`: the files of a bundle and its manifest.
 - `bundle_tables`: the embedding tables of a bundle, mapped into memory.
 - `onnx_tower`: the tower in onnxruntime.
 - `bundle_model`: an opened bundle, with its golden rows.
-- `predictor`: scores raw rows in any form, also for MLflow. `batch_prediction` scores a whole log.
-- `explain`: splits logits into the parts of their columns. `effects` averages effects over many rows.
-- `distribution`: counts held-out rows, to detect drift.
-- `bundle_writer`: writes bundles and folds deltas.
-- `trained_parts`: the report that an online trainer leaves next to its bundles.
+- `predictor`: scores raw rows given as lines, mappings or tables, also for MLflow. `batch_prediction` scores a whole
+  log.
+- `explain`: splits a row's logit into one part for each column. `effects` averages the effects of columns over many
+  rows.
+- `distribution`: counts the rows on which a model was evaluated (held-out rows), to detect drift of later rows.
+- `bundle_writer`: writes bundles, and folds (merges) a whole bundle and its deltas into one.
+- `trained_parts`: the file parts.json, in which an online trainer reports on the latest parts of its log.
 - `trained`: opens a checkpoint with its data, evaluates it and exports it as a bundle.
 
 Shapes use these letters: n rows (in `bundle_tables` and `bundle_writer`: ids of one lookup), B rows of one lookup, C

@@ -1,7 +1,8 @@
 """Score a whole log with a bundle. The output is CSV or Parquet and has one row for each line of the log.
 
-Until the prediction is complete, its work is kept in OUTPUT.partial/: run.json (the bundle, the log and the settings),
-the lock file, and the scores of each finished chunk. The same command resumes from there.
+Until the prediction is complete, the folder OUTPUT.partial keeps what is needed to resume it: run.json (which bundle,
+log and settings were given), the lock file, and the scores of each finished chunk. The same command, run again, resumes
+with the first chunk that is not finished.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ STDIN = "-"
 CHUNK_BYTES = 2 << 20  # Size of a chunk of the log, some 10,000 rows.
 STATE, WORK, RESULT, SPOOLED, FINISHED = "run.json", "work", "result", "stdin", "finished"
 REPLICATES = 200
-LEAST_ROWS = 20  # Minimum number of rows with which unknown values can be distinguished from chance.
+LEAST_ROWS = 20  # With fewer rows, unknown values may be chance and are not reported.
 LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
 
 
 @dataclass(frozen=True)
 class ChunkScorer:
-    """Scores a chunk in a worker process and returns plain arrays. Each process opens the bundle once."""
+    """A function that scores one chunk of a log in a worker process. Each process opens the bundle once."""
 
     bundle: str
     bundle_id: str
@@ -52,9 +53,10 @@ class ChunkScorer:
     def __call__(self, chunk: Chunk) -> dict[str, Any]:
         """Score one chunk of n lines.
 
-        Return a mapping with `file`, `line` [n], `logits` [n] (NaN for a bad line), `labels` [n] (NaN if there is
-        none), `weights` [n] or None, `reasons` (by index of the bad line), `kept` (cells by column) and `unknown`
-        (counts of out-of-vocabulary values).
+        Return a mapping with `file` (name of the log file), `line` [n] (line numbers in the file), `logits` [n] (NaN
+        for a bad line), `labels` [n] (NaN for a line without one), `weights` [n] or None, `reasons` (why a line is bad,
+        by its index in the chunk), `kept` (for each column in `keep`, its n cells) and `unknown` (see
+        `RowEncoder.count_unknown`, 0 if no line is good).
         """
         predictor = _open(self.bundle, self.bundle_id)
         log_format = predictor.log_format
@@ -80,7 +82,9 @@ class ChunkScorer:
         }
 
     def _cells_to_keep(self, chunk: Chunk, predictor: Predictor) -> list[list[str]]:
-        """Return the cells of the columns to keep, column by column. A cell that a short line lacks is ""."""
+        """Return a list for each column in `keep`, with the cells of the chunk's n lines. A line with too few cells
+        gets "".
+        """
         if not self.keep or chunk.kept:
             return list(chunk.kept)
         log_format = predictor.log_format
@@ -115,8 +119,8 @@ def predict(
     file, which is written atomically, or - for CSV on standard output. `keep` names columns of the log to copy into the
     output.
 
-    Return the numbers of rows and of bad lines. If there are fields whose values the model does not know, they are in
-    `unknown_values`. For a log with labels, return also metrics and their 95 % intervals.
+    Return the numbers of rows and of bad lines. If nearly all values of a field are out of vocabulary, `unknown_values`
+    says so (see `_unknown_values`). For a log with labels, the result also has metrics and their 95 % intervals.
 
     Raise FileExistsError if the output exists and `overwrite` is not set. Raise ValueError if the input is no log of
     the model's columns, or if OUTPUT.partial belongs to another prediction and `restart` is not set.
@@ -124,7 +128,8 @@ def predict(
     executor = executor or ExecutorChoice()
     predictor = Predictor.open(bundle)
     finished = Path(f"{output}.partial", FINISHED)
-    # If a process was killed after the output got its name, the file FINISHED shows that the output is its own.
+    # If an earlier run of this prediction was killed after it had moved the output to its final name, the file FINISHED
+    # in its work folder shows that the existing output is its own. Replacing it then needs no `overwrite`.
     _check_output(output, overwrite or (finished.exists() and not restart))
     for place, name in enumerate(keep):
         if name in (LINE, FILE, SCORE, REASON) or name in keep[:place]:
@@ -167,9 +172,10 @@ def _check_output(output: str, overwrite: bool) -> None:
 
 @contextmanager
 def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
-    """Yield the locked folder OUTPUT.partial. It is removed when the block ends without an error.
+    """Lock and yield the work folder OUTPUT.partial, and remove it when the `with` block ends without an error.
 
-    After an error it is kept if the prediction can resume from it.
+    After an error, keep the folder, unless it is new and the prediction cannot resume from it. If the output is
+    standard output, yield a temporary folder.
     """
     if output == STDIN:
         with tempfile.TemporaryDirectory(prefix="predict-") as temporary:
@@ -183,8 +189,8 @@ def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
         try:
             yield folder
         except BaseException as error:
-            # After wrong input, or after an interrupted read of standard input, the folder contains nothing to resume
-            # from.
+            # The folder contains nothing to resume from after wrong input, or if the log came from standard input,
+            # which cannot be read again.
             if is_new and (not can_resume or isinstance(error, ValueError | FileNotFoundError)):
                 _remove(folder)
             raise
@@ -192,7 +198,9 @@ def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a work folder. The lock file and the file FINISHED, which later launches look for, are removed last."""
+    """Remove a work folder. Remove the lock file and the file FINISHED last, because later runs of the same prediction
+    recognize the folder by them if this one is killed meanwhile.
+    """
     for path in folder.iterdir():
         if path.name not in (LOCK_FILE, FINISHED):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -218,8 +226,8 @@ def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> N
 
 
 def _spool(folder: Path) -> str:
-    """Copy standard input to a file in the work folder, because workers read a log in pieces. Raise StopSignal after a
-    signal.
+    """Copy standard input to a file in the work folder and return its path. Workers need a file, because each reads
+    another part of the log. Raise StopSignal after SIGINT or SIGTERM.
     """
     stream: Any = sys.stdin.buffer
 
@@ -238,16 +246,19 @@ def _spool(folder: Path) -> str:
 
 
 def _wait_for(stream: Any) -> None:
-    """Wait until the stream has bytes or has ended. Checks for signals, because a blocked read ignores them."""
+    """Wait until a read from the stream would not block. Check for stop signals meanwhile and raise StopSignal, because
+    a blocked read would ignore them.
+    """
     check_stop()
     while not select.select([stream], [], [], 0.2)[0]:
         check_stop()
 
 
 def _unknown_values(predictor: Predictor, counts: Any, num_rows: int) -> dict[str, dict[str, float]]:
-    """Return the fields that have out-of-vocabulary values in nearly all rows, although held-out rows did not.
+    """Return the fields whose values are out of vocabulary in nearly all rows, although they were not in the rows on
+    which the model was evaluated (the held-out rows).
 
-    Parameters: `counts` are those of `RowEncoder.count_unknown` over `num_rows` rows.
+    `counts` is the sum of the results of `RowEncoder.count_unknown` over `num_rows` rows.
 
     For each such field, return the number of rows with a value (`rows`), the number with an unknown value (`unknown`),
     and the share of unknown values in the held-out rows (`held_out_share`). The result leaves out crosses, because they
@@ -270,7 +281,7 @@ def _unknown_values(predictor: Predictor, counts: Any, num_rows: int) -> dict[st
 
 
 class _ScoreWriter:
-    """Writes the scored chunks in the order of the log, and counts rows and metrics."""
+    """Writes scored chunks to the output, in the order of the log, and counts rows, bad lines and what metrics need."""
 
     def __init__(self, path: Path, output: str, keep: Sequence[str], has_files: bool, labelled: bool) -> None:
         self._names = [LINE, *([FILE] if has_files else []), *keep, SCORE, REASON]
@@ -290,7 +301,7 @@ class _ScoreWriter:
         self._writer.close()
 
     def add(self, scored: dict[str, Any]) -> None:
-        """Write the rows of one chunk."""
+        """Write the rows of one chunk, given the result of `ChunkScorer`, and count them."""
         logits, num_rows = scored["logits"], len(scored["logits"])
         good = ~np.isnan(logits)
         reasons: list[str | None] = [None] * num_rows
@@ -306,7 +317,7 @@ class _ScoreWriter:
         self._writer.write_table(pa.table([columns[name] for name in self._names], schema=self._schema))
         self._num_rows += num_rows
         self._num_bad += int(num_rows - good.sum())
-        # A chunk that an earlier release scored has no such counts.
+        # A resumed prediction may read chunks that an earlier release scored. They have no counts of unknown values.
         self._unknown = self._unknown + scored.get("unknown", 0)
         if self._metrics is not None:
             labelled = good & ~np.isnan(scored["labels"])

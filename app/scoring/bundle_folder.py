@@ -40,7 +40,8 @@ TOLERANCE = "tolerance"  # Column of golden.parquet.
 class BundleManifest:
     """Content of manifest.json."""
 
-    # Settings of the run that describe the model: hidden_widths, activation and others.
+    # Description of the model: settings such as hidden_widths and activation, weights of the numeric columns, and
+    # calibration.
     model: dict[str, Any]
     rows: dict[str, Any]  # Fields of `bundle_tables.BundleTablesSpec`.
     vocabulary: dict[str, Any]  # Record returned by `data_prep.encoding.prepared_vocabulary.write_lookup`.
@@ -49,8 +50,8 @@ class BundleManifest:
     files: dict[str, FileRecord] = field(default_factory=dict)
     # Deltas only: id and folder name of the parent bundle.
     parent: dict[str, str] | None = None
-    generation: int = 0  # A delta's generation is its parent's plus one.
-    # Id of the newest delta that was folded into this whole bundle, if any.
+    generation: int = 0  # 0 for a whole bundle as exported. A delta has its parent's generation plus one.
+    # Whole bundles made by `fold` only: version of the newest delta that was merged into this bundle.
     folded: str = ""
     whole_serial: int = 0  # Serial number of the whole bundle at the beginning of this bundle's chain.
     serial: int = 0  # Serial number of the export, above those of all bundles in the same folder.
@@ -69,9 +70,10 @@ Chain = tuple[ChainEntry, ...]  # A whole bundle, followed by its deltas, oldest
 
 
 def bundles_in(folder: Path) -> list[Path]:
-    """Return the folders in `folder` that may be bundles, without hidden and unfinished ones.
+    """Return the paths in `folder` that may be bundles, sorted by name. Hidden ones are left out.
 
-    Earlier releases wrote NAME.PID.partial, with a manifest, next to the bundles.
+    Paths that end in .partial or .replaced are left out, too: earlier releases wrote unfinished bundles, with a
+    manifest, under such names.
     """
     paths = sorted(folder.iterdir())
     return [path for path in paths if not path.name.startswith(".") and path.suffix not in (".partial", ".replaced")]
@@ -113,11 +115,11 @@ def read_manifest(folder: Path) -> BundleManifest:
 
 
 def read_chain(folder: Path) -> Chain:
-    """Return the chain of the bundle in `folder`: the bundle itself, and before it, if it is a delta, those that it
-    needs.
+    """Return the chain of the bundle in `folder`. For a whole bundle it is the bundle alone. For a delta it starts with
+    the whole bundle, followed by all deltas up to this one.
 
-    Parents are searched in the folder that contains the bundle. Raise the errors of `read_manifest`, and ValueError if
-    a parent is missing.
+    Parents are searched beside the bundle, in the folder that contains `folder`. Raise the errors of `read_manifest`,
+    and ValueError if a parent is missing.
     """
     manifest = read_manifest(folder)
     if manifest.parent is None:
@@ -126,7 +128,7 @@ def read_chain(folder: Path) -> Chain:
     before = chains(read_manifests(beside)).get(short(manifest.parent["id"]))
     if before is None:
         with suppress(FileNotFoundError):
-            # If the parent's manifest is damaged, this raises the error that says so.
+            # If the parent is there but its manifest is damaged, `read_manifest` raises the error that says so.
             read_manifest(beside / manifest.parent["name"])
         raise ValueError(
             f"the delta {folder} holds changes of {manifest.parent['name']} with id {manifest.parent['id']}, which is "
@@ -146,14 +148,15 @@ def read_manifests(folder: Path) -> dict[Path, BundleManifest]:
 
 
 def short(version: str) -> str:
-    """Return the part of a version that can be used in a URL."""
+    """Return a version (such as xxh3:0123456789abcdef) without the prefix that ends in a colon, for use in a URL."""
     return version.rpartition(":")[2]
 
 
 def chains(manifests: Mapping[Path, BundleManifest]) -> dict[str, Chain]:
-    """Return the chain of each version (in its short form) whose bundles are all in `manifests`.
+    """Return chains by version in its short form. A version is left out if a bundle of its chain is not in `manifests`.
 
-    A whole bundle is preferred to a chain of deltas. If two folders hold copies of a version, the first name counts.
+    If a version exists both as a whole bundle and as a chain of deltas, the whole bundle is returned. If several
+    folders contain copies of a version, the folder whose name sorts first is used.
     """
     chains_by_version: dict[str, Chain] = {}
     for folder, manifest in sorted(
@@ -169,13 +172,17 @@ def chains(manifests: Mapping[Path, BundleManifest]) -> dict[str, Chain]:
 
 
 def rank(chain: Chain) -> tuple[int, int, int, str]:
-    """Return a key that sorts chains from old to new: by whole bundle, generation and serial number."""
+    """Return a key that sorts chains from old to new: by the serial number of the chain's whole bundle, then by the
+    generation and the serial number of the chain's last bundle.
+    """
     newest = chain[-1][1]
     return newest.whole_serial, newest.generation, newest.serial, newest.version
 
 
 def check_parent(folder: Path, manifest: BundleManifest, parent: BundleManifest) -> None:
-    """Raise ValueError if the bundle in `folder` is not a delta of `parent`."""
+    """Raise ValueError unless the bundle in `folder` (with the manifest `manifest`) is a delta whose parent is exactly
+    the version `parent`.
+    """
     if manifest.parent is None:
         raise ValueError(f"{folder} is a whole bundle and no delta; open it by itself")
     if manifest.parent["id"] != parent.version or manifest.generation != parent.generation + 1:
@@ -187,10 +194,10 @@ def check_parent(folder: Path, manifest: BundleManifest, parent: BundleManifest)
 
 
 def check_files(folder: Path, manifest: BundleManifest, every_byte: bool) -> None:
-    """Raise ValueError, naming the file, if a file is missing or differs from the manifest.
+    """Compare a bundle's files with its manifest. Raise ValueError, naming the file, if one is missing or has another
+    size or checksum.
 
-    Every file is read except the tables, of which only the size is compared. With `every_byte`, the tables are read,
-    too.
+    Without `every_byte`, only the size of the table file is compared, because reading it takes long.
     """
     for name, record in manifest.files.items():
         try:
@@ -204,15 +211,17 @@ def check_files(folder: Path, manifest: BundleManifest, every_byte: bool) -> Non
 
 @contextmanager
 def opening(folder: Path) -> Iterator[None]:
-    """Convert errors about the content of a bundle's files to a ValueError that names the bundle.
+    """Convert errors that the `with` block raises about the content of the bundle's files to a ValueError that names
+    the bundle.
 
-    Files with the right checksums may still contain something that no release of this program writes.
+    Such errors are possible even if all checksums are right, because another program may have written the files.
+    OSError, MemoryError and ImportError pass through.
     """
     try:
         yield
     except (OSError, MemoryError, ImportError):
         raise
-    # NumPy, pyarrow and onnxruntime raise many kinds of errors.
+    # NumPy, pyarrow and onnxruntime raise errors of many classes for wrong content.
     except Exception as error:
         if isinstance(error, ValueError) and str(folder.parent) in str(error):
             raise
@@ -221,7 +230,7 @@ def opening(folder: Path) -> Iterator[None]:
 
 
 def reexport_advice(folder: Path) -> str:
-    """Return the advice for a bundle that cannot be used."""
+    """Return the last part of an error message: what to do about a damaged bundle."""
     return f"copy {folder} again from where it was made, or export it again"
 
 

@@ -1,4 +1,4 @@
-"""Open a bundle: turn chunks of raw rows into logits, and check the installation with the bundle's golden rows."""
+"""Open a bundle, compute logits of raw rows with it, and check the installation with its golden rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from data_prep.options.log_format import LogFormat
 from data_prep.prepared.schema import Schema, read_schema
 
 DISTRIBUTION = "distribution.json"
-# Maximum number of rows that are looked up and scored at once, so that their embeddings stay in the CPU cache.
+# Rows are looked up and scored in slices of this many, so that a slice's embeddings stay in the CPU cache.
 ROWS_AT_ONCE = MANY
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Logits of the good lines of a chunk, and the reasons why other lines were rejected."""
+    """Result of scoring a chunk of lines: logits of the n good lines, and the reasons why the other lines were
+    rejected.
+    """
 
     places: np.ndarray  # Indices [n] of the good lines within the chunk.
     logits: np.ndarray  # Logits [n], float32.
@@ -53,9 +55,11 @@ class BundleModel:
     def __init__(
         self, chain: Sequence[ChainEntry], num_threads: int = 1, opened: tuple[BundleTables, ...] = ()
     ) -> None:
-        """Open a bundle and its deltas, `chain`, oldest first. The caller has checked their files.
+        """Open the bundles of `chain`: a whole bundle followed by its deltas, oldest first. The caller has checked
+        their files.
 
-        `opened` may contain tables of the first bundles of the chain that are already open.
+        `opened` contains the tables of the chain's first bundles if they are open already. They are shared, not opened
+        again.
         """
         self.chain, self._num_threads = tuple(chain), num_threads
         self.folder, self.manifest = self.chain[-1]
@@ -75,7 +79,8 @@ class BundleModel:
             described = self.manifest.model.get("fields") or [{"name": field.name} for field in self.schema.categorical]
             self.fields = tuple(TableField(**field) for field in described)
             of_deep, of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
-            # Positions of fields that no part of the model uses, such as unused buckets, are not looked up.
+            # Rows are not looked up for fields that neither the deep nor the wide part of the model uses, such as
+            # unused buckets.
             used = sorted({*of_deep, *of_wide})
             self._used_fields = [field for field in self.fields if field.deep or field.wide]
             positions = range(sum(field.length for field in self.fields))
@@ -93,16 +98,20 @@ class BundleModel:
 
     @cached_property
     def held_out_counts(self) -> dict[str, np.ndarray]:
-        """Counts of the held-out rows in the form of `distribution.Distribution`, or {} if the bundle has none.
+        """Counts of the rows on which the bundle was evaluated (the held-out rows), by the names of the arrays of
+        `distribution.Distribution`. {} if the bundle has no distribution.json.
 
-        They are kept after the first read, because the bundle's folder may be removed while the model is in use.
+        The file is read once and its content kept, because the bundle's folder may be removed while the model is in
+        use.
         """
         path = self.folder / DISTRIBUTION
         content = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return {name: np.array(counts, np.int64) for name, counts in content.items()}
 
     def score_chunk(self, chunk: Chunk | RawTable) -> Scored:
-        """Score the rows of a table, or the good lines of a chunk. The lines of a chunk must have a label column."""
+        """Score a table of raw rows, or the good lines of a chunk of a log. The lines of a chunk must have a label
+        column.
+        """
         if isinstance(chunk, RawTable):
             rows = self.encoder.encode_rows(chunk.rows)
             logits = self.logits_of_ids(rows.ids, rows.numeric)
@@ -121,20 +130,21 @@ class BundleModel:
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.float32), *parts])
 
     def logits_of_parsed(self, rows: ParsedRows) -> np.ndarray:
-        """Return the logits of parsed rows, float32 [n]."""
+        """Return the logits, float32 [n], of rows that were parsed but not yet encoded."""
         encoded = self.encoder.encode_rows(rows)
         return self.logits_of_ids(encoded.ids, encoded.numeric)
 
     def tower_inputs(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Look up `ids` [B, P], and return deep rows [B, inputs · D] and the sums of wide rows [B].
+        """Look up `ids` [B, P], and return the tower's inputs: the deep rows of each row's fields side by side, float32
+        [B, deep fields · D], and the sum of its wide rows, float32 [B].
 
-        Each part of the model uses its own fields.
+        The deep and the wide part may use different fields. The deep rows of a list are pooled into one row.
         """
         ids = ids[:, self._visible_fields]
         deep, wide = lookup(self.tables, np.maximum(ids, 0) if self._has_lists else ids)
         rows, wide = deep.reshape(*ids.shape, self.tables[0].spec.width)[:, self._of_deep], wide[:, self._of_wide]
         if not self._has_deep:
-            # A model without deep fields has a zero row as input, as in training.
+            # The tower of a model without deep fields gets one embedding row of zeros as input, as in training.
             rows = np.zeros((len(ids), 1, rows.shape[2]), np.float32)
         if not self._has_lists:
             return rows.reshape(len(ids), -1), sum_in_order(wide)
@@ -144,7 +154,9 @@ class BundleModel:
         return rows.reshape(len(ids), -1), sum_over_positions(wide, weights[:, self._of_wide])
 
     def check_golden(self) -> int:
-        """Score the golden rows and return their number. Raise ValueError, naming the first row with another logit."""
+        """Score the golden rows and return their number. Raise ValueError if a logit differs from the stored one by
+        more than the row's tolerance, naming the first such row.
+        """
         with opening(self.folder):
             golden = pq.read_table(self.folder / GOLDEN)
             expected = golden["logit"].to_numpy()
@@ -159,14 +171,14 @@ class BundleModel:
 
 
 def golden_rows(model: BundleModel) -> pa.Table:
-    """Return the golden rows without their scores."""
+    """Read the raw columns of the bundle's golden rows, without label, logits, scores and tolerances."""
     return pq.read_table(model.folder / GOLDEN, columns=[name for name, _ in model.log_format.fields])
 
 
 def are_apart(logits: np.ndarray, expected: np.ndarray, tolerances: np.ndarray | float) -> np.ndarray:
-    """Return a mask of the logits [n] that differ from `expected` by more than `tolerances`, bool [n].
+    """Return a mask, bool [n], of the `logits` [n] that differ from `expected` [n] by more than `tolerances`.
 
-    Logits with a tolerance beyond the range of float32 never differ.
+    A logit whose tolerance is beyond the range of float32 never counts as different, not even if it is NaN or infinite.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         same = (logits == expected) | (np.abs(logits - expected) <= tolerances)

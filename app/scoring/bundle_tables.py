@@ -1,4 +1,5 @@
-"""Look up rows in the tables of a bundle. Files are mapped, and each block is checked when it is first touched.
+"""Look up rows in the tables of a bundle. The file is mapped into memory, and the checksum of each block of rows is
+checked when a row in it is first read.
 
     tables.safetensors   index    [G, 2] uint64   for each group g of 64 ids: a bit mask, in which bit i says if id
                                                   64 · g + i has a row, and the number of rows before the group
@@ -30,12 +31,13 @@ from common.arrays.format import arrays_in, map_arrays, map_file, read_entries
 from data_prep.encoding.encoder import NO_IDS
 
 TABLES, CHECKSUMS = "tables.safetensors", "checksums.safetensors"
-# Approximate size of a block of the index or of deep rows. The first touch of a row reads its whole block.
+# Approximate size of a block, the unit that has a checksum. The first read of a row reads its whole block to check it.
 BLOCK_BYTES = 1 << 16
 ALIGNMENT = 64  # Alignment of the arrays in the file. A row of 16 float32 values then fills one cache line.
 INDEX, DELETED = "index", "deleted"
-# Computing a checksum holds the global interpreter lock. If a lookup checks more than BLOCKS_OF_A_REQUEST blocks, as
-# with a new model, it pauses after every BLOCKS_AT_ONCE blocks, so that other threads can run.
+# Computing a checksum holds the global interpreter lock. A lookup that has to check more than BLOCKS_OF_A_REQUEST
+# blocks (the first lookups after a model was opened) pauses after every BLOCKS_AT_ONCE further blocks, so that other
+# threads can run.
 BLOCKS_OF_A_REQUEST, BLOCKS_AT_ONCE, PAUSE_SECONDS = 64, 4, 5e-5
 GROUPS_A_BLOCK = BLOCK_BYTES // 16
 _BITS = np.uint64(1) << np.arange(64, dtype=np.uint64)
@@ -45,7 +47,7 @@ RowType = Literal["float32", "float16", "int8"]
 
 @dataclass(frozen=True)
 class BundleTablesSpec:
-    """Sizes and data types of a bundle's tables, as stored in the manifest."""
+    """Sizes and data types of a bundle's tables: the content of `rows` in the manifest."""
 
     num_rows: int
     num_ids: int
@@ -57,9 +59,10 @@ class BundleTablesSpec:
     initial_dtype: str = "float32"  # Data type that initial rows are rounded to.
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as stored in a manifest.
+        """Return the fields by name, as the manifest stores them.
 
-        The default `initial_dtype` is left out, so that releases without this field can read the manifest.
+        `initial_dtype` is left out if it is float32, the default, so that releases that do not know this field can read
+        the manifest.
         """
         return {key: value for key, value in asdict(self).items() if (key, value) != ("initial_dtype", "float32")}
 
@@ -70,7 +73,9 @@ class BundleTablesSpec:
         return 1 << max(BLOCK_BYTES // row_bytes, 1).bit_length() - 1
 
     def layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return dtype and shape of each array in the order of the file. Padding aligns each array to a cache line."""
+        """Return dtype and shape of each array of tables.safetensors by name, in the order in which they lie in the
+        file. An array NAME.padding after each array aligns the next one to ALIGNMENT bytes.
+        """
         scales = {name: ("float32", (self.num_rows,)) for name in ("scale", "offset") if self.dtype == "int8"}
         arrays: dict[str, tuple[str, tuple[int, ...]]] = {
             INDEX: ("uint64", (-(-self.num_ids // 64), 2)),
@@ -88,12 +93,14 @@ class BundleTablesSpec:
 
 
 class BundleTables:
-    """Both tables of a bundle, mapped into memory. Opening reads headers only. A block is checked when it is first
-    touched.
+    """The deep and the wide table of one bundle, mapped into memory. Opening reads only the headers and the checksums.
+    The checksum of a block is checked when one of its rows is first read.
     """
 
     def __init__(self, folder: Path, spec: BundleTablesSpec) -> None:
-        """Map the files. Raise ValueError if their headers do not match `spec`."""
+        """Map the two table files in `folder` into memory. Raise ValueError if the arrays in tables.safetensors are not
+        those of `spec`.
+        """
         self.spec = spec
         self._path = folder / TABLES
         places = read_entries(self._path)
@@ -115,7 +122,7 @@ class BundleTables:
         self._is_all_checked = dict.fromkeys(self._blocks, False)
 
     def rows(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return deep rows [n, D] and wide rows [n], float32, at the indices `places` [n].
+        """Return the stored deep rows [n, D] and wide rows [n] with the indices `places` [n], converted to float32.
 
         Raise ValueError, naming the file, if a block that is read is damaged.
         """
@@ -123,29 +130,31 @@ class BundleTables:
         return self._deep(places), self._arrays["wide"].take(places, mode="clip")
 
     def stored(self, name: str, places: np.ndarray) -> np.ndarray:
-        """Return the rows of one array at the indices `places` [n], in their stored form. Raise the errors of
-        `rows`.
+        """Return the entries of the array `name` with the row indices `places` [n], without converting their dtype.
+        Raise the errors of `rows`.
         """
         self._check("rows", places, self._rows_shift)
         return self._arrays[name].take(places, axis=0, mode="clip")
 
     def index(self) -> np.ndarray:
-        """Return the whole index [G, 2]. Raise the errors of `rows`."""
+        """Return the whole array `index` [G, 2], which says which ids have rows. Raise the errors of `rows`."""
         self._check("ids", np.arange(len(self._arrays[INDEX])), self._groups_shift)
         return self._arrays[INDEX]
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row index of each id [n], and a mask [n] of the ids that have a row. Raise the errors of `rows`.
+        """Return for `ids` [n] the index of each id's row, int64 [n], and a mask [n] of the ids that have a row here.
 
-        The row index of an id without a row has no meaning.
+        The index of an id without a row is meaningless. Raise the errors of `rows`.
         """
         groups = ids >> 6
         self._check("ids", groups, self._groups_shift)
         bits, before = self._arrays[INDEX].take(groups, axis=0, mode="clip").T
         bit = _BITS.take(ids & 63)
-        # Ids beyond `num_ids` exist only in later deltas.
+        # Later deltas may have added ids from `num_ids` on. They have no row in this bundle, but their index was
+        # clipped to an existing group.
         is_known = (bits & bit != 0) & (ids < self.spec.num_ids)
-        # The result for an id without a row may lie beyond the last row. `rows` then reads the last row.
+        # For an id without a row, the row index may lie beyond the last row. Reading it is harmless: `rows` clips it to
+        # the last row.
         return (before + np.bitwise_count(bits & (bit - _BITS[0]))).view(np.int64), is_known
 
     def _deep(self, places: np.ndarray) -> np.ndarray:
@@ -159,7 +168,9 @@ class BundleTables:
         return values
 
     def _check(self, part: str, places: np.ndarray, shift: int) -> None:
-        """Check the blocks, each of 2^shift entries, that contain `places` and were not checked before. Thread-safe."""
+        """Check the blocks that contain the entries `places` and were not checked before. A block has 2^shift entries.
+        `part` is "ids" (the index) or "rows". Thread-safe.
+        """
         checked = self._checked[part]
         if self._is_all_checked[part] or checked.take(places >> shift, mode="clip").all():
             return
@@ -186,21 +197,25 @@ class BundleTables:
                 )
 
     def _read_ahead(self, start: int, num_bytes: int) -> None:
-        """Ask the system to read a block in one request. With random access, it would otherwise read each page
-        separately.
+        """Ask the operating system to read a block of the file in one request. Because the file is mapped with
+        MADV_RANDOM, it would otherwise read each page separately.
         """
         first_page = start // mmap.PAGESIZE * mmap.PAGESIZE
         self._map.madvise(mmap.MADV_WILLNEED, first_page, start - first_page + num_bytes)
 
     def check_all(self) -> None:
-        """Check every block. Raise the errors of `rows`."""
+        """Check the checksums of all blocks. Raise the errors of `rows`."""
         for part, count in self._blocks.items():
             for block in range(count):
                 self._check_block(part, block)
 
 
 def lookup(chain: Sequence[BundleTables], ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Look up `ids` [B, C] in a chain: return deep rows [B, C * D] and wide rows [B, C], float32.
+    """Look up `ids` [B, C] in the tables of a bundle and its deltas. Return deep rows [B, C * D] and wide rows [B, C],
+    float32.
+
+    The newest delta that has a row for an id counts. An id without a row, or whose row was deleted, has its initial
+    row.
 
     Raise the errors of `BundleTables.rows`.
     """

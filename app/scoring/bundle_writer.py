@@ -1,4 +1,5 @@
-"""Write a bundle: its folder, which appears under its name atomically, its tables, and last its manifest.
+"""Write the folder, the tables and the manifest of a bundle. The folder appears under its final name only when it is
+complete.
 
 `fold` merges a delta and the bundles that it needs into one whole bundle.
 """
@@ -56,13 +57,13 @@ from data_prep.encoding.encoder import EXPIRED_FILE, LOOKUP_FILE
 from data_prep.encoding.prepared_vocabulary import merge_lookups
 from data_prep.prepared.data_files import union
 
-WRITTEN_ROWS = 1 << 16  # Number of rows that are written at once.
+WRITTEN_ROWS = 1 << 16  # Number of rows that are held in memory and written at once.
 WORK = ".{}.partial"  # Name of the folder next to a bundle in which the bundle is written.
 
 
 def version_of(rows: dict[str, Any], expired: bool = False) -> int:
-    """Return the format version of a bundle. `rows` describes its tables, and `expired` says if it lists expired
-    values.
+    """Return the lowest format version that can express a bundle. `rows` is the manifest's description of the tables,
+    and `expired` says if the bundle is a delta that lists expired values.
     """
     if "initial_dtype" in rows:
         return BFLOAT16_VERSION
@@ -71,17 +72,19 @@ def version_of(rows: dict[str, Any], expired: bool = False) -> int:
 
 @contextmanager
 def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield an empty folder. At the end of the block it becomes `output`, in place of an existing bundle.
+    """Yield an empty folder to write a bundle into. At the end of the `with` block it is renamed to `output`, and a
+    bundle that was there is removed.
 
     Raise FileExistsError if `output` exists and is not a bundle, or exists and `overwrite` is not set. Raise
     FolderInUse (a ValueError) if another process is writing this bundle.
     """
-    # Write two folders deeper, where no service (of any version) looks for manifests.
+    # Write in a folder two levels below the bundles' folder. Services look for manifests only one level below, so they
+    # do not see an unfinished bundle.
     work = output.with_name(WORK.format(output.name))
     partial, replaced = work / "new", work / "replaced"
     with lock_folder(work):
         try:
-            # A process was killed between the two renames that replace a bundle.
+            # Replacing a bundle takes two renames. If a process was killed between them, put the old bundle back.
             if replaced.exists() and not output.exists():
                 replaced.rename(output)
             shutil.rmtree(partial, ignore_errors=True)
@@ -99,16 +102,21 @@ def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def is_written(folder: Path, names: str) -> bool:
-    """Return True if a process is writing a bundle into `folder` under a name that matches the glob pattern `names`."""
+    """Return True if a process is now writing a bundle into `folder` under a name that matches the glob pattern
+    `names`.
+    """
     return any(is_locked(work) for work in folder.glob(WORK.format(names)))
 
 
 def clear_leftovers(folder: Path, names: str) -> None:
-    """Remove the unfinished bundles of killed processes in `folder` whose names match the glob pattern `names`."""
+    """Remove unfinished bundles in `folder` whose final names match the glob pattern `names` and whose writing
+    processes were killed.
+    """
     for work in folder.glob(WORK.format(names)):
-        # Another user's folders cannot be removed and stay.
+        # Ignore a folder that is in use, or that cannot be removed because it belongs to another user.
         with suppress(FolderInUse, OSError), lock_folder(work):
-            # The folder "replaced" may be the only copy of a bundle.
+            # The folder "replaced" holds an old bundle. If its writer was killed between two renames, this is the only
+            # copy.
             if not (work / "replaced").exists():
                 shutil.rmtree(work)
 
@@ -121,7 +129,9 @@ def _check_output(output: Path, overwrite: bool) -> None:
 
 
 def write_manifest(folder: Path, manifest: BundleManifest) -> None:
-    """Add the size and checksum of every file in `folder` to the manifest, and write it."""
+    """Write manifest.json into `folder`: `manifest` with the size and checksum of every file in `folder`, and with an
+    id, which is a checksum of the content.
+    """
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {
         str(path.relative_to(folder)): FileRecord(size_bytes=path.stat().st_size, checksum=checksum(path))
@@ -133,26 +143,29 @@ def write_manifest(folder: Path, manifest: BundleManifest) -> None:
 
 
 def numbered(manifest: BundleManifest, beside: Path) -> BundleManifest:
-    """Return a new bundle's manifest with a serial number above those of the bundles in the folder `beside`.
+    """Return a copy of a manifest with a new serial number, which is higher than those of the bundles in the folder
+    `beside`.
 
-    The number is the time in milliseconds, so that bundles exported on different machines can be ordered as well. It is
-    raised if the clock was set back.
+    The number is the time in milliseconds since 1970, so that bundles exported on different machines can be ordered as
+    well. If the clock is behind a bundle's number, the new number is one higher than that.
     """
     serials = [other.serial for other in read_manifests(beside).values()]
     serial = max(time.time_ns() // 1_000_000, 1 + max(serials, default=0))
     return replace(manifest, serial=serial, whole_serial=manifest.whole_serial if manifest.parent else serial)
 
 
-# Function from an array's name and ids [n] to the values of these ids, in the form stored in the file.
+# Function that takes the name of an array in tables.safetensors and ids [n], and returns the array's entries for the
+# ids, in the dtype of the file.
 ReadStored = Callable[[str, np.ndarray], np.ndarray]
 
 
 def write_rows(
     folder: Path, spec: BundleTablesSpec, row_ids: np.ndarray, stored: ReadStored, deleted: np.ndarray = NO_IDS
 ) -> None:
-    """Write the rows of the ascending ids `row_ids` [T], which `stored` returns. Raise the errors of `stored`.
+    """Write tables.safetensors and checksums.safetensors into `folder`.
 
-    `deleted` are the ids that a delta removes.
+    They hold the rows of the ascending ids `row_ids` [T], read by the function `stored`, whose errors are raised.
+    `deleted` holds the ids whose rows a delta removes.
     """
     checksums: dict[str, list[int]] = {}
     columns = {}
@@ -169,7 +182,9 @@ def write_rows(
 def _pieces(
     name: str, spec: BundleTablesSpec, row_ids: np.ndarray, stored: ReadStored, checksums: dict[str, list[int]]
 ) -> Iterator[np.ndarray]:
-    """Yield one array in pieces of whole blocks, and append the blocks' checksums to `checksums`."""
+    """Yield the array `name` of tables.safetensors in consecutive parts, each of which consists of whole blocks. Append
+    the checksums of its blocks to `checksums[name]`.
+    """
     if name.endswith(".padding"):
         yield np.zeros(spec.layout()[name][1], np.uint8)
         return
@@ -192,7 +207,9 @@ def in_pieces(array: np.ndarray, most: int = WRITTEN_ROWS) -> Iterator[np.ndarra
 
 
 def _index(row_ids: np.ndarray, num_ids: int) -> np.ndarray:
-    """Return the index [G, 2] of the ascending ids `row_ids`."""
+    """Return the array `index`, uint64 [G, 2], of tables that have rows for `row_ids`: a bit mask for each group of 64
+    ids, and the number of rows before the group.
+    """
     present = np.zeros(-(-num_ids // 64) * 64, np.bool_)
     present[row_ids] = True
     bits = np.packbits(present, bitorder="little").view(np.uint64)
@@ -205,7 +222,9 @@ def _block_checksums(array: np.ndarray, rows: int) -> list[int]:
 
 
 def chain_row_ids(chain: Sequence[BundleTables]) -> np.ndarray:
-    """Return the ids that have a row in a chain, ascending."""
+    """Return the ascending ids that have a row in a chain (a bundle's tables followed by those of its deltas) and whose
+    row was not deleted later.
+    """
     ids = _row_ids(chain[0])
     for delta in chain[1:]:
         ids = np.setdiff1d(union(ids, _row_ids(delta)), delta.deleted, assume_unique=True)
@@ -221,7 +240,9 @@ def _row_ids(tables: BundleTables) -> np.ndarray:
 
 
 def chain_stored(chain: Sequence[BundleTables]) -> ReadStored:
-    """Return a function that reads the rows of a chain in their stored form. The ids passed to it must have a row."""
+    """Return a function that reads arrays of a chain (a bundle's tables followed by those of its deltas) without
+    converting their dtype. It returns each id's newest entry. Every id passed to it must have a row.
+    """
 
     def read(name: str, ids: np.ndarray) -> np.ndarray:
         dtype, shape = chain[0].spec.layout()[name]
@@ -236,13 +257,15 @@ def chain_stored(chain: Sequence[BundleTables]) -> ReadStored:
 
 
 def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> BundleManifest:
-    """Write a whole bundle that scores like `delta` together with the bundles that it needs. Return its manifest.
+    """Merge a delta and the bundles that it needs into one whole bundle `output`, which gives the same scores. Return
+    its manifest.
 
-    Rows are copied in their stored form, one piece at a time. Raise ValueError if a file is damaged.
+    Rows are copied without converting their dtype, WRITTEN_ROWS at a time. Raise ValueError if a file is damaged.
     """
     chain = read_chain(Path(delta))
     newest = replace(chain[-1][1], format_version=version_of(chain[-1][1].rows))
-    # Enter `new_bundle` before reading all files, because it fails at once if the output cannot be written.
+    # Enter `new_bundle` first, because checking all files takes long, and `new_bundle` fails at once if the output
+    # cannot be written.
     with new_bundle(Path(output), overwrite) as folder:
         for link in chain:
             check_files(*link, every_byte=True)

@@ -1,4 +1,6 @@
-"""Count the held-out rows of a model, so that rows scored later can be compared with them."""
+"""Count rows in bins of their scores, values and numbers. A bundle stores the counts of the rows on which it was
+evaluated (held-out rows), and rows scored later are compared with them.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,23 @@ from app.scoring.bundle_model import DISTRIBUTION, BundleModel
 from data_prep.prepared.schema import Schema
 
 SCORE_BINS = 20
-# Bins for the values of a field: one for unknown values, then one per power of 2 of the value's frequency rank.
+# Bins for the values of a field: bin 0 for unknown values, then bin k for values whose rank by frequency is from
+# 2^(k-1) to 2^k - 1.
 VALUE_BINS = 34
-NUMBER_BINS = 33  # Bins for a numeric column: one for zero, then by sign and power of 2.
-# Lower bound for the share of a bin, because an empty bin would make the PSI infinite.
+# Bins for a numeric column: bin 0 for zero, then 16 bins by power of 2 for positive and 16 for negative numbers.
+NUMBER_BINS = 33
+# A lower share of the rows in a bin is replaced by this one, because an empty bin would make the population stability
+# index infinite.
 _LEAST_SHARE = 1e-4
 
 
 class Distribution:
-    """Counts of rows by score, by the values of each field, and by the numbers of each numeric column."""
+    """Counts of rows in bins: of the score (`scores`), of each categorical field's values (`values`), and of each
+    numeric column's numbers (`numbers`).
+    """
 
     def __init__(self, schema: Schema) -> None:
-        """Start with no rows. `schema` describes the fields and numeric columns."""
+        """Start with all counts 0. `schema` says which fields and numeric columns the rows have."""
         fields = schema.categorical
         self.names = [field.name for field in fields] + [field.name for field in schema.numeric]
         of_position = np.repeat(np.arange(len(fields)), [field.max_length for field in fields])
@@ -52,9 +59,12 @@ class Distribution:
         _count(self.numbers, (np.arange(numeric.shape[1]) * NUMBER_BINS + bins).reshape(-1))
 
     def drift_from(self, expected: Distribution) -> list[dict[str, Any]]:
-        """Return the drift of each field and numeric column from `expected`, sorted by PSI, largest first.
+        """Return for each field and numeric column how far its distribution is from that in `expected`, the farthest
+        first.
 
-        For fields, the shares of unknown values in both distributions are included.
+        Each entry has the name (`field`), the population stability index (`psi`, see `stability_index`), and for a
+        categorical field the shares of unknown values here (`unseen`) and in `expected` (`unseen_there`). Both are None
+        for a numeric column.
         """
         psi = [*stability_index(self.values, expected.values), *stability_index(self.numbers, expected.numbers)]
         unseen, there = (_shares(counts.values)[:, 0] for counts in (self, expected))
@@ -66,19 +76,23 @@ class Distribution:
         return sorted(drifts, key=lambda field: -field["psi"])
 
     def write(self, folder: Path) -> None:
-        """Write the counts into a bundle."""
+        """Write the counts as distribution.json into a bundle's folder."""
         counts = {name: getattr(self, name).tolist() for name in ("scores", "values", "numbers")}
         (folder / DISTRIBUTION).write_text(json.dumps(counts) + "\n", encoding="utf-8")
 
 
 def count_scores(logits: np.ndarray) -> np.ndarray:
-    """Count the logits [n] in SCORE_BINS bins of equal width of the click probability."""
+    """Return how many of the `logits` [n] fall into each of SCORE_BINS bins, which divide click probabilities from 0 to
+    1 equally, int64 [SCORE_BINS].
+    """
     bins = (SCORE_BINS / (1 + np.exp(-logits.astype(np.float64)))).astype(np.int64)
     return np.bincount(bins.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS)
 
 
 def held_out_rows(model: BundleModel) -> Distribution | None:
-    """Return the counts of a bundle's held-out rows, or None if the bundle has none or they do not fit its fields."""
+    """Return the counts of the rows on which a bundle was evaluated. Return None if the bundle stores no counts, or if
+    they have other shapes than its fields need.
+    """
     if not model.held_out_counts:
         return None
     distribution = Distribution(model.schema)
@@ -99,9 +113,11 @@ def _shares(counts: np.ndarray) -> np.ndarray:
 
 
 def stability_index(here: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Return the population stability index (PSI) [k] between counts `here` and `there`, [k, bins] each.
+    """Return the population stability index (PSI), [k], between `here` and `there`, which hold the counts [k, bins] of
+    k columns.
 
-    PSI = Σ (p - q) ln(p / q) over the bins, where p and q are the shares in `here` and `there`.
+    PSI = Σ (p - q) ln(p / q) over the bins, where p and q are the bin's shares of all rows in `here` and `there`.
+    Shares below _LEAST_SHARE are raised to it.
     """
     p, q = (np.maximum(_shares(counts), _LEAST_SHARE) for counts in (here, there))
     psi: np.ndarray = ((p - q) * np.log(p / q)).sum(axis=1)

@@ -1,7 +1,8 @@
-"""Measure the effects of columns over many rows: how much each moves the logit, and for which numbers and values.
+"""Average the effects of columns over many rows: how much each column changes the logit, and which of its numbers and
+values change it most.
 
-The effect of a cell is defined in `explain`: the change of the logit compared with a blank cell. A cross counts in the
-effects of all its columns.
+The effect of a cell is the row's logit minus the logit of the same row with this cell blank. If the model crosses a
+column with others, the effect of the cross is part of the effect of each of them.
 """
 
 from __future__ import annotations
@@ -28,23 +29,25 @@ from data_prep.options.log_format import LogFormat
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RANGES = 10  # Number of ranges of a numeric column. Each holds about the same number of rows.
-VALUES = 20  # Number of values listed for a categorical column, those with the largest mean changes.
-RARE = 1_000  # Values in fewer than 1 of 1,000 rows are not listed, because their mean is noise.
-ROWS = 100_000  # Number of lines drawn from a log.
-_MOST_CELLS = 3  # Number of cells shown for a column in the text output.
+# Number of ranges into which the numbers of a column are divided. Each holds about the same number of rows.
+RANGES = 10
+VALUES = 20  # Number of values listed for a categorical column: those with the largest mean changes of the logit.
+RARE = 1_000  # A value that fewer than 1 of this many rows have is not listed, because its mean change is mostly noise.
+ROWS = 100_000  # Default number of lines drawn from a log.
+_MOST_CELLS = 3  # Number of ranges or values that the text output shows for a column.
 
 
 @dataclass(frozen=True)
 class ColumnEffect:
-    """Mean changes of the logit over some cells of a column.
+    """Mean change, and mean absolute change, of the logit over some cells of a column, each compared with a blank cell.
 
-    `cells` says which cells: `all`, the `missing` ones, a `range` of numbers, or those with one `value`.
+    `cells` says which cells these are: `all`, the `missing` ones, those with a number in a `range`, or those with one
+    `value`. `rows` is their number.
     """
 
     column: str
     cells: str
-    value: str | None  # Value, or a range in words.
+    value: str | None  # The value as text, the range as text such as "1 to 5", or None.
     low: float | None  # Smallest and largest number of a range. Times are in milliseconds since 1970.
     high: float | None
     rows: int
@@ -52,14 +55,16 @@ class ColumnEffect:
     mean_absolute_change: float
 
 
-Explained = tuple[ParsedRows, np.ndarray]  # Rows with their changes of the logit [K, n].
+# n rows, and for each column and row the effect of the cell on the logit [K, n].
+Explained = tuple[ParsedRows, np.ndarray]
 
 
 def effects_of_rows(model: BundleModel, rows: ParsedRows, values: int = VALUES) -> pa.Table:
-    """Return the effects over rows as a table with a line for each `ColumnEffect`, strongest column first.
+    """Return the effects of columns over rows as a table with one line for each `ColumnEffect`. The column with the
+    largest mean absolute change comes first.
 
-    This takes K + 1 scores per row. The table's metadata describes the rows, see `about_effects`. `values` is the
-    number of values listed for a categorical column.
+    `values` is the number of values listed for a categorical column. The table's metadata says how many rows there
+    were, see `about_effects`. Each row is scored K + 1 times.
     """
     return _table(model, [(rows, changes_of_logits(model, rows))], values, {"lines": len(rows.labels)})
 
@@ -67,9 +72,10 @@ def effects_of_rows(model: BundleModel, rows: ParsedRows, values: int = VALUES) 
 def effects_of_log(
     model: BundleModel, inputs: Sequence[str], most_rows: int = ROWS, seed: int = 1, values: int = VALUES
 ) -> pa.Table:
-    """Return the effects over a log, or over `most_rows` lines drawn from it with `seed`. Bad lines are left out.
+    """Return the same table as `effects_of_rows` for a log, or for `most_rows` lines drawn from it at random with
+    `seed`. Bad lines are left out.
 
-    `inputs` are those of `batch_prediction.predict`. Raise ValueError if no line is good.
+    `inputs` are files, folders, globs or URIs. Raise ValueError if no line is good.
     """
     if min(most_rows, values) < 1:
         raise ValueError(f"expected 1 row and 1 value or more, found {most_rows} and {values}")
@@ -99,7 +105,9 @@ def _table(model: BundleModel, explained: Sequence[Explained], values: int, abou
 
 
 def write_effects(table: pa.Table, output: Path) -> None:
-    """Write effects as a .csv or .parquet file. An existing file is replaced."""
+    """Write a table of effects to `output`, as Parquet if the name ends in .parquet and otherwise as CSV. An existing
+    file is replaced.
+    """
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
 
@@ -109,7 +117,9 @@ def write_effects(table: pa.Table, output: Path) -> None:
 
 
 def describe_effects(table: pa.Table) -> str:
-    """Return effects as text: one line per column, with its most extreme ranges or values."""
+    """Return a table of effects as text: one line per column, with the mean absolute change and the ranges or values
+    that change the logit most.
+    """
     about, by_column = about_effects(table), dict[str, list[dict[str, Any]]]()
     for line in table.to_pylist():
         by_column.setdefault(line["column"], []).append(line)
@@ -123,28 +133,32 @@ def describe_effects(table: pa.Table) -> str:
 
 
 def _short(part: dict[str, Any]) -> str:
-    """Return the text of some cells. Long values are cut, but a range is not, because both its numbers are needed."""
+    """Return the text of a table line's value or range. A value is cut to 24 characters. A range is not cut, because
+    both its numbers are needed.
+    """
     return str(part["value"] if part["cells"] == "range" else part["value"][:24])
 
 
 def about_effects(table: pa.Table) -> dict[str, Any]:
-    """Return the metadata of a table of effects: numbers of lines and rows, seed, and step of the model."""
+    """Return the metadata of a table of effects: the numbers of `lines` in the log, of lines `drawn` and of good `rows`
+    among them, the model's `step`, and the `seed` if lines were drawn.
+    """
     return json.loads(table.schema.metadata[b"effects"])
 
 
 class _Sample:
     """A random sample of a log's lines.
 
-    Each line has a key, a hash of its number and the seed. The lines with the smallest keys are kept.
+    The key of a line is a hash of its number and the seed. The `most_rows` lines with the smallest keys are the sample.
     """
 
     def __init__(self, most_rows: int, seed: int) -> None:
         self.num_lines, self._most_rows, self._seed = 0, most_rows, np.uint64(seed * int(GOLDEN) % 2**64)
-        self._bound = np.uint64(2**64 - 1)  # Upper bound of the keys of kept lines.
+        self._bound = np.uint64(2**64 - 1)  # No line with a larger key is in the sample.
         self._samples: list[tuple[np.ndarray, Chunk]] = []
 
     def add(self, chunk: Chunk) -> None:
-        """Draw from the next chunk of the log."""
+        """Add the lines of the log's next chunk whose keys are small enough to the sample."""
         numbers = np.arange(self.num_lines, self.num_lines + chunk.num_lines, dtype=np.uint64)
         self.num_lines += chunk.num_lines
         self._samples.append(_up_to(self._bound, mix64(numbers + self._seed), chunk))
@@ -152,7 +166,7 @@ class _Sample:
             self._cut()
 
     def chunks(self) -> Iterator[Chunk]:
-        """Return the drawn lines in the log's order."""
+        """Return the sample as chunks, in the order of the log."""
         self._cut()
         return (chunk for _, chunk in self._samples)
 
@@ -165,7 +179,7 @@ class _Sample:
 
 
 def _up_to(bound: np.uint64, keys: np.ndarray, chunk: Chunk) -> tuple[np.ndarray, Chunk]:
-    """Return the lines of a chunk whose keys are at most `bound`, and these keys."""
+    """Select the lines of a chunk whose keys are at most `bound`. Return their keys, and a chunk of these lines."""
     places = np.flatnonzero(keys <= bound)
     if len(places) == len(keys):
         return keys, chunk
@@ -200,8 +214,9 @@ def _mean(column: str, cells: str, changes: np.ndarray, **of: Any) -> ColumnEffe
 
 
 def _ranges(column: str, numbers: np.ndarray, changes: np.ndarray, are_times: bool) -> list[ColumnEffect]:
-    """Return the effects by range of a number. Ranges hold about as many rows each. A frequent number has its own
-    range.
+    """Divide the `numbers` [n] of a column into at most RANGES ranges with about the same number of rows each, and
+    return the effects for each range. A number that is frequent enough fills a range alone. `changes` [n] are the
+    effects of the single cells.
     """
     if not len(numbers):
         return []
@@ -222,9 +237,10 @@ def _time_text(milliseconds: float) -> str:
 
 
 def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of a categorical column, and for each the change of the row that it is from.
+    """Return all values of a categorical column in rows, and for each value the effect of its cell.
 
-    A row with a list counts once for each distinct value of the list, with the same change.
+    A list counts as one value for each of its distinct items, all with the effect of the whole cell. `changes` [n]
+    holds the effects of the cells.
     """
     values, places, first = [], [], 0
     for rows, _ in explained:
@@ -246,7 +262,9 @@ def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> t
 
 
 def _strongest(column: str, values: np.ndarray, changes: np.ndarray, least: int, most: int) -> list[ColumnEffect]:
-    """Return the values that at least `least` rows have, at most `most` of them, with the largest mean change first."""
+    """Return the effects for the `most` values with the largest mean changes (by absolute value), the largest first.
+    Values that fewer than `least` rows have are left out.
+    """
     distinct, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     means = np.bincount(places, changes, len(distinct)) / np.maximum(counts, 1)
     frequent = np.flatnonzero(counts >= least)

@@ -1,9 +1,10 @@
-"""Explain logits: the part that each column has in a row's logit, and the effects of one row's columns.
+"""Explain logits: split the logit of a row into one part for each column, or compute the effect of each cell of a row.
 
-The part of a column is its Shapley value: the mean change of the logit when the column's cell becomes blank, over
-orders in which the cells of a row become blank one after the other. The parts and the logit of a blank row therefore
-add up to the row's logit. Each order is taken forward and backward, which makes the result exact if no three columns
-interact (R. Mitchell et al., "Sampling permutations for Shapley value estimation", JMLR 2022).
+The part of a column is an estimate of its Shapley value. Blank the cells of a row one after the other, in a random
+order of the columns. The column's part is the fall of the logit when its cell becomes blank, averaged over several
+orders. The parts and the logit of a blank row therefore add up to the row's logit. Each order is used forward and
+backward, which makes the result exact if no three columns interact (R. Mitchell et al., "Sampling permutations for
+Shapley value estimation", JMLR 2022).
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class FieldEffect:
-    """Effect of one column of a row: its wide weight, and the change of the logit compared with a blank cell."""
+    """Effect of one column of a row: `wide`, its terms in the linear part of the logit, and `change`, the logit minus
+    the logit of the row with this cell blank.
+    """
 
     field: str
     value: str | None
@@ -40,10 +43,12 @@ class FieldEffect:
 def parts_of_logits(
     rows: ParsedRows, log_format: LogFormat, logits_of: Callable[[ParsedRows], np.ndarray], num_orders: int
 ) -> dict[str, np.ndarray]:
-    """Split the logits of parsed rows into the intercept and the part of each column, float64 [n] each.
+    """Split the logits of n parsed rows. Return the intercept (the logit of a blank row) and the part of each column,
+    by name, float64 [n] each. They add up to the logits.
 
-    The parts add up to the logits. Each of the `num_orders` orders is taken in both directions, which takes 2 · K ·
-    `num_orders` scores per row. The orders are the same for all rows and all calls.
+    `logits_of` scores parsed rows. The number of random orders of the columns is `num_orders`. Each is used in both
+    directions, so each row is scored 1 + 2 · K · `num_orders` times. The orders are the same for all rows and all
+    calls.
     """
     if num_orders < 1:
         raise ValueError(f"an explanation takes 1 order of the columns or more; found orders={num_orders}")
@@ -66,11 +71,12 @@ def parts_of_logits(
 
 
 def changes_of_logits(model: BundleModel, rows: ParsedRows) -> np.ndarray:
-    """Return each row's change of the logit compared with a blank cell, by column: float32 [K, n].
+    """Return for each column and each of n rows the row's logit minus its logit with the column's cell blank, float32
+    [K, n].
 
-    This takes K + 1 scores per row.
+    Each row is scored K + 1 times.
     """
-    # The empty name blanks no column.
+    # Blanking the column "" blanks nothing, so the first result is the logits of the rows as they are.
     columns = ["", *(name for name, _ in model.log_format.fields)]
     at_once, logits = max(ROWS_AT_ONCE // max(len(rows.labels), 1), 1), []
     with progress_bar(total=len(columns), desc="explain", unit="column", leave=False, delay=2) as bar:
@@ -83,7 +89,8 @@ def changes_of_logits(model: BundleModel, rows: ParsedRows) -> np.ndarray:
 
 
 def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
-    """Return the effects of the columns of a chunk's only row, the largest change first.
+    """Return the effect of each column of a chunk's only row, sorted by the absolute value of `change`, the largest
+    first.
 
     Raise ValueError if the row is rejected.
     """
@@ -109,9 +116,10 @@ def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
 
 
 def _wide_weight(model: BundleModel, wide: np.ndarray, numeric: np.ndarray, column: str) -> float:
-    """Return the sum of a column's terms in the logit's linear part.
+    """Return the sum of a column's terms in the linear part of one row's logit.
 
-    `wide` [P] are the terms of the wide rows by position, and `numeric` [N] those of the numeric columns.
+    `wide` [P] holds the term of the wide row at each position, and `numeric` [N] the term of each numeric column. The
+    terms of the column's bucket and of its time features are included.
     """
     names = [column, *(f"{column}{ending}" for ending in ("_bucket", *TIME_FEATURES.values()))]
     fields = [index for index, field in enumerate(model.fields) if field.wide and field.name in names]

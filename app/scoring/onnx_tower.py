@@ -1,4 +1,6 @@
-"""Run the tower with the wide head in onnxruntime. app/scoring/trained/write_tower.py builds the ONNX model."""
+"""Run a bundle's ONNX model, the tower together with the wide part's sum, in onnxruntime.
+app/scoring/trained/write_tower.py builds the model.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,18 @@ from pathlib import Path
 import numpy as np
 
 TOWER = "tower.onnx"
-# The bits of a matrix product may depend on its number of rows, so only these numbers are used. `OnnxTower` checks
-# which of them give the same bits as MANY.
+# Batch sizes in which the model is run. The bits of a matrix product may depend on its number of rows, so other sizes
+# are padded to one of these. `OnnxTower` checks if ONE and FEW give the same bits as MANY, and does not use them
+# otherwise.
 ONE, FEW, MANY = 1, 8, 256
-# Maximum number of rows for which runs of this size are faster than one run of the next size.
+# Up to this number of rows, several runs of the key's batch size are faster than one run of the next larger batch size.
 MOST_ROWS = {ONE: 2, FEW: 96}
 
 
 class OnnxTower:
-    """tower.onnx in onnxruntime, for any number of rows. A row's logit does not depend on the other rows."""
+    """A bundle's tower.onnx in onnxruntime. It scores any number of rows, and the bits of a row's logit do not depend
+    on the other rows.
+    """
 
     def __init__(self, path: Path, num_threads: int) -> None:
         """Load the model. Raise ValueError if onnxruntime cannot read the file."""
@@ -25,7 +30,7 @@ class OnnxTower:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = num_threads, 1
-        # The arena would keep the largest amount of memory that any run used.
+        # onnxruntime's memory arena never gives memory back, so it would keep as much as the largest run needed.
         options.enable_cpu_mem_arena = False
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
@@ -42,7 +47,9 @@ class OnnxTower:
         self._sizes = [*self._sizes_that_agree(), MANY]
 
     def _sizes_that_agree(self) -> Iterator[int]:
-        """Yield the batch sizes that give every row the same bits as a batch of MANY rows, wherever the row stands."""
+        """Yield the batch sizes in MOST_ROWS with which random rows get the same bits of the logit as in one batch of
+        MANY rows.
+        """
         generator = np.random.default_rng(0)
         inputs = [generator.standard_normal((MANY, *width), np.float32) for width in self._widths]
         expected = self._run(inputs)

@@ -33,10 +33,12 @@ class Predictor(BundleModel):
 
     @classmethod
     def open(cls, path: str | Path, num_threads: int = 1) -> Predictor:
-        """Open a bundle, or a delta together with the bundles that it needs, which lie in the same folder.
+        """Open the bundle at `path`. If it is a delta, open the bundles that it needs as well. They must lie beside it,
+        in the same folder.
 
-        Everything except the rows of the tables is read and checked, and a delta completely. Raise FileNotFoundError if
-        there is no bundle, ValueError if it is damaged, has another format version, or needs a bundle that is missing.
+        Every file is read and checked, except that the tables of a whole bundle are checked later, when their rows are
+        first used. Raise FileNotFoundError if there is no bundle, ValueError if it is damaged, has another format
+        version, or needs a bundle that is missing.
         """
         chain = read_chain(Path(path))
         try:
@@ -49,14 +51,15 @@ class Predictor(BundleModel):
         else:
             if read_chain(Path(path)) == chain:
                 return opened
-        # The bundle was replaced (--overwrite) during the read, so files of both versions may have been read.
+        # The bundle was replaced (export --overwrite) while it was read, so some files may be from the old and some
+        # from the new version. Read it again.
         return cls.open(path, num_threads)
 
     def with_delta(self, path: str | Path) -> Predictor:
-        """Return a predictor that also contains the delta at `path`. This predictor is not changed, and both share
-        memory.
+        """Return a new predictor that also contains the delta at `path`. The predictor itself is not changed, and both
+        share the memory of the tables.
 
-        Raise the errors of `open`, and ValueError if the delta's parent is not exactly this version.
+        Raise the errors of `open`, and ValueError if the delta's parent is not exactly the version of this predictor.
         """
         link = Path(path), read_manifest(Path(path))
         check_parent(*link, self.manifest)
@@ -64,12 +67,14 @@ class Predictor(BundleModel):
         return Predictor([*self.chain, link], self._num_threads, self.tables)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the paths and ids of the bundle and its deltas. Another process maps the same files."""
+        """Pickle only the paths and ids of the bundle and its deltas. A process that unpickles the predictor opens the
+        same files again.
+        """
         links = [(folder.absolute(), manifest.id) for folder, manifest in self.chain]
         return _reopen, (links, self._num_threads)
 
     def __copy__(self) -> Predictor:
-        # A predictor never changes.
+        # A predictor never changes, so a copy need not be another object.
         return self
 
     def __deepcopy__(self, _: dict[int, Any]) -> Predictor:
@@ -80,42 +85,50 @@ class Predictor(BundleModel):
 
     @property
     def version(self) -> str:
-        """Name of the model's version: a checksum of all files. A bundle made by folding has the newest delta's
-        version.
+        """Name of the model's version: a checksum over all files of the bundle. A bundle that `fold` made from deltas
+        has the version of the newest delta.
         """
         return self.manifest.version
 
     @property
     def generation(self) -> int:
-        """Number of deltas since the whole bundle was first exported, including folded ones."""
+        """Number of deltas between the first exported whole bundle and this version, including those that `fold` merged
+        since.
+        """
         return self.manifest.generation
 
     @property
     def changed_share(self) -> float:
-        """Number of rows in deltas relative to that of the whole bundle. It tells when folding pays off."""
+        """Number of rows that the deltas store or delete, divided by the number of rows of the whole bundle. The larger
+        it is, the more `fold` saves.
+        """
         base, *deltas = (tables.spec for tables in self.tables)
         return sum(spec.num_rows + spec.num_deleted for spec in deltas) / max(base.num_rows, 1)
 
     @cached_property
     def example(self) -> dict[str, Any]:
-        """The first golden row, by column.
+        """Raw cells of the bundle's first golden row, by column.
 
-        It is kept after the first read, because the bundle's folder may be removed while the predictor is in use.
+        golden.parquet is read once and the row kept, because the bundle's folder may be removed while the predictor is
+        in use.
         """
         row: dict[str, Any] = golden_rows(self).slice(0, 1).to_pylist()[0]
         return row
 
     def score(self, rows: RawRows) -> Any:
-        """Return the click probabilities of raw rows, float32 [n]. For a table of pandas or polars they are a series.
+        """Return the click probabilities of n raw rows: a series for a table of pandas or polars, otherwise an array,
+        float32 [n].
 
         Rows are lines as in the log (a label is ignored and may be left out), mappings from columns to values, or a
-        table of pandas, polars or pyarrow. A pandas series has the index of the table. Raise ValueError or TypeError,
-        naming the first bad row, for rows that cannot be scored.
+        table of pandas, polars or pyarrow. A pandas series has the same index as the table. Raise ValueError or
+        TypeError, naming the first bad row, for rows that cannot be scored.
         """
         return _as_series(rows, probabilities(self._logits(rows)), "score")
 
     def logits(self, rows: RawRows) -> Any:
-        """Return the logits of raw rows. Form and errors are those of `score`."""
+        """Return the logits of raw rows, before the sigmoid. `rows`, the form of the result and the errors are those of
+        `score`.
+        """
         return _as_series(rows, self._logits(rows), "logit")
 
     def _logits(self, rows: RawRows) -> np.ndarray:
@@ -131,8 +144,8 @@ class Predictor(BundleModel):
             raise ValueError(f"row {place} cannot be scored: {reason}: {what} ({len(rejected):,} such rows)")
 
     def chunk_of(self, rows: Any) -> Chunk | RawTable:
-        """Return raw rows as columns if they are a table that allows it, otherwise as lines. Raise the errors of
-        `score`.
+        """Return raw rows in the form that `score_chunk` takes: a `RawTable` for a table whose columns can be read as
+        they are, otherwise a `Chunk` of text lines. Raise the errors of `score`.
         """
         return chunk_of(rows, self.log_format)
 
@@ -141,31 +154,37 @@ class Predictor(BundleModel):
     @overload
     def explain(self, rows: RawRows, orders: int = ORDERS) -> Any: ...
     def explain(self, rows: Any, orders: int = ORDERS) -> Any:
-        """Explain one row by the effects of its columns, or several rows by a table of their columns' parts.
+        """Explain the logit of one row by the effect of each column, or split the logits of several rows into one part
+        for each column.
 
-        For one row (a line or a mapping), return a list of `FieldEffect`, the largest change first.
+        For one row (a line or a mapping), return a list with one `FieldEffect` for each column, the largest change
+        first.
 
-        For several rows, return a table with the same number of rows. It is of the same kind as `rows`, and a pandas
-        table for lines and mappings. Its columns are `(intercept)`, the logit of a blank row, and the columns of the
-        log, float64. The sum of each row is its logit. The parts are averaged over `orders` orders of the columns, see
-        `app.scoring.explain`. Raise the errors of `score`.
+        For several rows, return a table with the same number of rows. It is a table of polars, pyarrow or pandas like
+        `rows`, and a pandas table if `rows` are lines or mappings. Its columns are `(intercept)`, the logit of a blank
+        row, and each column of the log with its part of the logit, float64. The sum of a table row is the logit. The
+        parts are averages over `orders` random orders of the columns, see `app.scoring.explain`. Raise the errors of
+        `score`.
         """
         if isinstance(rows, str | bytes | Mapping):
             return effects(self, lines_of([rows], self.log_format))
         return _as_frame(rows, parts_of_logits(self.parsed(rows), self.log_format, self.logits_of_parsed, orders))
 
     def effects(self, rows: RawRows, values: int = VALUES) -> Any:
-        """Return the effects of the columns over rows: a table of the same kind with a line for each `ColumnEffect`.
+        """Return the effects of the columns, averaged over rows: a table of the same kind as `rows` with a line for
+        each `ColumnEffect`.
 
-        The lines of a column hold the mean change of the logit compared with a blank cell, and the mean absolute
-        change: over all rows, by range of a number, and for the `values` values of a categorical column with the
-        largest mean changes. Raise the errors of `score`.
+        Each line holds the mean change and the mean absolute change of the logit compared with a blank cell. A column
+        has one line for all rows, one for rows in which it is missing, and more for the ranges of its numbers, or for
+        the `values` categorical values with the largest mean changes. Raise the errors of `score`.
         """
         table = effects_of_rows(self, self.parsed(rows), values)
         return _as_frame(() if hasattr(rows, "iloc") else rows, table.to_pydict())
 
     def parsed(self, rows: RawRows) -> ParsedRows:
-        """Return raw rows in parsed form. Raise the errors of `score`."""
+        """Return raw rows with their cells parsed into typed columns but not yet encoded as ids. Raise the errors of
+        `score`.
+        """
         chunk = self.chunk_of(rows)
         if isinstance(chunk, RawTable):
             return chunk.rows
@@ -176,7 +195,8 @@ class Predictor(BundleModel):
     def verify(self) -> int:
         """Read and check every byte, score the golden rows, and return the number of golden rows.
 
-        Raise ValueError, naming the damaged file or the first golden row with another logit.
+        Raise ValueError, naming the damaged file, or the first golden row whose logit differs from the stored one by
+        more than its tolerance.
         """
         for entry, tables in zip(self.chain, self.tables, strict=True):
             check_files(*entry, every_byte=True)
@@ -206,15 +226,17 @@ def _reopen(links: Sequence[tuple[Path, str]], num_threads: int) -> Predictor:
 
 
 def _as_series(rows: Any, values: np.ndarray, name: str) -> Any:
-    """Return values [n] as a series if `rows` is a table of pandas (with its index) or polars, else as an array."""
+    """Return `values` [n] as a series `name` of pandas (with the index of `rows`) or of polars if `rows` is such a
+    table, otherwise unchanged.
+    """
     if hasattr(rows, "iloc"):
         return load("pandas").Series(values, index=rows.index, name=name)
     return load("polars").Series(name, values) if _is_of_polars(rows) else values
 
 
 def _as_frame(rows: Any, columns: Mapping[str, Any]) -> Any:
-    """Return columns as a table of the same kind as `rows`. A pandas table keeps its index, and lines get a pandas
-    table.
+    """Return `columns` as a table of polars or pyarrow if `rows` is one, otherwise of pandas. If `rows` is a pandas
+    table, the result has its index.
 
     Raise ModuleNotFoundError if pandas is needed and not installed.
     """
@@ -232,7 +254,7 @@ def _is_of_polars(rows: Any) -> bool:
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Return the click probabilities of logits [n], float32 [n]."""
+    """Return the click probabilities (the sigmoid) of `logits` [n], float32 [n]."""
     return sigmoid(logits.astype(np.float64)).astype(np.float32)
 
 
@@ -243,7 +265,9 @@ class ScoringModel:
         self._predictor = predictor
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> list[float]:
-        """Return the click probability of each row."""
+        """Return the click probability of each row of the table `model_input`. MLflow passes `params`, which has no
+        effect.
+        """
         return [float(score) for score in self._predictor.score(model_input)]
 
 

@@ -1,6 +1,7 @@
-"""Exchange an online trainer's report on its latest parts: it writes parts.json next to its bundles.
+"""Write and read parts.json, in which an online trainer reports on the latest parts of its log. The file lies beside
+the trainer's bundles.
 
-The service shows the report on its page, but does not depend on it.
+The HTTP service shows the report on its page, but does not depend on it.
 """
 
 from __future__ import annotations
@@ -13,25 +14,29 @@ from common.files import parse_json, write_whole
 
 TRAINED_PARTS = "parts.json"
 MOST_BYTES = 1 << 20
-ROW = "; the first: "  # Precedes a quoted log line in the reason why a part is held aside.
+# Text before a quoted log line in the reason why the trainer does not train on a part (holds it aside).
+ROW = "; the first: "
 
 
 def write_trained_parts(folder: Path, content: dict[str, Any]) -> None:
-    """Write the file atomically.
+    """Write parts.json into `folder` atomically. Raise OSError.
 
-    `content` has `parts` in their order, `held` with a reason for each part that was held aside, and the time. Reasons
-    are cut before a quoted log line, because anybody who reaches the service may read them. Raise OSError.
+    `content` has `parts` (a list of reports in the order of training), `held` (the reasons why parts were held aside,
+    by name) and `written` (the time). A reason is cut before the log line that it quotes, because anybody who reaches
+    the service may read it.
     """
     reasons = {name: reason.partition(ROW)[0] for name, reason in content["held"].items()}
     write_whole(folder / TRAINED_PARTS, json.dumps(content | {"held": reasons}) + "\n")
 
 
 def read_trained_parts(folder: Path) -> dict[str, Any] | None:
-    """Return the file's content, or {"error": reason} if it cannot be shown, or None if there is no trainer."""
+    """Return the content of parts.json in `folder`, or {"error": reason} if the file is damaged or cannot be read, or
+    None if it does not exist.
+    """
     path, damaged = folder / TRAINED_PARTS, f"{TRAINED_PARTS} is damaged; the trainer writes it anew with its next part"
     try:
         with path.open("rb") as file:
-            # JSON has no NaN, so treat one as null.
+            # Python's parser accepts NaN and Infinity, which JSON does not have. Read them as None.
             content = parse_json(file.read(MOST_BYTES), parse_constant=lambda _: None)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -19,14 +19,17 @@ _OWN_IMPORT = re.compile(r"^( *(?:from|import) )((?:app|data_prep|common)[. ])",
 CODE_ROOTS = (
     "app.cli.predict",
     "app.cli.bundle",
-    # The readers of log formats are imported by the names in `raw_log.formats`.
+    # The readers of log formats are listed here because they are imported dynamically, by the names in
+    # `raw_log.formats`, where `code_files` cannot find them.
     *(f"data_prep.raw_log.{path.stem}" for path in sorted((PROJECT / "data_prep/raw_log").glob("[!_]*.py"))),
 )
 NATIVE = "data_prep/kernels/csrc/log_kernels.h", "data_prep/kernels/csrc/build/liblog_kernels.so"
 
 
 def write_code(folder: Path) -> None:
-    """Write the modules that scoring needs into `folder` as one package, with the native encoder if it is built."""
+    """Copy the modules that scoring needs into `folder` as the package CODE_PACKAGE, whose name is put before the
+    project's   imports in them. Copy the native encoder's library as well if it is built.
+    """
     package = folder / CODE_PACKAGE
     package.mkdir(parents=True)
     (package / "__init__.py").write_text('"""Code that scores by the bundle which it is in."""\n', encoding="utf-8")
@@ -41,7 +44,7 @@ def write_code(folder: Path) -> None:
             shutil.copyfile(PROJECT / file, package / file)
 
 
-# The cache helps online runs: each part writes a bundle, and parsing the modules takes 0.25 s.
+# Parsing the modules takes 0.25 s. An online trainer writes a bundle for each part of its log, so the result is cached.
 @functools.cache
 def code_files(roots: tuple[str, ...]) -> tuple[Path, ...]:
     """Return the files of the modules `roots` and of all modules of the project that they import, directly or
@@ -67,14 +70,14 @@ def code_files(roots: tuple[str, ...]) -> tuple[Path, ...]:
 
 
 class _WithoutTypes(ast.NodeTransformer):
-    """Removes imports for type checkers from a syntax tree, because they never run."""
+    """Removes `if TYPE_CHECKING:` blocks from a syntax tree, because the imports in them never run."""
 
     def visit_If(self, node: ast.If) -> ast.If | None:
         return None if ast.unparse(node.test) == "TYPE_CHECKING" else node
 
 
 def _module_path(module: str) -> Path | None:
-    """Return the file of one of the project's modules, or None for any other name."""
+    """Return the file of the module or package with a dotted name, or None if it is not one of this project's."""
     if module.split(".")[0] not in ("app", "data_prep", "common"):
         return None
     path = PROJECT.joinpath(*module.split("."))

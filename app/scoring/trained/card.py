@@ -17,7 +17,7 @@ from common.yaml_settings import dump_yaml
 from data_prep.prepared.schema import Schema
 
 Settings = Mapping[str, Any]  # Settings of a run by section, as plain values.
-MLFLOW_VERSION = "3.17.0"  # Version of MLflow whose format the file MLmodel has.
+MLFLOW_VERSION = "3.17.0"  # The file MLmodel has the format of this version of MLflow.
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,19 @@ class Evaluated:
     split: str
     metrics: Metrics
     intervals: dict[str, tuple[float, float]]
-    trained: Metrics  # Metrics of the training code, which scores the same rows.
-    # Largest absolute difference between a logit of the bundle and that of the training code with float32 rows.
+    trained: Metrics  # Metrics of the training code's scores of the same rows.
+    # Largest absolute difference between the bundle's logit of a row and the training code's logit of that row. The
+    # training code uses float32 rows.
     largest_difference: float
 
 
 def texts(
     manifest: BundleManifest, settings: Settings, schema: Schema, evaluated: Evaluated | None, table_bytes: int
 ) -> dict[str, str]:
-    """Return the bundle's text files by name.
+    """Return the contents of the bundle's text files, by file name.
 
-    `settings` are those of the run. `table_bytes` is the size of the stored tables.
+    `settings` are the settings of the training run. `table_bytes` is the size of the bundle's table file in bytes.
+    `evaluated` is None if no rows were measured.
     """
     versions = manifest.versions
     requirements = "".join(f"{name}=={versions[name]}\n" for name in PACKAGES)
@@ -64,7 +66,7 @@ def _card(
     options = schema.options
     log_name = re.sub(r"[^\w ./-]", lambda match: f"&#{ord(match[0])};", printable(str(schema.source.get("name"))))
     sections = dump_yaml({**settings, "prepare": options}).rstrip()
-    # A fence must be longer than any run of backticks in a name.
+    # The fence of the Markdown code block must be longer than any run of backticks inside the block.
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", sections)), default=0))
     lines = [
         "# Wide&Deep click model",

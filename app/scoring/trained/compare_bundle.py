@@ -33,11 +33,13 @@ def check_made_rows(
     dense: Mapping[str, np.ndarray],
     encoder: RowEncoder | None = None,
 ) -> None:
-    """Raise ValueError if logits of made rows differ by more than rounding explains.
+    """Raise ValueError if the bundle's and the training code's logits of made-up rows differ by more than rounding
+    explains.
 
-    `predictor` is the opened bundle, with float32 rows, and `scorer` runs the training code. `dense` are the arrays
-    that the bundle's tower was made from. With `encoder`, an open encoder of the prepared folder, the golden rows are
-    compared, otherwise newly made rows.
+    `predictor` is the opened bundle, with float32 rows, and `scorer` runs the training code. `dense` holds the
+    checkpoint's tower arrays that the bundle's ONNX tower was built from. With `encoder`, an open encoder of the
+    prepared folder, the bundle's golden rows are compared. Without it, SELF_TEST_ROWS new rows are made up and
+    compared.
     """
     if encoder is not None:
         table, encoder = golden_rows(predictor), encoder.without_label()
@@ -45,7 +47,7 @@ def check_made_rows(
         _, options, vocabulary = open_vocabulary(trained.folder, trained.schema)
         table = make_rows(vocabulary, options.data, SELF_TEST_ROWS, seed=2)
         encoder = open_encoder(trained.folder, False, trained.schema)
-    # The training code encodes the same raw values itself.
+    # Encode the same raw values with the prepared folder's vocabulary, not with the bundle's.
     _, encoded = encoder.encode(table_to_chunk(table, encoder.log_format))
     batches = [slice(start, start + trained.batch_size) for start in range(0, len(table), trained.batch_size)]
     expected = np.concatenate([_logits_of(scorer, encoded.ids[part], encoded.numeric[part]) for part in batches])
@@ -80,7 +82,9 @@ def evaluate_both(predictor: Predictor, trained: Trained, scorer: Scorer) -> Eva
 
 
 def _evaluate_split(predictor: Predictor, trained: Trained, scorer: Scorer, split: str) -> Evaluated:
-    """Evaluate the bundle and the training code on a split, and write the distribution of its rows into the bundle."""
+    """Evaluate the bundle and the training code on a split, and write the counts of the split's rows (see
+    `Distribution`) into the bundle as distribution.json.
+    """
     schema, largest = trained.schema, 0.0
     of_bundle, of_training, held_out = MetricStream(), MetricStream(), Distribution(schema)
     batches = read_batches(trained.folder, schema, split, written_order(schema, split), trained.batch_size)

@@ -1,4 +1,4 @@
-"""Evaluate a trained model on a split, in one process or on the ranks of a group."""
+"""Evaluate a trained model on a split of its data, in one process or on several ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ log = logging.getLogger("app")
 
 
 def check_evaluation(trained: Trained, split: str, by: Sequence[str] = (), calibrate: bool = False) -> None:
-    """Raise ValueError if `evaluate` cannot evaluate the split this way. This check imports no MindSpore."""
+    """Raise ValueError if the split, or valid with `calibrate`, has no rows to measure, or if a name in `by` selects no
+    slices. MindSpore is not imported.
+    """
     check_split(trained.folder, trained.schema, split)
     check_slices(by, trained.schema, split)
     if calibrate:
@@ -44,18 +46,19 @@ def evaluate(
     calibrate: bool = False,
     group: ProcessGroup = ONE_PROCESS,
 ) -> Evaluation:
-    """Evaluate a model on a split, and on the slices of its rows that `by` names.
+    """Evaluate a model on a split, and also on each slice of the split's rows. `by` says how the rows are sliced.
 
-    `by` holds names that `check_slices` accepts. With `calibrate`, first calibrate the scores on the valid split. The
-    ranks of `group` share the rows and the tables, and each gets the whole result. Raise the errors of
-    `check_evaluation`, and Stopped after a signal.
+    `by` holds names that `check_slices` accepts, such as those of fields. With `calibrate`, first fit the scores to the
+    click rates of the valid split. The ranks of `group` divide the rows and the tables among them, and each rank
+    returns the metrics of the whole split. Raise the errors of `check_evaluation`, and Stopped after a signal.
     """
     check_evaluation(trained, split, by, calibrate)
     config, folder, schema = trained.config, trained.folder, trained.schema
     device.prepare_environment(config.device)
     device.select_device(config.device)
     with StopRequest(0, all_reduce_max=group.all_reduce_max, ending="finishing the batch") as stop:
-        # This imports MindSpore, so the environment must be prepared first.
+        # The module `load` imports MindSpore, which reads the environment variables set above, so it is imported only
+        # now.
         from app.scoring.trained.load import load_for_scoring
 
         scorer, calibration = _stoppable(on_all_ranks(group, partial(load_for_scoring, trained, group)), stop), None
@@ -90,17 +93,19 @@ def _stoppable(scorer: Scorer, stop: StopRequest) -> Scorer:
 
 
 def calibrate_on_valid(trained: Trained, scorer: Scorer) -> Calibration:
-    """Fit the scores to the click rates of the valid split. Raise the errors of `fit_calibration`."""
+    """Return the calibration that fits the model's scores to the click rates of the valid split. Raise the errors of
+    `fit_calibration`.
+    """
     has_bar = shows_progress()
     valid = measure(scorer, trained.folder, trained.schema, "valid", trained.batch_size, show_progress=has_bar)
     return fit_calibration(valid.bins, valid.metrics.rows)
 
 
 def save_evaluation(evaluation: Evaluation, run: Path) -> list[str]:
-    """Write an evaluation into the folder of its run, and draw the run's report again.
+    """Write an evaluation into the run folder `run`, add a line to its eval.log, and draw the run's report again.
 
-    Do nothing if `run` is not the run that the evaluated checkpoint belongs to. Return the names of the files that
-    could not be written. If this user may not write into the folder, log a warning.
+    Do nothing if `run` is not the run that the evaluated checkpoint belongs to. Return the names of the report's files
+    that could not be written. If this user may not write into the folder, log a warning and return [].
     """
     if run.resolve() not in evaluation.checkpoint.resolve().parents:
         return []

@@ -1,4 +1,6 @@
-"""Export a trained model as a bundle. It is compared with the training code before it gets its final name."""
+"""Export a trained model as a bundle. The bundle's scores are compared with the training code's before the bundle's
+folder gets its final name.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,12 @@ def export(
     calibrate: bool = False,
     overwrite: bool = False,
 ) -> Evaluated | None:
-    """Write a model as the bundle `bundle` and check it. Return its metrics, or None if there are no rows to measure
-    on.
+    """Write a model as a bundle into the folder `bundle`, and compare its scores with the training code's. Return the
+    metrics of both on test or valid, or None if neither split has labelled rows.
 
-    With `parent`, write a delta that holds only the changes since that bundle. With `calibrate`, fit the scores to the
-    rows of the valid split.
+    With `parent`, write a delta, which holds only the changes since the bundle `parent`. With `calibrate`, fit the
+    scores to the click rates of the valid split. `rows` is the type in which embedding rows are stored. `overwrite`
+    allows replacing an existing bundle.
     """
     # Bundles compute in float32.
     trained = trained.with_device(precision="float32")
@@ -53,7 +56,8 @@ def export(
     device.prepare_environment(trained.config.device)
     device.select_device(trained.config.device)
     with new_bundle(bundle, overwrite) as folder:
-        # This imports MindSpore, so the environment must be prepared first.
+        # The module `load` imports MindSpore, which reads the environment variables set above, so it is imported only
+        # now.
         from app.scoring.trained.load import load_for_scoring
 
         trained.checkpoint.verify()
@@ -71,7 +75,9 @@ def export(
 
 
 def exported_model(trained: Trained, calibration: Calibration | None = None) -> ExportedModel:
-    """Return the state, settings and data that a bundle of this model is made from."""
+    """Return everything that `write_model` needs to write a bundle of this model: its rows, its tower with the numeric
+    fields folded into the first layer, its settings and its prepared folder.
+    """
     checkpoint, config, schema = trained.checkpoint, trained.config, trained.schema
     manifest, state = checkpoint.manifest, checkpoint.state()
     state = ModelState(scoring_arrays(state.dense, manifest.step), state.tables)
@@ -95,10 +101,12 @@ def write_compared(
     parent: Predictor | None,
     encoder: RowEncoder | None = None,
 ) -> Predictor:
-    """Write a model into `folder` without its manifest, compare it with `scorer`, and return the opened bundle.
+    """Write a bundle except its manifest into `folder`, compare it with the training code, and return the opened
+    bundle.
 
-    `scorer` runs the training code. It is compared if everything is float32. `encoder` and the errors are those of
-    `check_made_rows` and `write_model`.
+    `scorer` runs the training code. The logits of both are compared only if the bundle's rows (`rows`) and the training
+    code's precision are float32. For `encoder`, see `check_made_rows`. Raise the errors of `check_made_rows` and
+    `write_model`.
     """
     predictor = write_model(folder, model, rows, parent, trained.config.device.num_threads)
     if rows == "float32" and trained.config.device.precision == "float32":
@@ -107,8 +115,9 @@ def write_compared(
 
 
 def _why_no_probabilities(label_smoothing: float, evaluated: Evaluated | None) -> str:
-    """Return why scores are far from click rates, or "" if they are not. `evaluated` is None if nothing was
-    measured.
+    """Return why the bundle's scores are no click probabilities, as a text for a warning, or "" if their sum is near
+    the number of clicks. `evaluated` is None if nothing was measured. Label smoothing then is the only reason that can
+    be found.
     """
     smoothed = f"loss.label_smoothing={label_smoothing:g} draws scores toward 0.5" if label_smoothing else ""
     if evaluated is None:
@@ -124,6 +133,8 @@ def _why_no_probabilities(label_smoothing: float, evaluated: Evaluated | None) -
 def finish_bundle(
     folder: Path, beside: Path, trained: Trained, manifest: BundleManifest, evaluated: Evaluated | None = None
 ) -> None:
-    """Write the text files and the manifest of a bundle. See `write_bundle.finish`."""
+    """Write the text files (README.md, requirements.txt and the files for MLflow) and then the manifest into the bundle
+    in `folder`. The bundle gets a serial number above those of the bundles in the folder `beside`.
+    """
     table_bytes = (folder / TABLES).stat().st_size
     finish(folder, manifest, texts(manifest, as_dict(trained.config), trained.schema, evaluated, table_bytes), beside)

@@ -1,7 +1,7 @@
 """Write a table's rows as Parquet (field, value, row, vector) for use outside this project.
 
-Only touched rows are written, because all others hold their random initial values. Rows that belong to no single value
-(out-of-vocabulary rows, and rows of numeric fields that are looked up) have a null in the column `value`.
+Only rows that training touched are written, because all others hold their random initial values. Rows that belong to no
+single value (out-of-vocabulary rows, and rows of numeric fields that are looked up) have a null in the column `value`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from app.training.learning_rates import running_mean, step_history
 from common.files import new_file
 from data_prep.prepared.schema import Schema
 
-GROUP_ROWS = 1 << 16  # Number of rows that are read at once and that make up a row group.
+# Number of vocabulary entries that are read at once. Their touched rows make up one row group of the output.
+GROUP_ROWS = 1 << 16
 
 
 def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schema, output: Path) -> int:
-    """Write the touched rows of `table` in the vocabulary's order. Return the number of rows written.
+    """Write the rows of `table` ("deep" or "wide") that training touched to the Parquet file `output`, in the
+    vocabulary's order. Return the number of rows written.
 
-    The vectors are those that the model scores with. Raise ValueError if the vocabulary does not name every touched
-    row.
+    `dataset` is the prepared folder with the vocabulary. The vectors are the values that the model scores with, so they
+    are running averages if the model was trained with them. Raise ValueError if the vocabulary does not name every
+    touched row.
     """
     manifest = checkpoint.manifest
-    # Rows of the wide table are saved as of the newest step, so they need no history.
+    # The saved rows of the deep table may lack steps of the optimizer `adam`, which the history makes up for. The saved
+    # rows of the wide table lack none.
     history = step_history(manifest) if table == DEEP else None
     saved = scored_table(FileTable(checkpoint, table), manifest.step, history, running_mean(manifest))
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
@@ -67,9 +71,12 @@ def _parquet_schema(width: int) -> pa.Schema:
 
 
 def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
-    """Yield tables (field, value, row) that together name every row. Rows without a value of their own come first."""
+    """Yield tables with the columns field, value and row (its id) that together name every row. Rows that belong to no
+    single value come first, with a null as value.
+    """
     valueless = [(field.name, place) for place, field in enumerate(schema.numeric)]
-    # Fields that share a vocabulary share its rows. Such a row is named after the first of these fields.
+    # Fields that share a vocabulary share its out-of-vocabulary rows. Name each of these rows after the first of its
+    # fields.
     out_of_vocabulary = {row: field.name for field in reversed(schema.categorical) for row in range(*field.oov_ids)}
     valueless += [(name, row) for row, name in sorted(out_of_vocabulary.items())]
     fields, rows = zip(*valueless, strict=True)

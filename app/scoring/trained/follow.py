@@ -24,16 +24,16 @@ WRONG_INPUT = 2  # Exit status for wrong input.
 POLL_SECONDS = 2.0
 # How long to wait for a stopped or killed run to be resumed by a scheduler or a shell loop.
 RESUME_SECONDS = 60.0
-# How a run ended, by the status in its run.json, if no process holds the lock on its folder.
+# Words for the log if no process holds the lock on a run's folder, by the status in the run's run.json.
 ENDS = {"finished": "has finished", "stopped": "was stopped", "failed": "failed", "running": "was killed"}
 
 
 def follow(run_path: Path, evaluate: Callable[[Checkpoint], int]) -> int:
     """Evaluate each checkpoint of a run, and return the exit status.
 
-    `evaluate` returns the exit status for one checkpoint. A status other than 0 ends the loop, except NOT_WRITTEN,
-    because the next evaluation draws the missing report again. A damaged checkpoint is skipped, and the final status is
-    then WRONG_INPUT.
+    `evaluate` returns the exit status for one checkpoint. A status other than 0 ends the loop and is returned. Only
+    NOT_WRITTEN (the run's report could not be written) does not end it, because the next evaluation draws the report
+    again. A damaged checkpoint is skipped, and `follow` then returns WRONG_INPUT at the end of the run.
     """
     status = worst = 0
     for checkpoint in new_checkpoints(run_path):
@@ -51,7 +51,8 @@ def follow(run_path: Path, evaluate: Callable[[Checkpoint], int]) -> int:
 def _evaluate_while_kept(checkpoint: Checkpoint, evaluate: Callable[[Checkpoint], int]) -> int:
     """Evaluate a checkpoint and return the exit status.
 
-    If the checkpoint was removed meanwhile, skip it and return 0. If it was compacted, open it again.
+    If the training run removed the checkpoint meanwhile, skip it and return 0. If the run compacted (rewrote) the
+    checkpoint, open and evaluate it again.
     """
     while True:
         try:
@@ -72,15 +73,16 @@ def _evaluate_while_kept(checkpoint: Checkpoint, evaluate: Callable[[Checkpoint]
 def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep) -> Iterator[Checkpoint]:
     """Yield each whole checkpoint of a run in the order of steps, including those that are written later.
 
-    Wait for a run that has not begun. A run is active as long as a process holds the lock on its folder. Stop after the
-    last checkpoint of a finished run, or RESUME_SECONDS after a run was stopped or killed and not resumed. A checkpoint
-    that is removed before its turn is skipped. `wait` replaces `time.sleep` in tests.
+    If the run has not begun, wait until it does. End after the last checkpoint if the run is finished. If it was
+    stopped or killed, end after RESUME_SECONDS in which no process resumed it (none held the lock on its folder). A
+    checkpoint that is removed before its turn is skipped. `wait` replaces `time.sleep` in tests.
     """
     seen_ids: set[str] = set()
     idle_seconds, waits_for = 0.0, ""
     read = ManifestReader()
     while True:
-        # Ask for the lock first, so that checkpoints saved just before the run ended are seen below.
+        # Look at the run's lock before looking for checkpoints. If the run ends in between, `runs` is still True, and
+        # the next round sees its last checkpoints.
         runs = is_locked(run_path)
         has_begun = (run_path / CONFIG_FILE).is_file()
         status = read_state(run_path).get("status", "running")

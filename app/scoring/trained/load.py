@@ -19,10 +19,11 @@ from app.training.step.step import score_batch
 
 
 def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Scorer:
-    """Load a model with its tables in host memory and without optimizer state, whatever backend trained it.
+    """Return a function that scores batches with a checkpoint's model. Its tables are loaded into host memory without
+    optimizer state, whatever backend (`tables.backend`) trained it.
 
     The ranks of `group` divide the rows of the tables among them and share each batch. Raise ValueError, naming the
-    array, if the checkpoint does not fit its settings.
+    array, if an array of the checkpoint lacks or has another shape than the settings say.
     """
     checkpoint, config, schema = trained.checkpoint, trained.config, trained.schema
     step = checkpoint.manifest.step

@@ -14,14 +14,15 @@ from data_prep.options.log_format import LogFormat
 from data_prep.prepared.schema import DAY, NEWEST
 
 OUTSIDE, MISSING = 0.1, 0.1  # Share of the cells with a value outside the vocabulary, and share of missing cells.
-# Newest time in milliseconds since 1970, used if no feature depends on the age.
+# Time in milliseconds since 1970 that a time column's made-up times lie before if the schema has no newest time for it.
 SOME_TIME = 1_700_000_000_000
 
 
 def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int, since: int = 0) -> pa.Table:
     """Return made-up rows with all columns that a model reads. A missing value is null.
 
-    With `since`, values inside the vocabulary are only drawn from those added after its first `since` ids.
+    The cells of a categorical column are missing (share MISSING), outside the vocabulary (share OUTSIDE) or drawn from
+    it. With `since`, only values whose ids are `since` or above, which were added later, are drawn from it.
     """
     generator = np.random.default_rng(seed)
     columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}
@@ -59,7 +60,9 @@ def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, 
 
 
 def _times(ages: Sequence[float | None], newest: float, form: str) -> list[str | None]:
-    """Return times that lie `ages` (in days) before the time `newest`, written in the log's form."""
+    """Return the texts of times that lie `ages` days before the time `newest`, in the log's time format `form`. Times
+    that `form` cannot express are moved into its range. A missing age gives None.
+    """
     first, last = time_range(form)
     times = (None if age is None else int(newest - age * DAY) for age in ages)
     return [None if time is None else time_text(min(max(time, first), last), form) for time in times]

@@ -20,7 +20,9 @@ from data_prep.prepared.schema import Schema, read_schema
 
 @dataclass(frozen=True)
 class Trained:
-    """A checkpoint, the settings of its run, and a prepared `folder` whose inputs mean the same as in training."""
+    """A checkpoint, the settings of its run, and a prepared `folder` in which ids and numeric columns mean the same as
+    in training.
+    """
 
     checkpoint: Checkpoint
     config: Config
@@ -29,7 +31,7 @@ class Trained:
 
     @property
     def batch_size(self) -> int:
-        """Number of rows that are scored at once."""
+        """Number of rows that are scored at once: the batch size of training."""
         return self.config.train.batch_size
 
     def with_device(self, **changes: Any) -> Trained:
@@ -38,7 +40,8 @@ class Trained:
 
 
 def read_trained_on(checkpoint: Checkpoint, dataset: Path | None) -> tuple[Path, Schema]:
-    """Return the prepared folder to use and its schema: `dataset`, by default the folder that the model was trained on.
+    """Return a prepared folder and its schema. The folder is `dataset`, or the one that the model was trained on if
+    `dataset` is None.
 
     Raise FileNotFoundError if the folder does not exist, and ValueError if its schema.json is not readable.
     """

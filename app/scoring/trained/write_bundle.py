@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 GOLDEN_ROWS, NEW_GOLDEN_ROWS = 100, 10
 # Minimum tolerance for a logit that is computed on another processor. On the same machine the bits are equal.
 GOLDEN_TOLERANCE = 1e-5
-# Packages that a bundle needs to score.
+# Packages that scoring with a bundle needs.
 PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm", "tzdata")
 
 
@@ -65,14 +65,20 @@ PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm", "tzdata
 class ExportedModel:
     """Source of a bundle: the state of a checkpoint, and the `prepared` folder that it was trained on.
 
-    - `state`: its dense arrays have the numeric fields folded into the first layer.
-    - `checkpoint`: the record of the checkpoint in the manifest.
-    - `history`: the steps of a deep table whose optimizer (`adam`) also moves rows that are not looked up. Every id
-      then has a row.
-    - `means`: if given, the bundle's rows are their running means.
-    - `changed`: ascending ids [n] of all rows that may differ from the parent's. If None, all rows are compared.
-    - `schema`: the schema to use if that of the prepared folder may have changed since.
-    - `expired`: used together with `changed`. Ascending ids that had rows and whose values have expired.
+    - `state`: the tables and the dense arrays. The embedding rows of the numeric fields are folded into the arrays of
+      the tower's first layer.
+    - `checkpoint`: what the bundle's manifest says about the checkpoint: its id, step, epoch and number of training
+      rows.
+    - `history`: if the deep table's optimizer (`adam`) also moves rows that a step does not look up, the steps that it
+      made. Every id then has a row in the bundle.
+    - `means`: settings of the running average of weights (train.ema_decay). If given, the bundle stores the averages of
+      the rows instead of the rows.
+    - `changed`: deltas only: ascending ids [n] of all rows that may differ from the parent bundle's. If None, all rows
+      are compared with the parent's.
+    - `schema`: the schema of the prepared folder when the model was trained, if it may have changed since. If None,
+      schema.json is read.
+    - `expired`: used together with `changed`: ascending ids whose rows the delta removes, because their values have
+      expired.
     """
 
     state: ModelState
@@ -87,10 +93,7 @@ class ExportedModel:
     expired: np.ndarray | None = None
 
     def row_ids(self, schema: Schema) -> np.ndarray:
-        """Return the ascending ids of rows that differ from their initial values, without the rows of numeric fields.
-
-        Rows of numeric fields are folded into the tower.
-        """
+        """Return the ascending ids whose rows the bundle has to store (or, for a delta, those in `changed`)."""
         if self.changed is not None:
             return self.changed[self.changed >= schema.num_numeric]
         if self.history is not None:
@@ -102,7 +105,8 @@ class ExportedModel:
         """Return the rows of `ids` [n] that the model scores with, float32: [n] for the wide table, [n, D] for the deep
         one.
 
-        An untouched id gets its initial row. If there is a `history`, its steps are applied to this row as well.
+        An id that training never looked up has its initial row. If there is a `history`, its steps are applied to the
+        initial row.
         """
         saved = self._views[table]
         if table == WIDE:
@@ -124,8 +128,8 @@ class ExportedModel:
         return scored_table(saved, self.checkpoint["step"], self.history if table == DEEP else None, self.means)
 
     def _moved(self, ids: np.ndarray, initial: np.ndarray) -> np.ndarray:
-        """Return deep rows [n, D] that were never looked up, after all steps of the history. `initial` are their
-        initial values.
+        """Return the values [n, D] that the deep rows of `ids` have after all steps of the history. Training never
+        looked these rows up. `initial` [n, D] holds their initial values.
         """
         layout = widened_layout(self.state.tables[DEEP].layout).items()
         arrays = {name: np.zeros((len(ids), width), dtype) for name, (dtype, width) in layout}
@@ -136,10 +140,12 @@ class ExportedModel:
 def write_model(
     folder: Path, model: ExportedModel, rows: RowType, parent: Predictor | None = None, num_threads: int = 1
 ) -> Predictor:
-    """Write everything that a score depends on into the new `folder`, except the manifest. Return the opened bundle.
+    """Write a bundle's tables, tower, vocabulary, golden rows, schema and code into the new `folder`, without manifest
+    and README. Return the opened bundle.
 
-    With a `parent`, write a delta, which holds only rows that differ from the parent's. Raise ValueError if the model
-    or the vocabulary is not an extension of the parent's.
+    `rows` is the type in which deep rows are stored. With a `parent`, write a delta, which holds only rows that differ
+    from the parent's. Raise ValueError if the model has other fields or sizes than the parent, or if its vocabulary
+    does not extend the parent's.
     """
     schema, _, vocabulary = open_vocabulary(model.prepared, model.schema)
     config, dense = model.config, model.state.dense
@@ -210,7 +216,9 @@ def _manifest_of(
 
 
 def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> None:
-    """Raise ValueError if the model cannot be written as a delta of `parent`."""
+    """Raise ValueError if the model's columns, or the width, type or initial values of its rows, differ from the
+    parent's. A delta cannot express such a change.
+    """
     parent_spec = parent.tables[0].spec
     differences = [
         f"{name} {getattr(spec, name)}, there {getattr(parent_spec, name)}"
@@ -227,8 +235,10 @@ def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> No
 def _changed_rows(
     parent: Sequence[BundleTables], row_ids: np.ndarray, stored: ReadStored
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids in `row_ids` (ascending) whose rows differ from the parent's, and the ids of the parent's rows
-    that no longer exist.
+    """Compare rows with those of the bundle chain `parent`, byte by byte in their stored form.
+
+    Return the ids in `row_ids` (ascending) whose rows differ or are new, and the ids that have a row in the parent but
+    are not in `row_ids`.
     """
     before, old = chain_row_ids(parent), chain_stored(parent)
     names = [name for name in parent[0].spec.layout() if not name.endswith("padding") and name != INDEX]
@@ -245,9 +255,11 @@ def _changed_rows(
 def logit_tolerances(
     predictor: Predictor, dense: Mapping[str, np.ndarray], ids: np.ndarray, numeric: np.ndarray
 ) -> np.ndarray:
-    """Return how far float32 evaluations of the logits of encoded rows may differ from one another, [n].
+    """Return for each encoded row how far two correct float32 computations of its logit may differ, [n]. The result is
+    at least GOLDEN_TOLERANCE.
 
-    `dense` are the arrays that the bundle's tower was made from. See `rounding_bound`.
+    `ids` [n, P] and `numeric` [n, N] are the rows. `dense` holds the arrays that the bundle's tower was built from. See
+    `rounding_bound`.
     """
     deep, _ = predictor.tower_inputs(ids)
     _, wide = lookup(predictor.tables, np.maximum(ids, 0))
@@ -258,10 +270,12 @@ def logit_tolerances(
 def _write_vocabulary(
     folder: Path, vocabulary: BaseVocabulary, parent: Predictor | None, since: int | None
 ) -> dict[str, Any]:
-    """Write a bundle's files of the vocabulary, and return their record for the manifest.
+    """Write a bundle's vocabulary files (lookup.bin, and expired.npy for a delta), and return their description for the
+    manifest.
 
-    A delta of `parent` gets the values that the parent lacks, and the ids whose values have expired since. With `since`
-    (the parent's vocabulary size), the parent lacks the values that were added in place after the first `since` ids.
+    A delta of `parent` gets the values that the parent lacks, and the ids whose values have expired since the parent
+    was written. If `since` (the parent's vocabulary size) is given, the vocabulary is the parent's with values added
+    after the first `since` ids, so only these values are written and nothing is compared.
     """
     if parent is None:
         return write_lookup(vocabulary, folder)
@@ -277,10 +291,10 @@ def _write_vocabulary(
 def _made_golden(
     log_format: LogFormat, vocabulary: BaseVocabulary, parent: Predictor | None, since: int | None
 ) -> pa.Table:
-    """Return golden rows without scores.
+    """Return the golden rows of a new bundle, still without scores.
 
-    They are newly made. With `since`, they are those of `parent`, the last of which are replaced by rows with values
-    added after the first `since` ids.
+    Without `since` they are made up anew. With `since`, they are up to NEW_GOLDEN_ROWS made-up rows with values whose
+    ids are `since` or above, followed by the first golden rows of `parent`.
     """
     if parent is None or since is None:
         return make_rows(vocabulary, log_format, GOLDEN_ROWS, seed=1)
@@ -292,7 +306,9 @@ def _made_golden(
 
 
 def _write_golden(predictor: Predictor, table: pa.Table, dense: Mapping[str, np.ndarray]) -> None:
-    """Write golden.parquet: made rows with their logits, scores and tolerances in this bundle."""
+    """Write golden.parquet: the made-up rows in `table` with the bundle's logit and score of each row, and the
+    tolerance within which other machines must reproduce the logit.
+    """
     scored = predictor.score_chunk(table_to_chunk(table, predictor.log_format))
     assert scored.encoded is not None
     tolerances = logit_tolerances(predictor, dense, scored.encoded.ids, scored.encoded.numeric)
@@ -303,7 +319,9 @@ def _write_golden(predictor: Predictor, table: pa.Table, dense: Mapping[str, np.
 
 
 def finish(folder: Path, manifest: BundleManifest, texts: Mapping[str, str], beside: Path) -> None:
-    """Write the text files and then the manifest, whose serial number is above those of the bundles in `beside`."""
+    """Write the text files into the bundle in `folder`, then its manifest. The manifest gets a serial number above
+    those of the bundles in the folder `beside`.
+    """
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     write_manifest(folder, numbered(manifest, beside))
@@ -317,17 +335,19 @@ ReadRows = Callable[[str, np.ndarray], np.ndarray]
 
 
 def stored_as(dtype: RowType, read: ReadRows) -> ReadStored:
-    """Return a function that calls `read` and converts the rows that it returns to the type `dtype` of a bundle's file.
+    """Return a function that calls `read` and converts the float32 rows to the type `dtype` in which a bundle stores
+    deep rows. Wide rows stay float32.
 
-    The function raises ValueError for a row that `dtype` cannot hold.
+    The returned function raises ValueError for a value beyond the range of float16.
     """
     return lambda name, ids: read("wide", ids) if name == "wide" else _stored(name, ids, read("deep", ids), dtype)
 
 
 def _stored(name: str, ids: np.ndarray, deep: np.ndarray, dtype: RowType) -> np.ndarray:
-    """Return deep rows in the form in which `dtype` stores them.
+    """Convert float32 deep rows [n, D] to the form in which a bundle with `dtype` stores them.
 
-    For int8, `name` selects the array: "deep" for the numbers, "scale" or "offset".
+    For int8, a row is stored in three arrays, and `name` selects which one to return: "deep" (the numbers [n, D]),
+    "scale" or "offset" ([n] each).
     """
     if dtype == "float32":
         return deep

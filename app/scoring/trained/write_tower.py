@@ -1,4 +1,4 @@
-"""Build the tower with the wide head as an ONNX model from a checkpoint's parameters.
+"""Build an ONNX model of the tower together with the wide part's sum from a checkpoint's parameters.
 
     logit = Σ_f wide row_f + numeric · w + b + tower([deep row_f …, numeric])
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 # Opset 20 is the first with Gelu. IR version 9 is readable by onnxruntime 1.16 and later.
 OPSET, IR_VERSION = 20, 9
-# Size of a model above which its weights go to a second file, because protobuf cannot read more than 2 GiB.
+# If the weights take more bytes, they go to a second file, because protobuf cannot read files above 2 GiB.
 MOST_BYTES = 2_000_000_000
 NORM_EPSILON = 1e-5  # The same constant is in app/model/batch_norm.py.
-# Operator of each activation and its attributes. Silu, which takes two operators, is missing here. MindSpore's nn.GELU
-# is the tanh approximation.
+# ONNX operator of each activation and the operator's attributes. Silu is missing, because `build_tower` composes it of
+# two operators. MindSpore's nn.GELU is the tanh approximation.
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "relu": ("Relu", {}),
     "gelu": ("Gelu", {"approximate": "tanh"}),
@@ -36,14 +36,17 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "tanh": ("Tanh", {}),
     "sigmoid": ("Sigmoid", {}),
 }
-# Error of a float32 sum, relative to the root of its terms' sum of squares. See `rounding_bound`.
+# Assumed rounding error of a float32 sum, relative to the square root of the sum of its squared terms. See
+# `rounding_bound`.
 ROUNDING = 2.0**-20
 
 
 def write_tower(
     folder: Path, dense: Mapping[str, np.ndarray], activation: str, calibration: Calibration | None = None
 ) -> None:
-    """Write tower.onnx from the dense arrays of a checkpoint. Weights above MOST_BYTES go to a file next to it."""
+    """Write tower.onnx into `folder` from the dense arrays of a checkpoint. If the weights take more than MOST_BYTES,
+    write them to tower.onnx.data beside it.
+    """
     import onnx
 
     model = build_tower(dense, activation, calibration)
@@ -61,7 +64,7 @@ def write_tower(
 def build_tower(
     dense: Mapping[str, np.ndarray], activation: str, calibration: Calibration | None = None
 ) -> onnx.ModelProto:
-    """Return the ONNX model of the tower with the wide head.
+    """Return the ONNX model of the tower together with the wide part's sum.
 
     Its inputs are deep_rows [n, C * D], wide_rows [n] (summed over fields) and numeric [n, N], its output logits [n],
     all float32.
@@ -116,8 +119,8 @@ def build_tower(
 
 
 def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """Return (matrix, bias) of each hidden layer and the last matrix [H, 1]. They are folded in float64, returned in
-    float32.
+    """Return (matrix, bias) of each hidden layer and the last layer's matrix [H, 1], in float32. The numeric fields'
+    rows and batch normalization are folded into the matrices and biases, in float64.
     """
     num_hidden = sum(name.startswith("tower.bias_") for name in dense)
     layers = []
