@@ -3,11 +3,13 @@
 - `options`: options of the command line.
 - `processes`: sockets, worker processes and signals.
 - `connections`: the HTTP server of a worker, with bounds on requests.
-- `service`: the routes. page.html is the page for people.
-- `forms`: converts the body of a request to rows. `decoding` decodes large bodies in another process.
+- `service`: the routes and their handlers. page.html is the page that a browser shows.
+- `forms`: converts the body of a request to rows, with one module for each format. `decoding` decodes large bodies in
+  another process.
 - `batching`: scores waiting requests together.
-- `generations`: opens, checks, swaps and pins the served models. `statement` says which one must serve.
-- `observed`: metrics, drift and the access log.
+- `generations`: opens new models, checks them and switches to them. `statement` stores which version must serve.
+- `observed`: metrics, the access log, and drift (how the scored rows differ from the rows on which the model was
+  evaluated).
 - `openapi`: the OpenAPI document.
 
 Nothing in this package imports MindSpore or MPI.

@@ -1,6 +1,6 @@
-"""Score requests that wait at the same time in one batch.
+"""Score the requests that wait at the same time in one batch.
 
-The score of a row does not depend on the other rows, so batching changes only how long an answer takes.
+The score of a row does not depend on the other rows of its batch, so batching changes only how long the response takes.
 """
 
 from __future__ import annotations
@@ -25,26 +25,30 @@ from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.rows_to_score import Cells, RawTable
 
-# Number of recent batches from which the pace is measured.
+# Number of recent batches from which the mean time of a request is computed.
 TIMED_BATCHES = 31
-# The estimate of a batch's time leaves out the slowest of 10 batches, because the machine may have paused then, for
-# example to open a model.
+# The mean time of a request leaves out the slowest 1 of this many batches, because the process may have been held up
+# during it, for example while a model was opened.
 PAUSED_SHARE = 10
-# Bodies above this size (in bytes) have a queue of their own, so that small bodies do not wait for them.
+# Requests with a body above this size (in bytes) have a queue of their own, so that requests with small bodies do not
+# wait for them.
 LARGE_BODY = 1 << 16
-# Bodies above this size (in bytes) have a third queue.
+# Requests with a body above this size (in bytes) have a third queue.
 HUGE_BODY = 1 << 20
-# Bytes of JSON that the event loop decodes and scores itself: 25 rows, 2 ms.
+# The event loop decodes and scores waiting requests itself if their bodies have at most this many bytes together (25
+# rows of JSON, which take 2 ms). A thread scores larger batches.
 LOOP_BYTES = 1 << 14
 REFUSED = 429  # HTTP status of a request that is refused because it would wait too long.
-LEAST_QUEUE = 4  # Number of waiting requests that are accepted regardless of the pace.
-# Maximum rate of prompt refusals. Above it, refusals are delayed, because clients that retry at once would take all the
-# time of the processor.
+LEAST_QUEUE = 4  # This many requests may wait however long each takes.
+# Maximum rate at which requests are refused at once (with status 429). Above it, refusals are delayed, because clients
+# that retry immediately would take all the processor's time.
 REFUSALS_A_SECOND = 250
-FREE_REFUSALS = 25  # Number of refusals that may be given at once without delay.
-# Longest delay of a refusal in seconds. Clients often give up after two seconds. With 1.6 some did, on a busy machine.
+FREE_REFUSALS = 25  # A burst of this many refusals is sent without delay.
+# Longest delay of a refusal in seconds. Clients often give up after two seconds. With a limit of 1.6 seconds, some gave
+# up on a busy machine.
 MOST_DELAY = 1.5
-# A refusal that would be due after MOST_DELAY gets a random delay between this one and MOST_DELAY.
+# A refusal that would have to wait longer than MOST_DELAY gets a random delay between this one and MOST_DELAY (in
+# seconds).
 LEAST_LATE = 1.1
 
 Decode = Callable[[], RowsToScore]
@@ -55,7 +59,9 @@ Result = np.ndarray | Exception
 
 @dataclass
 class Work:
-    """A waiting request. `predictor` scores its rows, even if another model begins to serve meanwhile."""
+    """A waiting request: its body, the model that scores it, and the future for its logits. The model stays the same
+    even if the service switches to another one meanwhile.
+    """
 
     predictor: Predictor
     decode: Decode
@@ -66,7 +72,9 @@ class Work:
 
 @dataclass
 class ScoredBatch:
-    """Requests that were scored together."""
+    """Result of scoring a batch of requests: logits or an error for each request (`answers`), and the scored chunks of
+    rows for the metrics (`scored`).
+    """
 
     answers: list[tuple[Work, Result]]
     scored: list[ScoredRows]
@@ -74,7 +82,7 @@ class ScoredBatch:
 
 
 class Batcher:
-    """Queues of small, large and huge bodies. Only the event loop's thread may use it."""
+    """Three queues of requests, for small, large and huge bodies. Only the event loop's thread may use this class."""
 
     def __init__(self, limits: Limits, observe: Observe) -> None:
         self.small, self.large, self.huge = (_Queue(limits, observe, most) for most in (LOOP_BYTES, 0, 0))
@@ -82,22 +90,23 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
-        """Number of requests that wait in all queues or are being scored."""
+        """Number of requests in all queues, including those that are being scored."""
         return self.small.num_waiting + self.large.num_waiting + self.huge.num_waiting
 
     def admit(self, num_bytes: int) -> None:
-        """Reserve room for a body of `num_bytes` bytes. Raise RequestError with status REFUSED if it would wait too
-        long.
+        """Count a request whose body has `num_bytes` bytes as waiting from now on. Raise RequestError with status
+        REFUSED if it would wait too long.
         """
         self._queue(num_bytes).admit()
 
     async def logits(self, predictor: Predictor, decode: Decode, num_bytes: int, deadline: float) -> np.ndarray:
-        """Return the logits [n], float32, of the rows that `decode` reads from a body of `num_bytes` bytes.
+        """Put a request in its queue, wait for its batch, and return its logits, float32 [n].
 
-        Raise RequestError if the request is refused, late or wrong.
+        `decode` returns the rows of the body, which has `num_bytes` bytes. Raise RequestError if the queue is full, if
+        the request still waits at `deadline` (in seconds of time.monotonic), or if its rows are wrong.
         """
         try:
-            # Other requests may have arrived while the body was received.
+            # The queue had room when the headers arrived, but other requests may have filled it while the body arrived.
             self._queue(num_bytes).check_room()
         except RequestError:
             await asyncio.sleep(self.refusals.delay())
@@ -112,16 +121,18 @@ class Batcher:
 
 
 class Refusals:
-    """Spreads refusals over time when there are many."""
+    """Computes how long refusals (status 429) are delayed, so that at most REFUSALS_A_SECOND are sent at once in a
+    second.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._last = clock, 0.0  # `_last` is the time of the last refusal, as if none were free of delay.
+        self._clock, self._last = clock, 0.0  # `_last` is the time at which the last refusal was due.
 
     def delay(self) -> float:
-        """Return the seconds to wait before the next refusal is sent."""
+        """Return how many seconds a refusal that is needed now must wait before it is sent, and count it."""
         now, free = self._clock(), FREE_REFUSALS / REFUSALS_A_SECOND
         due = max(self._last, now - free) + 1 / REFUSALS_A_SECOND
-        # A random delay keeps clients that arrived together from returning together.
+        # A random delay keeps clients that sent requests together from retrying together.
         if due > now + MOST_DELAY:
             return random.uniform(LEAST_LATE, MOST_DELAY)  # noqa: S311
         self._last = due
@@ -131,16 +142,16 @@ class Refusals:
 class _Queue:
     """A queue of waiting requests, and the thread that decodes and scores them.
 
-    Handing a one-row request to a thread and back takes as long as scoring it. The event loop therefore scores waiting
-    requests itself if the thread is idle and their bodies have at most `loop_bytes` bytes together. Larger batches go
-    to the thread, so that the loop stays free to read and to refuse requests.
+    Passing a one-row request to a thread and its result back takes as long as scoring it. The event loop therefore
+    scores waiting requests itself if the thread is idle and their bodies have at most `loop_bytes` bytes together.
+    Larger batches go to the thread, so that the event loop stays free to receive and to refuse requests.
     """
 
     def __init__(self, limits: Limits, observe: Observe, loop_bytes: int) -> None:
         self.limits, self._observe, self._loop_bytes = limits, observe, loop_bytes
         self._thread = ThreadPoolExecutor(1, "scoring")
         self._waiting: deque[Work] = deque()
-        self.num_waiting = 0  # Requests that are being scored count, too.
+        self.num_waiting = 0  # Number of requests in the queue, including those that are being scored.
         self._num_coming = 0
         self._next: asyncio.Handle | None = None  # Handle of the scheduled start of the next batch.
         self._is_scoring = False  # True while the thread scores a batch.
@@ -148,12 +159,15 @@ class _Queue:
         self._last: deque[tuple[float, int]] = deque(maxlen=TIMED_BATCHES)
         # Mean milliseconds per request, computed from `_last` on demand. None if it must be computed again.
         self._request_ms: float | None = 0.0
-        self._loop_ms = 0.0  # CPU milliseconds of the event loop's thread when the last batch was answered.
+        # CPU time of the event loop's thread, in milliseconds, when the last batch had been scored.
+        self._loop_ms = 0.0
 
     def check_room(self) -> None:
-        """Raise RequestError with status REFUSED if a new request would wait too long at the current pace.
+        """Raise RequestError with status REFUSED if the queue is full, or if a new request would wait longer than
+        `max_wait_ms`.
 
-        The pace ignores the slowest batches, so a short pause of the machine does not lead to refusals.
+        The wait is estimated from the mean time of a request in recent batches. The slowest batches are left out, so a
+        short pause of the machine does not lead to refusals.
         """
         waiting = self.num_waiting + self._num_coming
         is_slow = waiting >= LEAST_QUEUE and waiting * self._pace() > self.limits.max_wait_ms
@@ -161,10 +175,10 @@ class _Queue:
             raise RequestError(REFUSED, f"{waiting} requests wait already; try again in a second")
 
     def admit(self) -> None:
-        """Check the room for a request whose headers have arrived, and count it until its task starts.
+        """Check the room for a request whose headers have arrived, and count it as waiting until its own task starts.
 
-        Without this count, all requests that the event loop reads at once would be admitted, because none of them waits
-        yet.
+        The event loop may read many requests before the first of their tasks starts. Without this count, all of them
+        would find an empty queue and be admitted.
         """
         self.check_room()
         self._num_coming += 1
@@ -174,7 +188,9 @@ class _Queue:
         self._num_coming -= 1
 
     async def logits(self, work: Work) -> np.ndarray:
-        """Put a request in the queue and return its logits. Raise RequestError if it fails."""
+        """Put a request in the queue, wait until it is scored, and return its logits, float32 [n]. Raise RequestError
+        if it is late or wrong.
+        """
         self._waiting.append(work)
         self.num_waiting += 1
         try:
@@ -184,7 +200,9 @@ class _Queue:
             self.num_waiting -= 1
 
     def _plan(self) -> None:
-        """Schedule the next batch if requests wait, no batch is being scored and none is scheduled."""
+        """Schedule the next batch if requests wait and the thread is idle. A batch that is scheduled already stays, but
+        is started at once if `max_batch` requests wait.
+        """
         if self._is_scoring or not self._waiting:
             return
         is_full = len(self._waiting) >= self.limits.max_batch
@@ -210,7 +228,9 @@ class _Queue:
         self._finish(batch.result(), batch.result().milliseconds)
 
     def _finish(self, batch: ScoredBatch, thread_ms: float) -> None:
-        """Send the answers of a batch. Afterwards, record the pace and schedule the next batch."""
+        """Give each request of a batch its result. When the responses are on their way, record the time that the batch
+        took and schedule the next batch.
+        """
         for work, result in batch.answers:
             _answer(work, result)
         asyncio.get_running_loop().call_soon(self._note_batch, batch, thread_ms)
@@ -222,9 +242,11 @@ class _Queue:
             self._observe(*each)
 
     def _note_pace(self, batch: ScoredBatch, thread_ms: float) -> None:
-        """Record the time per request, including the work of the event loop since the last batch.
+        """Record the mean time per request of a batch.
 
-        For small batches only the time of scoring counts, because the loop may have done anything in between.
+        It includes the work of the event loop since the last batch, such as reading requests. For batches of fewer than
+        LEAST_QUEUE requests, and in the queues of large bodies, only the time of scoring counts, because the loop may
+        have worked for others.
         """
         before, self._loop_ms = self._loop_ms, processor_ms()
         milliseconds = batch.milliseconds
@@ -234,27 +256,29 @@ class _Queue:
         self._request_ms = None
 
     def _pace(self) -> float:
-        """Return the mean milliseconds per request. Computing it takes a thirtieth of the time of a one-row request."""
+        """Return the mean time per request in milliseconds, computed from recent batches. It is computed only when
+        needed, because that takes a thirtieth of the time of a one-row request.
+        """
         if self._request_ms is None:
             self._request_ms = pace_of(self._last)
         return self._request_ms
 
 
 def pace_of(batches: Collection[tuple[float, int]]) -> float:
-    """Return the mean time of a request over recent batches, without the slowest ones.
+    """Return the mean time of a request over recent batches, in the unit of `batches`, without the slowest 1 of
+    PAUSED_SHARE batches.
 
-    `batches` holds, for each batch, the mean time and the number of its requests. Batches are weighted by their number
-    of requests, because a lone request takes several times as long as one of many, and because work that the event loop
-    does during one batch counts in the next. A median over batches would admit too few requests when they arrive in
-    small groups.
+    `batches` holds a pair for each batch: the mean time of its requests and their number. The mean is weighted by the
+    number of requests, because a request that is scored alone takes several times as long as one of many. A median over
+    batches would overestimate the time, and so admit too few requests, when they arrive in small groups.
     """
     kept = sorted(batches)[: len(batches) - len(batches) // PAUSED_SHARE]
     return sum(value * count for value, count in kept) / sum(count for _, count in kept)
 
 
 def score_batch(queue: deque[Work], limits: Limits) -> ScoredBatch:
-    """Take requests from a queue until there are `max_batch` rows, and score them. One thread at a time may
-    call this.
+    """Remove requests from the front of a queue until they have `max_batch` rows together, and score them. Only one
+    thread at a time may call this function.
     """
     stopwatch, num_rows = _Stopwatch(), 0
     answers: list[tuple[Work, Result]] = []
@@ -263,7 +287,7 @@ def score_batch(queue: deque[Work], limits: Limits) -> ScoredBatch:
         work = queue.popleft()
         try:
             chunk = _decoded(work)
-        # The traceback is removed because its frames refer to the body.
+        # Remove the traceback, because its frames would keep the request's body in memory.
         except RequestError as error:
             answers.append((work, error.with_traceback(None)))
         # An error in one request must not affect the others.
@@ -273,7 +297,8 @@ def score_batch(queue: deque[Work], limits: Limits) -> ScoredBatch:
             decoded.append((work, chunk))
             num_rows += chunk.num_lines
     seen: list[ScoredRows] = []
-    # Quoted lines, unquoted lines and rows of tables cannot be mixed in one chunk.
+    # A chunk has one model, and either quoted lines, unquoted lines or rows of a table. Score each run of requests that
+    # agree in this together.
     for _, alike in groupby(decoded, lambda each: (id(each[0].predictor), each[1].is_bare)):
         works, chunks = zip(*alike, strict=True)
         results, scored = score_together(works[0].predictor, chunks)
@@ -283,27 +308,31 @@ def score_batch(queue: deque[Work], limits: Limits) -> ScoredBatch:
 
 
 class _Stopwatch:
-    """Measures the CPU time of this thread, or the elapsed time if the thread had to wait for the disk."""
+    """Measures how long scoring takes: the CPU time of this thread, or the elapsed time if the thread had to wait for
+    pages from disk.
+    """
 
     def __init__(self) -> None:
         self._began, self._had_ms, self._num_read = time.monotonic(), processor_ms(), _num_read()
 
     def milliseconds(self) -> float:
-        """Return the milliseconds since the construction."""
+        """Return the time since this object was created, in milliseconds."""
         if _num_read() > self._num_read:
             return 1000 * (time.monotonic() - self._began)
         return processor_ms() - self._had_ms
 
 
 def processor_ms() -> float:
-    """Return the CPU milliseconds of this thread. The times of getrusage would be rounded to the kernel's ticks of 4
-    ms.
+    """Return the CPU time that this thread has used, in milliseconds. The times of `getrusage` would be rounded to the
+    kernel's ticks of 4 ms.
     """
     return 1000 * time.thread_time()
 
 
 def _num_read() -> int:
-    """Return the number of pages that this thread had to wait for while they were read from disk."""
+    """Return how often this thread has waited until a memory page was read from disk (major page faults), or 0 on other
+    systems than Linux.
+    """
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt if sys.platform == "linux" else 0
 
 
@@ -323,8 +352,8 @@ def _answer(work: Work, result: Result) -> None:
 
 
 def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
-    """Return several chunks as one. They must be of the same kind: all quoted lines, all unquoted lines or all
-    tables.
+    """Concatenate the rows of several chunks in one chunk. All must hold quoted lines, all unquoted lines, or all must
+    be tables.
     """
     if len(chunks) == 1:
         return chunks[0]
@@ -344,7 +373,8 @@ def _join_tables(parts: Sequence[RawTable]) -> RawTable:
 
 
 def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[ScoredRows]]:
-    """Score requests as one chunk. Return each one's logits or error, and the chunks that were scored.
+    """Score the rows of several requests (`chunks`, one for each) as one chunk. Return the logits or the error of each
+    request, and what was scored: model, rows and result of each chunk.
 
     If scoring the whole chunk fails, each request is scored alone.
     """

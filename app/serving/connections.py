@@ -1,4 +1,6 @@
-"""Run the HTTP server of a worker: uvicorn with bounds on requests, draining, and answers before a model is open."""
+"""Run the HTTP server of a worker: uvicorn, extended by bounds on the size and duration of requests, by draining, and
+by answering health checks before a model is open.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +29,27 @@ from app.serving.observed import ID_HEADER, request_id
 from app.serving.options import ServerOptions
 from app.serving.service import LIVE, READY, Service
 
-# Time for the headers of a request to arrive, and for the first request of a connection to begin.
+# Maximum time from the beginning of a request until all its headers have arrived, and from the opening of a connection
+# until its first request begins.
 HEADER_SECONDS = 10.0
-# Maximum size of headers, trailers and anything else between two parts of a body.
+# Maximum number of received bytes (headers, trailers, chunk sizes) without any byte of a body between them.
 MOST_HEADER_BYTES = 1 << 16
-# Bytes that are parsed at once. The parser cannot stop after a request, so it queues all requests within these bytes.
+# Number of bytes that are passed to the parser at once. It cannot stop after a request, so it queues every request that
+# these bytes contain.
 MOST_PARSED_BYTES = 1 << 12
-# Maximum number of body bytes that are read and dropped after a request was answered early.
+# Maximum number of bytes of a body that are received and dropped if the request is answered before its body has
+# arrived.
 MOST_DISCARDED_BYTES = 1 << 26
 IDLE_SECONDS = 75  # Maximum time between two requests of a connection.
-# Delayed refusals are sent at multiples of this time. Sending each alone would wake this process and a client each
-# time.
+# Delayed refusals are sent together, at multiples of this time. Sending each at its own time would wake this process
+# and a client for every one.
 TOGETHER_SECONDS = 0.02
-LOOK_TICKS = 10  # Tenths of a second between two checks for connections that are overdue.
-SPARE_FILES = 128  # Number of open files that connections leave for bundles and everything else.
-FINISH_SECONDS = 30  # Time for requests to be answered after the port was closed.
+LOOK_TICKS = 10  # Ticks of the server, ten a second, between two checks for connections whose deadline has passed.
+SPARE_FILES = 128  # Number of file descriptors that connections may not use, because bundles and other files need them.
+FINISH_SECONDS = 30  # Time after the port was closed in which requests that have arrived are still answered.
 INVALID = "Invalid HTTP request received."
-POLL_SECONDS = 0.02  # Interval at which waiting requests check whether the model is open.
-# ASGI extension of `BoundedRequests`: a function that writes a whole answer.
+POLL_SECONDS = 0.02  # Interval at which a request that arrived before a model was open checks if one is open now.
+# Key in `scope["extensions"]` under which `BoundedRequests` offers a function that writes a whole response.
 WHOLE_ANSWER = "whole_answer"
 
 
@@ -54,7 +59,9 @@ def moment_of(due: float) -> float:
 
 
 class _Refused:
-    """Placeholder for a request that was refused after its headers. Its body is dropped."""
+    """Takes the place of uvicorn's object for a request (its cycle) if the request was refused as soon as its headers
+    had arrived. The body is dropped.
+    """
 
     def __init__(self) -> None:
         self.response_complete = self.disconnected = False
@@ -63,7 +70,9 @@ class _Refused:
 
 
 class Application:
-    """The ASGI application of a worker. Until its model is open, it answers health checks, and other requests wait."""
+    """The ASGI application of a worker. Until the worker has opened its model, it answers only health checks, and all
+    other requests wait.
+    """
 
     def __init__(self) -> None:
         self.service: Service | None = None
@@ -77,13 +86,15 @@ class Application:
         service.is_draining = self.is_draining
 
     def drain(self) -> None:
-        """Report from now on that the service is not ready."""
+        """Answer readiness checks with status 503 from now on."""
         self.is_draining = True
         if self.service is not None:
             self.service.is_draining = True
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
-        """Answer a request that arrived through `BoundedRequests`."""
+        """Answer a request that `BoundedRequests` received. The response is written by the extension WHOLE_ANSWER, not
+        through ASGI's `send`.
+        """
         await scope["extensions"][WHOLE_ANSWER](await self._answer(scope, receive))
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
@@ -105,7 +116,7 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, options: ServerOptions, beat: Callable[[bool], None]) -> None:
-        """`beat` is called ten times a second. Its argument says if the server is ending."""
+        """Create the server. It calls `beat` ten times a second, with True if it is ending."""
         self.application, self._beat = Application(), beat
         super().__init__(
             uvicorn.Config(
@@ -124,7 +135,9 @@ class Server(uvicorn.Server):
         self._drain_seconds, self._end_time = options.drain_seconds, math.inf
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain on SIGTERM. End at once on any other signal."""
+        """Handle a signal. On SIGTERM, report not to be ready, and end `drain_seconds` later. On any other signal, end
+        now.
+        """
         if sig == signal.SIGTERM:
             self.application.drain()
             self._end_time = min(self._end_time, time.monotonic() + self._drain_seconds)
@@ -132,7 +145,9 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Return True if the server should end. uvicorn calls this ten times a second."""
+        """Close connections whose deadlines have passed, and call `beat`. Return True if the server should end. uvicorn
+        calls this method ten times a second.
+        """
         self.application.is_ending = await super().on_tick(counter) or time.monotonic() >= self._end_time
         if counter % LOOK_TICKS == 0:
             for connection in list(self.server_state.connections):
@@ -142,9 +157,11 @@ class Server(uvicorn.Server):
 
 
 class _Flow(FlowControl):
-    """Flow control that stops reading from a connection while requests or answers on it wait.
+    """Flow control that stops reading from a connection while it has a waiting request, or a response that the client
+    has not read.
 
-    uvicorn's own class resumes reading with every answer and every look at a body, however many requests are waiting.
+    uvicorn's own class resumes reading with every response and whenever a body is asked for, however many requests
+    wait.
     """
 
     def __init__(self, transport: Any, pipeline: deque[Any]) -> None:
@@ -153,47 +170,53 @@ class _Flow(FlowControl):
 
     @property
     def must_wait(self) -> bool:
-        """True if a request waits for the answer to an earlier one, or if answers wait for the client to read them."""
+        """True if a request waits for the response to an earlier request on the same connection, or if the client does
+        not read its responses fast enough.
+        """
         return bool(self._pipeline) or self.write_paused
 
     def resume_reading(self) -> None:
-        """Resume reading, unless something waits."""
+        """Resume reading from the connection, unless `must_wait`."""
         if not self.must_wait:
             super().resume_reading()
 
 
 class BoundedRequests(HttpToolsProtocol):
-    """HTTP/1.1 protocol that bounds every part of a request in time and bytes, and can refuse it after its headers."""
+    """HTTP/1.1 protocol that limits the duration and the number of bytes of every part of a request, and can refuse a
+    request as soon as its headers have arrived.
+    """
 
     flow: _Flow
 
     def connection_made(self, transport: Any) -> None:
-        """Set up the state of a connection. Abort it if there are too many connections."""
+        """Set up the state of a new connection. Abort it if this worker has too many connections already."""
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
-        self._unparsed = b""  # Received bytes that are parsed when no request waits any more.
-        self._is_invalid = False  # True if the latest data is not valid HTTP.
-        # Bytes since the last part of a body: headers, trailers, chunk extensions.
+        self._unparsed = b""  # Received bytes that will be parsed as soon as no request of this connection waits.
+        self._is_invalid = False  # True if data was received that is not valid HTTP. It is never reset.
+        # Number of bytes received since the last byte of a body: headers, trailers, chunk sizes.
         self._bytes_without_body = 0
-        self._discarded_bytes = 0  # Bytes of the current body that arrived after its answer.
-        self._body_left = 0  # Bytes of the body that were announced by content-length and have not arrived.
-        # Deadline for the headers. Infinite once they have arrived.
+        self._discarded_bytes = 0  # Number of bytes of the current body that arrived after the request was answered.
+        # Number of bytes of the current body that content-length announced and that have not arrived.
+        self._body_left = 0
+        # Deadline (in the event loop's time) for the headers of the current request. Infinite once they have arrived.
         self._headers_until = self.loop.time() + HEADER_SECONDS
-        self._idle_until = math.inf  # Deadline for the next request. Infinite during a request.
+        self._idle_until = math.inf  # Deadline for the next request to begin. Infinite during a request.
         if len(self.connections) > self.app.most_connections:
             transport.abort()
 
     def close_if_late(self) -> None:
         """Close the connection if a deadline has passed.
 
-        Connections are checked in turns, because a timer for each request would cost as much as parsing it.
+        The server calls this about once a second for each connection. A timer for each request would cost as much as
+        parsing the request.
         """
         if not self.flow.read_paused and self.loop.time() > min(self._headers_until, self._idle_until):
             self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # This is the return type in asyncio.
-        """Return True, which keeps the connection open, if a client that has finished sending still waits for its
-        answer.
+        """Return True, which keeps the connection open for writing, if the client has closed its sending side but still
+        waits for a response.
         """
         if self._is_invalid:  # The error response closes the connection.
             return True
@@ -203,7 +226,9 @@ class BoundedRequests(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data in small parts until a request has to wait. The rest is kept for `_go_on`."""
+        """Parse received data in small parts. As soon as a request has to wait, pause reading and keep the rest of the
+        data for `_go_on`.
+        """
         start = 0
         while start < len(data) and not (self._is_invalid or self.transport.is_closing()):
             if self.flow.must_wait:
@@ -215,9 +240,9 @@ class BoundedRequests(HttpToolsProtocol):
             start = end
 
     def _go_on(self) -> None:
-        """Parse the kept data and resume reading, if nothing waits any more.
+        """If no request or response waits any more, parse the data that was kept and resume reading.
 
-        The deadline for headers starts anew, because no data was read during the pause.
+        The time for headers starts anew, because no data was read during the pause.
         """
         if self.flow.must_wait or not self.flow.read_paused or self.transport.is_closing():
             return
@@ -228,14 +253,15 @@ class BoundedRequests(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def resume_writing(self) -> None:
-        """Continue once the client has read its answers."""
+        """Continue to parse and read once the client has read its responses. The transport calls this method."""
         super().resume_writing()
         self._go_on()
 
     def _parse(self, data: bytes) -> None:
-        """Pass data to the parser, and close the connection if it exceeds a bound.
+        """Pass data to the parser. Close the connection if it has sent too many bytes without a body, or too much of a
+        body that is dropped.
 
-        Blank lines and the rest of an answered request's body count, so they cannot keep a connection open.
+        Blank lines count as bytes without a body, so they cannot keep a connection open.
         """
         self._bytes_without_body += len(data)
         try:
@@ -251,19 +277,23 @@ class BoundedRequests(HttpToolsProtocol):
             self.transport.close()
 
     def _answer_invalid(self) -> None:
-        """Answer invalid data with status 400, unless earlier requests still wait.
+        """Answer data that is not valid HTTP with status 400. If earlier requests of the connection are not answered
+        yet, `on_response_complete` sends the 400 after their responses.
 
-        Their answers must come first, because a client assigns answers to requests by their order.
+        The order matters, because a client assigns responses to requests by their order.
         """
         last, pipeline = self.cycle, self.pipeline
         if last is not None and not last.response_complete and last.more_body and pipeline and pipeline[0][0] is last:
-            # The data is the body of a request that has not started, so answer 400 in its place.
+            # The invalid data is part of the body of a request that waits in the pipeline. Remove this request. It gets
+            # the 400 as its response when its turn comes.
             pipeline.popleft()
         elif last is None or last.response_complete or last.more_body:
             self.send_400_response(INVALID)
 
     def on_response_complete(self) -> None:
-        """Start the next pipelined request after an answer, or wait for one until IDLE_SECONDS have passed."""
+        """After a response, start the connection's next waiting request. If none waits, give the client IDLE_SECONDS to
+        send one.
+        """
         if self.transport.is_closing():
             return
         if self.pipeline:
@@ -275,7 +305,9 @@ class BoundedRequests(HttpToolsProtocol):
         self._go_on()
 
     def send_400_response(self, msg: str) -> None:
-        """Send status 400 in the form of the service's other errors, and close the connection."""
+        """Send a response with status 400 and the JSON body {"error": msg}, as the service's other errors have, and
+        close the connection.
+        """
         body = msgspec.json.encode({"error": msg})
         number = request_id(self.scope["headers"] if self.scope else ())
         head = f"HTTP/1.1 400 Bad Request\r\n{ID_HEADER}: {number}\r\ncontent-type: application/json\r\n"
@@ -288,9 +320,11 @@ class BoundedRequests(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     async def _write(self, cycle: RequestResponseCycle, response: Response) -> None:
-        """Write an answer in one piece. The two messages of ASGI would wake the client twice."""
-        # The extensions refer to the cycle. Without this, every request would have to be freed by the garbage
-        # collector.
+        """Write a response's headers and body to the connection at once. ASGI would send them as two messages, which
+        would wake the client twice.
+        """
+        # The functions in `extensions` refer to the cycle, which refers to the scope. Break this circle of references.
+        # Otherwise only the garbage collector could free a request.
         cycle.scope["extensions"] = {}
         if self.flow.write_paused and not cycle.disconnected:
             await self.flow.drain()
@@ -310,10 +344,11 @@ class BoundedRequests(HttpToolsProtocol):
         cycle.on_response()
 
     def _decline(self, rest: memoryview) -> None:
-        """Answer a request that offers another protocol (as `curl --http2` does) in HTTP/1.1, and parse the data after
-        it.
+        """Treat a request that offers to switch to another protocol (as `curl --http2` does) as a plain HTTP/1.1
+        request. `rest` is the data after its headers.
 
-        The parser has stopped after the request's headers. A new parser gets these headers without the offer.
+        The parser stops at such a request's headers. Create a new parser, and pass it these headers without `upgrade`,
+        then `rest`.
         """
         while True:
             if self.parser.get_method() == b"CONNECT":
@@ -326,11 +361,13 @@ class BoundedRequests(HttpToolsProtocol):
                 self.parser.feed_data(b"\r\n".join([first, *lines, b"\r\n"]))
                 self.parser.feed_data(rest)
                 return
-            except httptools.HttpParserUpgrade as offer:  # The next request offers another protocol, too.
+            except httptools.HttpParserUpgrade as offer:  # A later request in `rest` offers another protocol, too.
                 rest = rest[offer.args[0] :]
 
     def on_message_begin(self) -> None:
-        """Start the deadline for the headers of a new request."""
+        """Reset the counts for a new request, and set the deadline for its headers. The parser calls this method when a
+        request begins.
+        """
         super().on_message_begin()
         self._idle_until = math.inf
         self._bytes_without_body = self._discarded_bytes = self._body_left = 0
@@ -344,24 +381,24 @@ class BoundedRequests(HttpToolsProtocol):
         self.headers[:] = [host if header[0] == b"host" else header for header in self.headers]
 
     def on_headers_complete(self) -> None:
-        """Check a request after its headers: refuse it, or pass it on to uvicorn."""
+        """Check a request whose headers have arrived. Pass it on to uvicorn, or refuse it if it would wait too long."""
         if self.parser.should_upgrade():
             return
         if self.parser.get_http_version() not in ("1.0", "1.1"):
             raise httptools.HttpParserError("a request without a version, or of another one, is none")
         if not self.url.startswith(b"/"):
             self._take_host_of_target()
-        # The answer to the previous request may have set this after the present request began.
+        # `on_response_complete` of the previous request may have set this deadline after the present request had begun.
         self._idle_until = math.inf
         self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         refusal = self._refusal()
-        # From now on the parser adds trailers to `headers`, and trailers are not used.
+        # The parser appends trailers to `self.headers`. They are not used, so let it append them to another list.
         self.headers = []
         if refusal is None:
             self._headers_until = math.inf
             super().on_headers_complete()
             return
-        # A refused request's body must arrive before the deadline for its headers.
+        # The deadline for the headers stays, so that the body of a refused request must also arrive before it.
         self.cycle: Any = _Refused()
         answer, delay = refusal
         if delay:
@@ -380,18 +417,20 @@ class BoundedRequests(HttpToolsProtocol):
             self.on_response_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Pass part of a body on to the request, or drop it if the request was already answered."""
+        """Pass received bytes of a body on to its request. Drop them if the request was refused or already answered."""
         self._bytes_without_body = 0
         self._body_left -= len(body)
         if isinstance(self.cycle, _Refused) or self.cycle.response_complete:
             self._discarded_bytes += len(body)
         else:
-            # Appending to bytes would copy all of them each time.
+            # Collect the body in a bytearray, because appending to bytes would copy the whole body each time.
             self.cycle.body = self.cycle.body or bytearray()
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Finish a request after its body has arrived."""
+        """Handle the end of a request's body. For a refused request whose response is sent, continue with the next
+        request.
+        """
         if self.parser.should_upgrade():
             return
         if not isinstance(self.cycle, _Refused):
@@ -403,9 +442,11 @@ class BoundedRequests(HttpToolsProtocol):
             self.on_response_complete()
 
     def _refusal(self) -> tuple[bytes, float] | None:
-        """Return an answer that the headers already determine, and the seconds to wait before sending it.
+        """Return the response of a request that is refused after its headers because it would wait too long, and the
+        seconds to wait before it is sent.
 
-        Return None if the request is not refused, if another answer is due first, or if the connection ends after it.
+        Return None if the request is not refused here: if it would not wait too long, if the response to an earlier
+        request is due first, or if the connection ends after the request.
         """
         service = self.app.service
         is_next = self.cycle is None or self.cycle.response_complete

@@ -1,7 +1,9 @@
-"""Decode bodies to rows, large ones in a separate process, because a decoder holds the global interpreter lock.
+"""Decode the bodies of requests to rows. Large bodies are decoded in a separate process, because a decoder holds the
+global interpreter lock.
 
-The process is started with the first large body and imports only what decoding needs. It is not forked, so it does not
-copy the memory of the service. It ignores signals, and ends when its connection to the service closes.
+The process is started when the first large body arrives, and imports only what decoding needs. It is started anew
+instead of forked, so it does not inherit the memory of the service. It ignores SIGTERM and SIGINT, and ends when the
+service closes the connection to it.
 """
 
 from __future__ import annotations
@@ -30,26 +32,31 @@ from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
 
-# Time for the process to start and receive a body, before it is killed.
+# The decoding process is killed if starting it and sending it a body takes longer.
 TAKEN_SECONDS = 30.0
-DECODE_SECONDS = 10.0  # Time for decoding a body, before the process is killed.
-# Memory limit of the process as a multiple of the largest body. JSON becomes objects of 5 to 30 times its size.
+DECODE_SECONDS = 10.0  # The decoding process is killed if it decodes a body for longer.
+# Memory limit of the decoding process, as a multiple of the largest allowed body. Decoded JSON takes 5 to 30 times the
+# size of its text.
 MEMORY_OF_BODIES = 16
-NICE = 5  # The process has a lower priority than the event loop.
+NICE = 5  # Nice value of the decoding process, so that it has a lower priority than the event loop.
 
-# Function that returns the rows of a body, and anything else that the answer needs.
+# Function that takes a body and returns its rows, and anything else that is needed to write the response.
 Decode = Callable[[bytes], tuple[RowsToScore, Any]]
 
 
 def decode_rows(content_type: str, log_format: LogFormat, limits: Limits, body: bytes) -> tuple[RowsToScore, None]:
-    """Return the rows of a body sent to /v1/score. Raise RequestError if it is wrong."""
+    """Return the rows of a body that was sent to /v1/score with the given content type, and None. Raise RequestError if
+    the body is wrong.
+    """
     return FORMS[content_type].to_chunk(body, log_format, limits), None
 
 
 def decode_tensors(
     header_length: str | None, log_format: LogFormat, limits: Limits, body: bytes
 ) -> tuple[RowsToScore, tensors.InferRequest]:
-    """Return the rows of a V2 request, and the request without its rows. Raise RequestError if it is wrong."""
+    """Return the rows of a V2 (Open Inference Protocol) request, and the request's JSON without inputs, which the
+    response needs. Raise RequestError if the body is wrong.
+    """
     infer, binary = tensors.split_body(body, header_length)
     chunk = tensors.to_chunk(infer, binary, log_format, limits)
     infer.inputs = []
@@ -59,9 +66,11 @@ def decode_tensors(
 def decode_checked(
     decode: Decode, name_row: NameRow | None, log_format: LogFormat, body: bytes
 ) -> tuple[RowsToScore, Any]:
-    """Return the result of `decode`, after checking that every row is good.
+    """Return the result of `decode` after checking that the log's parser accepts every row. Raise RequestError for the
+    first row that is wrong.
 
-    A bad row may be large, so it is described in this process. Finding its name may take as long as decoding the body.
+    `name_row` finds the row's name for the error message, such as its line. The decoding process calls this function,
+    because a wrong row may be large, and finding its name may take as long as decoding the body.
     """
     try:
         chunk, reply = decode(body)
@@ -83,7 +92,9 @@ class DecodingProcess:
         self._connection: Connection[Any, Any] | None = None
 
     def run(self, decode: Decode, body: bytes) -> tuple[RowsToScore, Any]:
-        """Return decode(body), computed in the process. Raise RequestError if it fails."""
+        """Return decode(body), computed in the decoding process. Raise RequestError if decoding fails or takes too
+        long, or if the process dies.
+        """
         killer = threading.Timer(TAKEN_SECONDS, self._kill)
         try:
             connection = self._connection or self._start()
@@ -106,7 +117,7 @@ class DecodingProcess:
     def _start(self) -> Connection[Any, Any]:
         self._connection, theirs = Pipe()
         command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(self._memory_bytes)]
-        # The process inherits the blocked signals.
+        # Block signals while the process is started. It inherits the blocked signals and therefore ignores them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         try:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])  # noqa: S603
@@ -116,7 +127,9 @@ class DecodingProcess:
         return self._connection
 
     def _failed(self, status: int, message: str) -> RequestError:
-        """End the process and return the error for its request. The next body starts a new process."""
+        """End the decoding process, and return the error for the request that it was decoding. The next body starts a
+        new process.
+        """
         log.warning("%s", message)
         self.close()
         return RequestError(status, message)
@@ -136,10 +149,13 @@ class DecodingProcess:
 
 
 def _run(connection: Connection[Any, Any], memory_bytes: int) -> None:
-    """Decode bodies until the connection closes."""
+    """Run the decoding process: receive pairs of a decoding function and a body, and send back (200, result) or (HTTP
+    status, error message), until the connection closes.
+    """
     os.nice(NICE)
     if sys.platform == "linux":
-        # If memory runs out, Linux kills this process before the service.
+        # If the machine runs out of memory, Linux kills the process with the highest score first. This should be the
+        # decoding process, not the service.
         Path("/proc/self/oom_score_adj").write_text("1000")
         num_bytes = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_DATA, (num_bytes + memory_bytes, num_bytes + memory_bytes))

@@ -1,7 +1,9 @@
-"""Manage the models that are served one after another: find them in a folder, check, swap, pin and fold them.
+"""Decide which model of a folder of bundles serves: find new versions, check them, switch to them, pin one, and fold
+deltas.
 
-A folder holds whole bundles and deltas next to one another, and `statement` says which must serve. A model is
-immutable, so a swap is an assignment to `current`. Requests that started with the old model finish with it.
+The folder contains whole bundles and deltas side by side. `statement` decides which version must serve. A model is
+immutable, so switching to another one is an assignment to `current`. Requests that started with the old model finish
+with it.
 """
 
 from __future__ import annotations
@@ -45,44 +47,50 @@ from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
 
-# A whole bundle is written when deltas have changed more than this share of its rows.
+# If the deltas change more than this share of the whole bundle's rows, the service folds them into a new whole bundle.
 FOLD_SHARE = 0.1
-FIRST_FOLD, LONGEST_FOLD = 60.0, 3600.0  # Seconds before a failed fold is tried again.
-# Number of recent rows that a new model scores before it serves, so that the pages of frequent rows are in memory.
+# Pause in seconds before folding is tried again, at first and at most. It is doubled each time.
+FIRST_FOLD, LONGEST_FOLD = 60.0, 3600.0
+# A new model scores this many rows of recent requests before it serves. This reads the memory pages with frequently
+# used rows from disk.
 RECENT_ROWS = 2000
-# A chunk with more bytes per row is not kept, because a row of a request may be as large as its body.
+# Rows of a request are not kept for this purpose if they have more bytes on average, because one row may be as large as
+# the largest body.
 RECENT_ROW_BYTES = 1 << 14
 FOLDED = "-folded"
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a refused bundle is tried again. Doubled each time.
+# Pause in seconds before a bundle that could not be opened is tried again, at first and at most. It is doubled each
+# time.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 
 def _kind(chunk: RowsToScore) -> str:
-    """Return a key that is equal for chunks that can be joined."""
+    """Return a key that is equal for chunks that `join` can concatenate: quoted lines, unquoted lines or tables."""
     return str(chunk.is_bare)
 
 
 @dataclass
 class _BundleState:
-    """State of a bundle in the folder. It is made anew when the manifest file changes."""
+    """What the service knows about a bundle in the folder. It is forgotten when the manifest file changes."""
 
     stamp: tuple[int, ...]  # Times, inode and size of the manifest file, to detect a change.
-    since: float  # Time when the bundle was first seen or refused.
+    since: float  # Time when the bundle was first seen, or when it was first refused.
     manifest: BundleManifest | None = None
     is_newer: bool = False  # True if the bundle is newer than the current model, or pinned in its place.
-    reason: str = ""  # Reason why the bundle is refused.
+    reason: str = ""  # Reason why the bundle does not serve, for the log and the status. Empty if there is none.
     pause: float = 0.0
     next_try: float = 0.0  # Time when the bundle is tried again.
 
 
 class Generations:
-    """The current model and the folder that it is from. A lock ensures that one thread at a time looks, pins or rolls
-    back.
+    """The model that serves now, and the folder from which newer models are opened. A lock ensures that only one thread
+    at a time looks for models, pins one or rolls back.
     """
 
     def __init__(self, options: ServerOptions, folds: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        """Open the bundle at `options.path`, or if that is a folder of bundles, the one that must serve.
+        """Open the bundle at `options.path`. If the path is a folder of bundles, open the one that must serve.
 
-        `folds` is true in one of the service's processes. Raise the errors of `Predictor.open`.
+        `folds` says if this process folds deltas. It is True in only one of the service's processes. Raise the errors
+        of `Predictor.open`.
         """
         self._path, self._num_threads, self._folds, self._clock = options.path, options.threads, folds, clock
         self._statement = Statement(options)
@@ -94,7 +102,9 @@ class Generations:
         self._folding: subprocess.Popen[bytes] | None = None
         self._fold_pause, self._fold_again = FIRST_FOLD, 0.0
         self.pinned: str | None = None
-        self.error = ""  # Reason why the folder or the statement cannot be read.
+        # Message of the error that the last `refresh` raised, such as a folder that cannot be read. Empty if it raised
+        # none.
+        self.error = ""
         self.num_swaps = 0
         self.current = self._first()
         self.since = clock()
@@ -115,9 +125,9 @@ class Generations:
         return "".join(f"; {path.name}: {bundle.reason}" for path, bundle in self._bundles.items() if bundle.reason)
 
     def refresh_safely(self) -> None:
-        """Call `refresh`, and log an error instead of raising it. The current model continues to serve.
+        """Call `refresh`. If it raises an error, log the error, and let the current model continue to serve.
 
-        An error that repeats is logged once.
+        An error that repeats in the next calls is logged only once.
         """
         error = ""
         try:
@@ -130,13 +140,15 @@ class Generations:
         self.error = error
 
     def refresh(self) -> None:
-        """Open, check and serve the model that must serve.
+        """Look into the folder. If another model than the current one must serve, open, check and serve it. Start
+        folding if the deltas have grown enough.
 
         Raise ValueError or OSError if the statement or the folder cannot be read.
         """
         with self._lock:
             if self._is_folder:
-                # Ask this before reading the folder, so that the bundle of a fold that has just ended is found.
+                # Ask if a fold is running before the folder is read. If a fold has just ended, its bundle is then
+                # found, and it is not started again.
                 may_fold = self._may_fold()
                 self._follow()
                 if may_fold:
@@ -151,7 +163,9 @@ class Generations:
         self._note_newer()
 
     def _scan(self) -> None:
-        """Read manifests that are new, were replaced or could not be read before. Forget bundles that are gone."""
+        """Read the manifests in the folder that are new, were replaced, or could not be read before. Forget bundles
+        that were removed. Raise ValueError if the service was started with one bundle instead of a folder.
+        """
         if not self._is_folder:
             raise ValueError(f"{self._path} is one bundle; serve a folder of bundles to choose among them")
         bundles = {}
@@ -163,7 +177,7 @@ class Generations:
             except (FileNotFoundError, NotADirectoryError):
                 continue  # The folder is not a bundle, or not yet.
             except OSError:
-                pass  # Reading the manifest raises the error again, with a reason.
+                pass  # Reading the manifest below raises the error again, and it becomes the bundle's reason.
             old = self._bundles.get(path)
             bundles[path] = old if old is not None and old.stamp == stamp else _BundleState(stamp, self._clock())
         self._bundles = bundles
@@ -175,17 +189,18 @@ class Generations:
                     self._refuse(path, error)
 
     def _chains(self, with_refused: bool = False) -> dict[str, Chain]:
-        """Return the chains of all versions that may be opened.
+        """Return the chain (whole bundle and deltas) of each version that can be opened, by version.
 
-        Refused bundles are left out until it is time to try them again, or included with `with_refused`.
+        Bundles that could not be opened are left out until it is time to try them again, or included with
+        `with_refused`.
         """
         now, bundles = self._clock(), self._bundles.items()
         usable = {path: bundle.manifest for path, bundle in bundles if with_refused or now >= bundle.next_try}
         return chains({path: manifest for path, manifest in usable.items() if manifest is not None})
 
     def _open(self, chain: Chain, current: Predictor | None = None) -> Predictor | None:
-        """Open and check a chain, reusing the tables that `current` has mapped. If it fails, refuse it and
-        return None.
+        """Open and check the model of a chain. If it is the chain of `current` with more deltas, share its mapped
+        tables. If this fails, record why, and return None.
         """
         tables: tuple[BundleTables, ...] = ()
         if current is not None and [m.id for _, m in current.chain] == [m.id for _, m in chain[: len(current.chain)]]:
@@ -194,7 +209,7 @@ class Generations:
             return None
         try:
             predictor = self._checked(Predictor(chain, self._num_threads, tables))
-        # Whatever the damage, the current model must continue to serve.
+        # Damaged files can raise any error. The current model must continue to serve.
         except Exception as error:
             self._refuse(chain[-1][0], error)
             return None
@@ -203,9 +218,10 @@ class Generations:
         return predictor
 
     def _check_files(self, chain: Chain, num_mapped: int = 0) -> bool:
-        """Return True if all files of a chain exist and are undamaged. Otherwise refuse the first damaged bundle.
+        """Return True if all files of a chain's bundles exist and are undamaged. Otherwise record why the first damaged
+        bundle does not serve, and return False.
 
-        The tables of the first `num_mapped` bundles are already mapped and not read again.
+        The tables of a whole bundle, and of the first `num_mapped` bundles, which are mapped already, are not read.
         """
         for number, (folder, manifest) in enumerate(chain):
             try:
@@ -222,7 +238,9 @@ class Generations:
         log.info("%s serves, version %s", predictor.folder, short(predictor.version))
 
     def _refuse(self, path: Path, error: object) -> None:
-        """Record why a bundle is not served, and try it again after a pause. A reason that repeats is logged once."""
+        """Record the error because of which a bundle does not serve, and do not try the bundle again before a pause. An
+        error that repeats is logged once.
+        """
         bundle = self._bundles[path]
         bundle.pause = min(max(2 * bundle.pause, FIRST_PAUSE), LONGEST_PAUSE)
         bundle.next_try = self._clock() + bundle.pause
@@ -236,8 +254,8 @@ class Generations:
             bundle.reason = reason
 
     def _note_newer(self) -> None:
-        """Mark bundles that are newer than the current model or pinned. Clear the reasons of bundles that no longer
-        matter.
+        """Mark the bundles that should replace the current model, because they are newer or pinned. Clear the recorded
+        reason of bundles that neither should nor are needed for it.
         """
         by_version, serving = self._chains(with_refused=True), short(self.current.version)
 
@@ -256,19 +274,22 @@ class Generations:
             elif not bundle.pause or not (bundle.is_newer or version == serving or path in needed):
                 bundle.reason = ""
             elif self._clock() >= bundle.next_try and self._check_files(((path, bundle.manifest),)):
-                # A pin or another copy kept the bundle from being opened, but its files are good now.
+                # The bundle was damaged, and is not opened again because a version is pinned or another copy serves.
+                # Its files are good now, so clear the reason.
                 bundle.reason, bundle.pause = "", 0.0
 
     def _checked(self, predictor: Predictor) -> Predictor:
-        """Score the golden rows and recent rows with a new model. The recent rows bring its frequent pages into memory.
+        """Return the new model `predictor` after scoring its golden rows and rows of recent requests with it. The
+        latter read the memory pages with frequently used rows from disk.
 
-        Raise ValueError if a score is wrong.
+        Raise ValueError if a golden row has the wrong score, or a recent row's is not finite.
         """
         predictor.check_golden()
-        # Read these properties now, because the bundle's folder may be removed later.
+        # Read these properties now, because they read files, and the bundle's folder may be removed later.
         _ = predictor.example, held_out_rows(predictor)
         recent = [chunk for log_format, chunk in list(self._recent) if log_format == predictor.log_format]
-        # Join the chunks: scoring thousands of one-row chunks would hold up the scoring thread for seconds.
+        # Score the rows in large chunks. Scoring thousands of chunks of one row each would hold up the threads that
+        # score requests for seconds.
         for _, alike in groupby(sorted(recent, key=_kind), _kind):
             chunk = join(list(alike))
             if not np.isfinite(predictor.score_chunk(chunk).logits).all():
@@ -276,7 +297,9 @@ class Generations:
         return predictor
 
     def keep_recent(self, log_format: LogFormat, chunk: RowsToScore) -> None:
-        """Keep scored rows for checking the next model of the same log format. The event loop's thread calls this."""
+        """Keep the rows of scored requests, at most RECENT_ROWS. The next model is checked with them if it has the same
+        log format. The event loop's thread calls this method.
+        """
         is_large = isinstance(chunk, Chunk) and len(chunk.lines) > RECENT_ROW_BYTES * chunk.num_lines
         if self._is_folder and not is_large:
             self._recent.append((log_format, chunk))
@@ -285,9 +308,10 @@ class Generations:
                 self._num_recent -= self._recent.popleft()[1].num_lines
 
     def pin(self, version: str | None) -> None:
-        """Serve `version` in all processes from now on, or the newest version if it is None.
+        """Pin `version`: serve it from now on, also after a restart and in the service's other processes. If `version`
+        is None, unpin and serve the newest version.
 
-        Raise ValueError if the version does not exist or cannot be opened, or if the statement cannot be written.
+        Raise ValueError if the version does not exist or cannot be opened, or if current.json cannot be written.
         """
         with self._lock:
             self._scan()
@@ -301,11 +325,10 @@ class Generations:
             self._follow()
 
     def roll_back(self, version: str) -> None:
-        """Pin the newest version that is older than the current one and can be served. `version` must be the current
-        one.
+        """Pin and serve the newest version that is older than the current one and can be opened.
 
-        Raise ValueError if there is no such version, if `version` does not serve, or if the statement cannot be
-        written.
+        `version` is the version to leave. Raise ValueError if it is not the current one, if no older version can be
+        opened, or if current.json cannot be written.
         """
         with self._lock:
             self._follow()
@@ -318,11 +341,12 @@ class Generations:
             self._follow()
 
     def _pin(self, is_wanted: Callable[[str, Chain], bool]) -> bool:
-        """Pin and serve the newest version that `is_wanted` selects. If none can be opened, change nothing and return
-        False.
+        """Pin and serve the newest version that `is_wanted` selects and that can be opened, and return True. If there
+        is none, leave the pin and the current model as they are, and return False.
         """
         for bundle in self._bundles.values():
-            # An explicit request does not wait for the pause after a refusal.
+            # Somebody asked for the version, so try a bundle that could not be opened now, without waiting for the
+            # pause to end.
             bundle.next_try = 0.0
         while choices := [chain for version, chain in self._chains().items() if is_wanted(version, chain)]:
             if (predictor := self._open(max(choices, key=rank))) is not None:
@@ -333,8 +357,8 @@ class Generations:
         return False
 
     def status(self) -> dict[str, Any]:
-        """Return the current model and its age, the pinned version, newer versions that do not serve, and refused
-        bundles.
+        """Return the state of the folder for /v1/status: folder and age of the current model, the pinned version, newer
+        versions that do not serve yet, and bundles that cannot serve with the reasons.
         """
         now, place = self._clock(), self._place()
         bundles = {path.name: bundle for path, bundle in self._bundles.items()}
@@ -351,26 +375,30 @@ class Generations:
         }
 
     def _place(self) -> Path | None:
-        """Return the folder in which the current model is now, or None if it was removed."""
+        """Return the folder of a bundle with the current model's version, or None if there is none any more."""
         current, bundles = self.current, self._bundles.items()
         places = [path for path, bundle in bundles if bundle.manifest and bundle.manifest.version == current.version]
         return current.folder if current.folder in places or not self._is_folder else next(iter(places), None)
 
     def _may_fold(self) -> bool:
-        """Return True if this process folds bundles, and no fold of this or another service is running."""
+        """Return True if this process is the one that folds deltas, and no fold of this or another service is running
+        in the folder. Log if the last fold failed.
+        """
         if self._folding is not None:
             if (status := self._folding.poll()) is None:
                 return False
             if status:
                 log.warning("folding ended with status %d and is tried again later", status)
             self._folding = None
-        # Looking for a folded bundle fails if another user wrote it and this user may not read it.
+        # `is_written` fails if another user is folding and this user may not read that user's files.
         with suppress(OSError):
             return self._folds and not is_written(self._path, f"*{FOLDED}")
         return False
 
     def _fold(self) -> None:
-        """If the deltas have grown enough, fold them into a whole bundle in a process that ends with this one."""
+        """If the deltas change more than FOLD_SHARE of the rows, start a process that folds them into a whole bundle in
+        the same folder. It ends if this process ends.
+        """
         delta, now = self._place(), self._clock()
         if delta is None or self.current.changed_share <= FOLD_SHARE or now < self._fold_again:
             return
@@ -378,7 +406,7 @@ class Generations:
         log.info("%s: %.0f %% of the rows have changed; folding", delta, 100 * self.current.changed_share)
         clear_leftovers(self._path, f"*{FOLDED}")
         output = delta.with_name(f"{delta.name}{FOLDED}")
-        # This name belongs to a damaged bundle or to another version.
+        # A bundle of that name exists. It is damaged or of another version, or it would serve.
         if output.exists():
             output = delta.with_name(f"{delta.name}-{short(self.current.version)}{FOLDED}")
         command = ["nice", sys.executable, "-m", "app.cli.fold", "--end-with-parent", str(delta), str(output)]

@@ -1,7 +1,8 @@
-"""Observe the service: metrics for Prometheus and the page, drift from the held-out rows, and the access log.
+"""Observe the service: metrics for Prometheus and the page, the access log, and drift (how the scored rows differ from
+the rows on which the model was evaluated).
 
-A line of the access log contains nothing that a client has sent except the request id. The address appears as its
-route. No line contains values of a row or other headers.
+Of what a client has sent, a line of the access log contains only the request id. It names the route (such as
+/v2/models/{model}) instead of the address, and contains no values of rows.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ from data_prep.encoding.encoder import Examples
 SECONDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 NOTED_ROWS = 1024
-# Drift is measured over the last one to two times this number of rows.
+# Drift is measured over recent rows. Their number is between one and two times this one, once so many have been scored.
 WINDOW_ROWS = 100_000
-POINTS, POINT_SECONDS = 60, 2  # Number and length of the intervals in the page's charts.
-# Slots of a worker's ring, one for each interval. The last POINTS of them are complete.
+POINTS, POINT_SECONDS = 60, 2  # Number of intervals in the page's charts, and the length of each.
+# Number of slots in a worker's ring buffer, one for each interval of POINT_SECONDS. The POINTS intervals before the
+# current one are shown.
 _SLOTS = 64
 _REFUSALS = (REFUSED, 503, 504)
 ID_HEADER = "x-request-id"
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
-# Pattern of W3C's traceparent.
+# Pattern of the header traceparent of W3C's Trace Context. Group 1 is the trace id.
 _TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _STANDARD_OUTPUT = 1
 
@@ -50,18 +52,21 @@ _STANDARD_OUTPUT = 1
 class Recent:
     """Counts of the scored and refused requests of the last two minutes, in memory that all workers share.
 
-    Each worker counts in a ring of its own, [slots, counts]. A slot holds the number of its interval, the number of
-    refused requests, and the numbers of other requests by the time that they took. Any worker can sum over all rings.
+    Each worker counts in its own ring buffer, [slots, counts]. A slot belongs to one interval. It holds the interval's
+    number, the number of refused requests, and for each bin of SECONDS the number of other requests that took so long.
+    Any worker can sum over the buffers of all workers.
     """
 
     def __init__(self, shared: mmap.mmap, worker: int) -> None:
-        """`shared` has RECENT_BYTES for each worker, and `worker` is the number of this one."""
+        """Count in the part of `shared` that belongs to the worker with the number `worker`. `shared` has RECENT_BYTES
+        bytes for each worker.
+        """
         counts = np.frombuffer(shared, np.int64).reshape(-1, _SLOTS, RECENT_BYTES // 8 // _SLOTS)
         self._counts = counts[..., : 2 + len(SECONDS) + 1]
         self._counts_here = self._counts[worker]
 
     def note(self, status: int, seconds: float) -> None:
-        """Count a request."""
+        """Count a request in the current interval, by its HTTP status and the time that it took."""
         point = int(time.monotonic()) // POINT_SECONDS
         slot = self._counts_here[point % _SLOTS]
         if slot[0] != point:
@@ -70,8 +75,9 @@ class Recent:
         slot[1 if status in _REFUSALS else 2 + bisect_left(SECONDS, seconds)] += 1
 
     def series(self) -> dict[str, Any]:
-        """Return rates and quantiles of the last intervals, oldest first. An interval without requests has no
-        quantiles.
+        """Return five values for the page's charts: the length of an interval in seconds, and for each of the last
+        POINTS intervals, oldest first, the answered and the refused requests per second and the median and 99 %
+        quantile of the time to answer in milliseconds (None without requests).
         """
         points = np.arange(POINTS) + int(time.monotonic()) // POINT_SECONDS - POINTS
         slots = self._counts[:, points % _SLOTS]
@@ -87,7 +93,9 @@ class Recent:
 
 
 def _quantile_ms(counts: np.ndarray, share: float) -> float | None:
-    """Return a quantile in milliseconds, interpolated within the bins of SECONDS. Return None without requests."""
+    """Return the quantile `share` of the time to answer in milliseconds, interpolated within a bin, or None if all
+    counts are 0. `counts` holds the number of requests in each bin of SECONDS.
+    """
     below = np.concatenate([[0], np.cumsum(counts)])
     if not below[-1]:
         return None
@@ -95,12 +103,14 @@ def _quantile_ms(counts: np.ndarray, share: float) -> float | None:
 
 
 class Observed:
-    """The metrics of one process, updated by its event loop. The metrics of several processes are summed when read."""
+    """The metrics of one worker process, updated by its event loop. `metrics` and `status` combine the metrics of all
+    workers.
+    """
 
     def __init__(self, is_restart: bool = False, recent: Recent | None = None) -> None:
         self.recent = recent or Recent(mmap.mmap(-1, RECENT_BYTES), 0)
         self._registry = CollectorRegistry()
-        # Batches of one model with their logits, to be counted.
+        # Batches that `count` has not counted yet: model, encoded rows and logits. All are of the same model.
         self._noted: list[tuple[Predictor, Examples, np.ndarray]] = []
         self._num_noted = 0
         self._requests = self._make(Counter, "requests", "Requests by address and status.", ["route", "status"])
@@ -116,7 +126,7 @@ class Observed:
         self._restarts = self._make(Counter, "restarts", "Workers that were started again.")
         self._restarts.inc(is_restart)
         self._num_swaps = 0  # Number of swaps that the counter already includes.
-        self._num_waiting = 0  # Number of waiting requests in the gauge.
+        self._num_waiting = 0  # Number of waiting requests that the gauge shows.
         most = {"multiprocess_mode": "livemax"}
         self._psi = self._make(Gauge, "psi", "Drift of a field from the held-out rows.", ["field"], **most)
         self._unseen = self._make(Gauge, "unseen", "Share of values outside the vocabulary.", ["field"], **most)
@@ -126,15 +136,16 @@ class Observed:
         self._bins = [self._scores.labels(str(number)) for number in range(SCORE_BINS)]
         self._predictor: Predictor | None = None
         self._held_out: Distribution | None = None
-        self._windows: list[Distribution] = []  # The last window is the one that is being filled.
+        # Counts of recent rows for drift, in one or two windows of WINDOW_ROWS rows. The last window is being filled.
+        self._windows: list[Distribution] = []
         self._by_route: dict[tuple[str, int], tuple[Any, Any]] = {}
 
     def _make(self, kind: Any, name: str, text: str, labels: Any = (), **more: Any) -> Any:
         return kind(f"wide_deep_{name}", text, labels, registry=self._registry, **more)
 
     def model(self, generations: Generations, is_ready: bool, num_waiting: int) -> None:
-        """Update the metrics of the served model, refused bundles and waiting requests. The watching thread
-        calls this.
+        """Update the gauges and counters about the served model, bundles that cannot serve, and waiting requests. The
+        thread that watches the folder calls this method.
         """
         self._note_waiting(num_waiting)
         status = generations.status()
@@ -147,13 +158,14 @@ class Observed:
         self._num_swaps = generations.num_swaps
 
     def request(self, route: str, status: int, seconds: float, num_waiting: int) -> None:
-        """Count an answered request. `num_waiting` is the number of requests that wait."""
+        """Count a request that was answered, and update the gauge of waiting requests to `num_waiting`."""
         counters = self._by_route.get((route, status))
         if counters is None:
             counters = self._requests.labels(route, str(status)), self._seconds.labels(route)
             self._by_route[route, status] = counters
         counters[0].inc()
-        # A refusal says nothing about the time to answer: it needs only headers, or is delayed on purpose.
+        # Leave refused requests out of the histogram of times: a refusal is sent before the body has arrived, or is
+        # delayed on purpose.
         if status != REFUSED:
             counters[1].observe(seconds)
         if num_waiting != self._num_waiting:
@@ -164,8 +176,8 @@ class Observed:
         self._queue.set(num_waiting)
 
     def batch(self, predictor: Predictor, scored: Scored) -> bool:
-        """Record a batch, to be counted together with others. Return True if the caller must call `count` in a
-        while.
+        """Record a scored batch, so that `count` counts it together with others. Return True if it is the first that
+        waits, so that the caller must schedule a call of `count`.
         """
         self._batch_rows.observe(len(scored.logits))
         if scored.rejected:
@@ -181,7 +193,7 @@ class Observed:
         return len(self._noted) == 1
 
     def count(self) -> None:
-        """Count the scores of the recorded batches and add them to the drift."""
+        """Count the scores of all recorded batches, and add their rows to the counts from which drift is computed."""
         noted, self._noted, self._num_noted = self._noted, [], 0
         if not noted:
             return
@@ -192,7 +204,8 @@ class Observed:
             self._bins[number].inc(int(counts[number]))
         if predictor is not self._predictor:
             before = self._held_out
-            # The new model may lack fields of the old one, and a gauge that several processes share cannot be removed.
+            # The new model may lack fields of the old one. Set the drift of the old fields to 0, because a gauge that
+            # several processes share cannot be removed.
             if before is not None:
                 for gauge, names in ((self._psi, before.names), (self._unseen, before.names[: len(before.values)])):
                     for name in names:
@@ -206,7 +219,10 @@ class Observed:
         self._windows[-1].add(ids, numeric, logits)
 
     def _drift(self) -> dict[str, Any] | None:
-        """Return the drift of this process's recent rows, or None if the bundle has no counts of held-out rows."""
+        """Return the drift of the rows that this process has scored recently: their number, the score counts of the
+        rows on which the model was evaluated (held-out rows), and the drift of each field. Return None if nothing was
+        scored or the bundle has no counts of held-out rows.
+        """
         self.count()
         if self._held_out is None or self._predictor is None:
             return None
@@ -217,7 +233,7 @@ class Observed:
         return {"rows": served.num_rows, "scores": self._held_out.scores.tolist(), "fields": fields}
 
     def metrics(self) -> tuple[bytes, str]:
-        """Return the metrics in Prometheus' text format, and the media type."""
+        """Return the metrics of all workers in Prometheus' text format, and its media type."""
         for field in (self._drift() or {"fields": []})["fields"]:
             self._psi.labels(field["field"]).set(field["psi"])
             if field["unseen"] is not None:
@@ -232,7 +248,9 @@ class Observed:
         return registry
 
     def status(self) -> dict[str, Any]:
-        """Return the metrics for the page as [name, labels, value], with drift and recent requests."""
+        """Return the content of /v1/status that comes from metrics: `samples` (each metric of all workers as [name,
+        labels, value]), `drift` of this worker's rows or None, and `recent` (see `Recent.series`).
+        """
         drift = self._drift()
         samples = [
             [sample.name.removeprefix("wide_deep_"), sample.labels, sample.value]
@@ -244,9 +262,11 @@ class Observed:
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the id of a request: its x-request-id, the trace id of its traceparent, or a new one if neither is valid.
+    """Return the id of a request: the header x-request-id, else the trace id in the header traceparent, else a new
+    random id. A header that is not valid is ignored.
 
-    An id has up to 128 letters, digits and characters of ._:/+=@~- so that it is safe in any log.
+    A valid x-request-id has 1 to 128 letters, digits or characters of ._:/+=@~- so that it is safe to write into any
+    log.
     """
     values = dict(headers)
     if (client_id := values.get(b"x-request-id")) and _ID.fullmatch(client_id):
@@ -257,10 +277,11 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def log_request(number: str, method: str, route: str, status: int, rows: int | None, seconds: float) -> None:
-    """Write a line of the access log. `rows` is the number of scored rows.
+    """Write a line of the access log to standard output, as JSON. `number` is the request id, and `rows` the number of
+    scored rows or None.
 
-    It is written in a single call, so that lines of several processes do not mix. If the reader of the log has gone,
-    the error is ignored.
+    The line is written in a single system call, so that lines of several processes do not mix. An error, such as a
+    closed pipe, is ignored.
     """
     line = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -1,4 +1,4 @@
-"""Make the OpenAPI document of the service from the columns of its model, and an HTML page with the same content."""
+"""Create the OpenAPI document of the service, which depends on its model's columns, and convert it to an HTML page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ _HOST = re.compile(r"[A-Za-z0-9.:\[\]-]+")
 def document(
     model: str, version: str, log_format: LogFormat, example: dict[str, Any], host: str = "localhost:8000"
 ) -> dict[str, Any]:
-    """Return the document. Its examples contain the row `example` and curl commands that address `host`."""
+    """Return the OpenAPI document of a service. `example` is the row in its examples, and `host` the host in its curl
+    commands (localhost:8000 if `host` is no host name).
+    """
     rows = {"type": "object", "properties": {"rows": {"type": "array", "items": _ref("Row"), "minItems": 1}}}
     rows["required"] = ["rows"]
     described = {"model": {"type": "string"}, "version": {"type": "string"}, "generation": {"type": "integer"}}
@@ -103,9 +105,10 @@ def document(
 
 
 def _curl_lines(address: str, operation: dict[str, Any]) -> list[dict[str, str]]:
-    """Return a curl command for each content type of an operation's body, in the form of the extension x-codeSamples.
+    """Return a curl command for each content type in which an operation accepts a body, as objects of the OpenAPI
+    extension x-codeSamples.
 
-    Examples that are bytes are removed from the operation, because JSON cannot hold them.
+    Remove examples that are bytes from `operation`, because a JSON document cannot contain them.
     """
     lines = []
     for form, body in operation.get("requestBody", {"content": {"": None}})["content"].items():
@@ -119,9 +122,10 @@ def _curl_lines(address: str, operation: dict[str, Any]) -> list[dict[str, str]]
 
 
 def _with_body(line: str, form: str, example: Any, headers: dict[str, Any]) -> str:
-    """Return a curl command with a body that can be pasted into a shell.
+    """Extend the curl command `line` by a body and headers, so that it can be pasted into a shell.
 
-    Text is escaped for printf, and bytes are compressed and encoded as base64.
+    A body that is text is escaped for printf, one that is bytes is compressed and encoded as base64, and any other is
+    JSON.
     """
     headers = {"content-type": form, **headers}
     if isinstance(example, bytes):
@@ -158,7 +162,9 @@ def _get(text: str, *more_errors: str) -> dict[str, Any]:
 
 
 def _post(text: str, schema: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Return a POST operation. `content` has an entry for each content type of its body."""
+    """Return the description of a POST operation in OpenAPI's form. `text` is the summary, `schema` the name of the
+    response's schema, and `content` describes the body for each content type.
+    """
     answers: dict[str, Any] = {"application/json": {"schema": _ref(schema)}}
     if "application/octet-stream" in content:
         answers["application/octet-stream"] = {}
@@ -181,7 +187,7 @@ def _errors(*statuses: str) -> dict[str, Any]:
 
 
 def as_html(content: dict[str, Any]) -> str:
-    """Return the document as an HTML page that loads no other resources."""
+    """Convert an OpenAPI document (the result of `document`) to an HTML page that loads no other resources."""
     parts = []
     for path, operations in content["paths"].items():
         for method, operation in operations.items():

@@ -9,21 +9,22 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 ADMIN_PATHS = ("/v1/pin", "/v1/unpin", "/v1/rollback")
-# Shared memory of a worker in which it counts the requests of the last two minutes.
+# Number of bytes of shared memory in which a worker counts the requests of the last two minutes.
 RECENT_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on requests and on the work of a process."""
+    """Bounds on requests and on the work of one worker process."""
 
-    # Rows that are scored together. A request with more rows is scored alone.
+    # Number of rows from which on no further request is added to a batch.
     max_batch: int = 256
-    max_delay_ms: float = 0.0  # Time that the first request of a batch waits for others.
-    max_queue: int = 256  # Number of waiting requests.
-    # A request is refused if scoring the requests before it would take longer.
+    max_delay_ms: float = 0.0  # Time that the first request of a batch waits for others to join it.
+    max_queue: int = 256  # Maximum number of requests that wait in one queue.
+    # A request is refused if scoring the requests that wait before it would take longer.
     max_wait_ms: float = 15.0
-    # Maximum time that a request may wait. A request can set a shorter time.
+    # Maximum time from the arrival of a request's headers until its scoring begins. A request can set a shorter time
+    # with the header x-timeout-ms.
     deadline_ms: float = 1000.0
     max_rows: int = 10_000  # Rows in a request.
     max_body_mib: int = 64
@@ -40,24 +41,25 @@ class ServerOptions:
     workers: int = 1
     threads: int = 1  # Number of onnxruntime's threads in each worker.
     watch_seconds: float = 0.5
-    # Folder of the statement of which version must serve. The default is `path`.
+    # Folder of the file current.json, which says which version must serve. The default is `path`.
     state: Path | None = None
-    logged_share: float = 0.0  # Share of the requests that are written to the access log.
+    logged_share: float = 0.0  # Share of the requests that are written to the access log, from 0 to 1.
     limits: Limits = field(default_factory=Limits)
-    # Time after SIGTERM in which the service reports not to be ready, but still answers.
+    # Time after SIGTERM in which the service answers readiness checks with status 503, but other requests as before.
     drain_seconds: float = 0.0
-    # Port for administration, which is then not available on the public port.
+    # Separate port for the paths in ADMIN_PATHS, which are then not available on `port`.
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
-    # Accepted hosts, which replace the rule in `allows`. "*" accepts any host.
+    # Values of the header Host that are accepted, in place of the rule in `allows`. "*" accepts any value.
     allowed_hosts: tuple[str, ...] = ()
 
     def allows(self, host: str, is_admin: bool, is_admin_port: bool) -> bool:
-        """Return True if a request with this value of the header Host is answered.
+        """Return True if a request with the value `host` in its header Host may be answered. `is_admin` says if its
+        path is in ADMIN_PATHS, and `is_admin_port` if it came to `admin_port`.
 
         A web page can make its own host name resolve to this machine and then send requests from a visitor's browser
-        (DNS rebinding). If the port can only be reached from this machine, Host must therefore name this machine.
-        Administration is only allowed for `localhost` and for numeric addresses.
+        (DNS rebinding). If the service listens on a loopback address, Host must therefore be `localhost` or a loopback
+        address. Otherwise any Host is accepted, except that administration needs `localhost` or a numeric address.
         """
         if self.allowed_hosts:
             return host_name(host) in self.allowed_hosts or "*" in self.allowed_hosts
@@ -68,7 +70,9 @@ class ServerOptions:
 
 
 def host_name(host: str) -> str:
-    """Return the name or address in a Host header, in lower case, without port and brackets."""
+    """Return the host name or IP address in the value of a header Host, in lower case, without the port and the
+    brackets of an IPv6 address.
+    """
     match = re.fullmatch(r"(\[.*\]|[^:]*)(:\d*)?", host.lower())
     return match[1].strip("[]") if match else host.lower()
 

@@ -1,7 +1,7 @@
 """Run the service as processes: open its sockets, start the workers that accept connections, and handle signals.
 
-A worker that dies is started again while the others serve. After SIGTERM the service ends when all requests are
-answered.
+A worker process that dies is started again while the other workers continue to serve. After SIGTERM, the service ends
+when all requests that have arrived are answered.
 """
 
 from __future__ import annotations
@@ -37,36 +37,45 @@ log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)  # These signals end the service.
 BACKLOG = 2048
-# Number of connections that a turn of the event loop accepts. libuv accepts one per listening socket and turn, so each
-# socket is passed this many times. In overload a turn takes tens of milliseconds, and a thousand new clients, or a load
-# balancer's health check, would otherwise wait for as many turns.
+# Number of connections that one turn of the event loop accepts. The loop (libuv) accepts one connection per listening
+# socket in a turn, so it is given each socket this many times. Under overload a turn takes tens of milliseconds. With
+# one connection per turn, a thousand new clients, and a load balancer's health check behind them, would wait for a
+# thousand turns.
 ACCEPTS = 16
-# Time that one thread can keep the others from running, for example the one that opens a new model.
+# Python's switch interval: a thread that runs Python code, such as the one that opens a new model, lets another waiting
+# thread run after this time.
 SWITCH_SECONDS = 0.0005
-# Number of new objects between two garbage collections. Thousands of waiting requests are not garbage. With Python's
-# default of 700, collections took a tenth of the time in overload, and some of them 40 ms.
+# Number of new objects after which Python collects garbage. With Python's default of 700, collections took a tenth of
+# the time under overload, and some took 40 ms, because they had to look at thousands of waiting requests, which are not
+# garbage.
 COLLECTED_OBJECTS = 20_000
-WATCH_NICE = 10  # Priority of the thread that opens new models.
+WATCH_NICE = 10  # Nice value of the thread that opens new models, so that it has a lower priority than the event loop.
 CANNOT_START = 2  # Exit status if no model can be opened.
-# A worker that ran this long is restarted without a pause.
+# If a worker ends after it ran for longer than this, it is restarted without a pause.
 STABLE_SECONDS = 60.0
 MOST_PAUSE_SECONDS = 60.0  # Longest pause before a worker is restarted.
-# Size of a metrics file. A worker has five such files. A thousand fields take half of the space.
+# Size of each of the five files in which a worker stores its metrics. Models with a thousand fields take half of the
+# space.
 METRICS_BYTES = 1 << 19
-HUNG_SECONDS = 20.0  # A worker is killed if its event loop does not beat for this long.
-# If the supervisor itself did not look for this long, the machine was suspended, and older beats mean nothing.
+HUNG_SECONDS = 20.0  # A worker is killed if its event loop does not call `beat` for this long.
+# If the supervisor itself did not run for longer than this, the machine was probably suspended, so missing beats of the
+# workers mean nothing.
 PAUSED_SECONDS = 5.0
 # Maximum number of open files, including connections, if the system allows it.
 MOST_FILES = 1 << 14
-# Time for a client to take part of an answer, before the system closes the connection.
+# The operating system closes a connection if the client acknowledges no data of a response for this long.
 UNREAD_SECONDS = 30
-# Time for the workers to end after the port was closed: the time that requests have, and some more.
+# Workers that have not ended this long after the port was closed are killed. This is the time for waiting requests
+# (connections.FINISH_SECONDS) and some more.
 END_SECONDS = 35
 
 
 def serve(options: ServerOptions) -> int:
-    """Serve until a signal arrives, and return the exit status. Raise OSError if a port cannot be used."""
-    # os._exit instead of SystemExit, which is lost if it is raised in a callback of an import.
+    """Serve until SIGTERM or SIGINT arrives, and return the exit status of the process. Raise OSError if a port cannot
+    be used.
+    """
+    # Until the workers have handlers of their own, a signal ends the process with os._exit. SystemExit would be lost if
+    # the signal arrived in a callback during an import.
     _handle_signals(lambda *_: os._exit(0))
     _allow_files()
     with ExitStack() as stack:
@@ -75,8 +84,8 @@ def serve(options: ServerOptions) -> int:
         if options.admin_port is not None:
             sockets.append(stack.enter_context(_listen("admin-", options.admin_host, options.admin_port)))
             options = replace(options, admin_port=sockets[1].getsockname()[1])
-            # Equal numbers on two addresses are not allowed, because the port number identifies the administration
-            # port.
+            # The two ports must have different numbers, even on different addresses, because requests for
+            # administration are recognized by the port's number.
             if options.admin_port == sockets[0].getsockname()[1]:
                 raise OSError(f"--admin-port {options.admin_port} is the number of --port too; give another")
             log.info("http://%s:%d administers it", options.admin_host, options.admin_port)
@@ -92,7 +101,9 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 
 
 def _allow_files() -> None:
-    """Raise the limit of open files for this process and its workers as far as the system allows, up to MOST_FILES."""
+    """Raise the limit of open files of this process, which its workers inherit, to MOST_FILES or to what the system
+    allows if that is less.
+    """
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     num_files = MOST_FILES if most == resource.RLIM_INFINITY else min(MOST_FILES, most)
     if allowed != resource.RLIM_INFINITY and allowed < num_files:
@@ -112,37 +123,45 @@ def _listen(kind: str, host: str, port: int) -> socket.socket:
         flags = f"--{kind}host {host} --{kind}port {port}"
         raise OSError(f"{flags} cannot be listened on: {error.strerror}; give others") from None
     listener.listen(BACKLOG)
-    # All processes share the blocking mode of the socket, and dup() sets it anew. A starting worker must not make
-    # another worker block in accept() for a connection that a third one has taken.
+    # All workers share the socket and its blocking mode, and dup() in a starting worker sets the mode to that of this
+    # object. So make this object non-blocking. Otherwise a worker could block in accept() if another one has taken the
+    # connection.
     listener.setblocking(False)
     return listener
 
 
 @dataclass
 class _Seat:
-    """The place of a worker. A worker that is restarted has the same number, so its metrics continue."""
+    """What the supervisor keeps about one of its workers across restarts. The number stays, so a restarted worker
+    continues the metrics of the one before.
+    """
 
     number: int
-    recent: mmap.mmap  # Memory that all workers share.
-    # Byte shared with the supervisor: 1 when the worker's model is open.
+    recent: mmap.mmap  # Memory that all workers share, in which `observed.Recent` counts.
+    # A byte that worker and supervisor share: 1 if the worker's model is open, otherwise 0.
     serving: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
-    # Byte shared with the supervisor. It changes with each beat of the event loop, and is 0 when the loop does not run.
+    # A byte that worker and supervisor share. The worker's event loop changes it ten times a second. It is 0 before the
+    # loop runs and when it is ending.
     pulse: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     last_pulse: int = 0  # Last value of `pulse` that the supervisor saw.
-    # Time when `last_pulse` changed. Like `start_time` and `due`, in seconds of time.monotonic.
+    # Time when the supervisor saw `pulse` change. `heard`, `start_time` and `due` are in seconds of time.monotonic.
     heard: float = 0.0
     process: BaseProcess | None = None
     is_restart: bool = False
     start_time: float = 0.0
-    pause_seconds: float = 0.0  # Pause before the next start.
+    pause_seconds: float = 0.0  # Pause before the worker is started again if it ends soon.
     due: float = 0.0
 
     def beat(self, is_ending: bool) -> None:
-        """Tell the supervisor that the event loop runs, or that it is ending and must not be watched."""
+        """Tell the supervisor that this worker's event loop runs, or, with `is_ending`, that it is ending and no longer
+        has to run.
+        """
         self.pulse[0] = 0 if is_ending else self.pulse[0] % 255 + 1
 
     def is_hung(self, now: float) -> bool:
-        """Return True if the event loop did not beat for too long. The supervisor calls this about once a second."""
+        """Return True if the worker's event loop has not called `beat` for HUNG_SECONDS. The supervisor calls this
+        method about once a second.
+        """
         pulse = self.pulse[0]
         if not pulse or pulse != self.last_pulse:
             self.last_pulse, self.heard = pulse, now
@@ -150,7 +169,7 @@ class _Seat:
 
 
 class _Supervisor:
-    """Starts the workers and restarts those that end."""
+    """Starts the worker processes, restarts those that end, and kills those that hang."""
 
     def __init__(self, options: ServerOptions, sockets: list[socket.socket], metrics: Path) -> None:
         self._options, self._sockets, self._metrics = options, sockets, metrics
@@ -162,7 +181,9 @@ class _Supervisor:
         self._looked = time.monotonic()
 
     def run(self) -> int:
-        """Start the workers and watch over them until a signal arrives. Return the exit status."""
+        """Start the workers and watch over them until a signal arrives or none can be started. Return the exit status
+        of the service.
+        """
         _handle_signals(lambda *_: self._stop())
         status = 0
         while not self._stopping:
@@ -178,7 +199,7 @@ class _Supervisor:
         return status
 
     def _kill_hung(self) -> None:
-        """Kill workers whose event loop hangs. They are restarted like all workers that end."""
+        """Kill each worker whose event loop has not run for HUNG_SECONDS. It is restarted like any worker that ends."""
         before, self._looked = self._looked, time.monotonic()
         for seat in self._seats:
             if self._looked - before > PAUSED_SECONDS:
@@ -191,11 +212,12 @@ class _Supervisor:
     def _start(self, seat: _Seat) -> None:
         arguments = (self._options, self._sockets, seat)
         process = multiprocessing.get_context("fork").Process(target=_worker, args=arguments)
-        # Signals are held back until the worker has its own handlers. Otherwise the supervisor's handlers would run in
-        # the worker, and the signal would be lost.
+        # Block signals while the worker is forked, until it has installed its own handlers. Otherwise a signal to the
+        # new worker would run the supervisor's handler there and not end the worker.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
-            # A signal arrived after the last worker was started. Nothing would end a worker started now.
+            # A signal has arrived, and `_stop` has already ended the other workers. Nothing would end a worker that is
+            # started now.
             if self._stopping:
                 return
             process.start()
@@ -204,9 +226,11 @@ class _Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _plan_restart(self, seat: _Seat, exit_status: int | None) -> int:
-        """Schedule the restart of a worker after a growing pause.
+        """Schedule the restart of a worker that has ended, after a pause that doubles if it ends soon again, and return
+        0.
 
-        If no worker serves and this one never did, stop the service and return CANNOT_START, otherwise return 0.
+        If the worker ended before its model was open, and no other worker serves, stop the service instead and return
+        CANNOT_START.
         """
         from prometheus_client.multiprocess import mark_process_dead
 
@@ -223,9 +247,10 @@ class _Supervisor:
         return 0
 
     def _stop(self) -> None:
-        """End the workers, and close the supervisor's sockets.
+        """Send SIGTERM to the workers, and close the supervisor's own copies of the listening sockets.
 
-        The workers alone then keep the port open, so that no client waits for a connection that nobody accepts.
+        The port is then open only as long as a worker has it open, so that no client connects to a port on which nobody
+        accepts.
         """
         self._stopping = True
         for listener in self._sockets:
@@ -235,7 +260,7 @@ class _Supervisor:
                 seat.process.terminate()
 
     def _end(self) -> None:
-        """Wait for the workers to end, and kill those that take too long."""
+        """Wait for the workers to end. Kill those that take longer than `drain_seconds` + END_SECONDS."""
         processes = [seat.process for seat in self._seats if seat.process is not None]
         until = time.monotonic() + self._options.drain_seconds + END_SECONDS
         for process in processes:
@@ -250,13 +275,14 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -
     from prometheus_client import values
 
     class Allocated(values.MmapedDict):
-        """A metrics file whose disk space is reserved. If a mapped file got no space later, SIGBUS would end the
-        process.
+        """A metrics file whose disk space is allocated before it is mapped. Without this, writing to the mapped file
+        when the disk is full would end the process with SIGBUS.
         """
 
         def __init__(self, filename: str, read_mode: bool = False) -> None:
             path = Path(filename)
-            # Reading an empty metrics file crashes the reader, so fill it before it gets its name.
+            # Another worker that reads an empty metrics file would crash. So allocate the file under another name, and
+            # rename it then.
             beside = path if path.exists() else path.with_suffix(".new")
             with beside.open("ab") as file:
                 try:
@@ -268,13 +294,16 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -
             super().__init__(filename, read_mode)
 
     values.MmapedDict = Allocated  # type: ignore[misc]
-    # Metrics files are named by worker number, not by process, so a restarted worker continues the counts.
+    # Name the metrics files by the number of the worker, not by the process id, so that a restarted worker continues
+    # the counts.
     values.ValueClass = values.MultiProcessValue(lambda: seat.number)
     os._exit(run_worker(options, sockets, seat))
 
 
 def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -> int:
-    """Serve in this process until a signal arrives or the supervisor ends. Return the exit status."""
+    """Serve in this process until SIGTERM or SIGINT arrives or the supervisor ends. Return the exit status of the
+    process. `sockets` are listening sockets.
+    """
     from app.serving.connections import Server
 
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -282,22 +311,22 @@ def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat
     _handle_signals(server.handle_exit)
     watch = _Watch(server, options, seat)
     watch.start()
-    # The other workers serve, so accept no connection before the model is open.
+    # A restarted worker accepts no connection before its model is open, because the other workers serve.
     while seat.is_restart and not watch.opened.wait(0.1):
         if server.application.is_draining:
             return 0
     if not server.should_exit:
         server.run(sockets=[*sockets, *(each.dup() for each in sockets for _ in range(ACCEPTS - 1))])
     watch.stopped.set()
-    # Python must not exit while a thread is opening a model.
+    # Wait for the thread, because it may be opening a model, and Python must not exit meanwhile.
     watch.join(END_SECONDS)
-    # A second signal must not interrupt the exit, either.
+    # From here on, another signal must not interrupt the exit of the process.
     _handle_signals(signal.SIG_IGN)
     return watch.status
 
 
 class _Watch(threading.Thread):
-    """Thread that opens the model of a worker, and later newer models."""
+    """Thread of a worker that opens its first model, and later looks for newer models."""
 
     def __init__(self, server: Server, options: ServerOptions, seat: _Seat) -> None:
         super().__init__(daemon=True)
@@ -306,7 +335,9 @@ class _Watch(threading.Thread):
         self.status = 0
 
     def run(self) -> None:
-        """Open the model, then check for newer models until the worker stops."""
+        """Open the first model, then look for newer models every `watch_seconds` until the worker stops. If the first
+        model cannot be opened, stop the worker with status CANNOT_START.
+        """
         try:
             service = self._open()
         except Exception as error:
@@ -315,7 +346,7 @@ class _Watch(threading.Thread):
             return
         finally:
             self.opened.set()
-        # Objects that exist now live as long as the process, so exclude them from garbage collections.
+        # Exclude the objects that exist now from garbage collections, because they live as long as the process.
         gc.freeze()
         gc.set_threshold(COLLECTED_OBJECTS)
         self._server.application.open(service)
@@ -344,7 +375,9 @@ class _Watch(threading.Thread):
 
 
 def _log_slow_kernels() -> None:
-    """Log why rows are parsed with NumPy, if they are. Nothing else would show it."""
+    """Log a warning with the reason if rows are parsed with NumPy instead of the native library. Otherwise nobody would
+    notice.
+    """
     from data_prep.encoding.encoder import why_slow
 
     if reason := why_slow():

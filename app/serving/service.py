@@ -1,4 +1,4 @@
-"""Answer the requests of one process: the routes of the service."""
+"""Answer the requests of one worker process: the routes of the service and their handlers."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ from data_prep.options.log_format import LogFormat
 log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).with_name("page.html")
-# Delay after which scores are counted together. Counting after each batch would take as long as encoding a row.
+# The scores of the batches of this time are counted together for the metrics. Counting after each batch would take as
+# long as encoding a row.
 COUNTED_SECONDS = 0.5
-# The pages load nothing from other hosts, and cannot be embedded in other pages.
+# With these headers, a browser loads nothing from other hosts for the service's pages, and does not show them inside
+# other pages.
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
@@ -50,9 +52,11 @@ _REFUSAL = b"HTTP/1.1 %d Too Many Requests\r\n%s: " % (REFUSED, ID_HEADER.encode
 _HEADERS_OF = {408: CLOSE, 413: CLOSE, REFUSED: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
 EXPLAIN = "/v1/explain"
-# Maximum size of a body with one row to explain, or with a version. The event loop decodes it.
+# Maximum size of a body with one row to explain, or with a version. It is small, because the event loop itself decodes
+# such bodies.
 MOST_EXPLAINED_BYTES = 1 << 17
-# Maximum size of a body that is decoded in this process. JSON made for this purpose holds the interpreter for 40 ms.
+# Larger bodies are decoded in another process. Decoding JSON of this size can hold the global interpreter lock for up
+# to 40 ms if it is made to be slow.
 MOST_DECODED_HERE = 1 << 17
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 MODEL = "/v2/models/{model}"
@@ -74,7 +78,7 @@ _decode_version = msgspec.json.Decoder(VersionRequest).decode
 
 
 class Service:
-    """ASGI application that answers requests with the models of `generations`.
+    """ASGI application that answers requests with the model that serves, `generations.current`.
 
     It does not use Starlette's routes and middleware, because they would add a tenth to the time of a one-row request.
     """
@@ -82,9 +86,10 @@ class Service:
     def __init__(self, generations: Generations, observed: Observed, options: ServerOptions) -> None:
         self.generations, self.observed, self.options = generations, observed, options
         self.batcher = Batcher(options.limits, self._observe)
-        # One process for the queue of large bodies, and one for that of huge ones.
+        # One decoding process for the batcher's queue of large bodies, and one for its queue of huge bodies.
         self._decoding, self._decoding_huge = (DecodingProcess(options.limits) for _ in range(2))
-        # While draining, the service still answers, but reports that it is not ready, so that callers go elsewhere.
+        # True after SIGTERM: the service still answers, but readiness checks get status 503, so that a load balancer
+        # sends its requests to other servers.
         self.is_draining = False
         self._allows = lru_cache(maxsize=256)(options.allows)
         self._route = lru_cache(maxsize=256)(self._find_route)
@@ -109,19 +114,22 @@ class Service:
             self._routes[model] = {"GET": self._metadata}
             self._routes[f"{model}/ready"] = {"GET": self._model_ready}
             self._routes[f"{model}/infer"] = {"POST": self._infer}
-        # Routes that score rows, whose requests may be refused.
+        # Paths of the routes that score rows. Only their requests can be refused because too many wait.
         self._scoring = {path for path in self._routes if path == "/v1/score" or path.endswith("/infer")}
 
     def refresh(self) -> None:
-        """Switch to the model that must be served, and update the metrics about it. The watching thread calls this."""
+        """Look into the folder, switch to another model if one must serve, and update the metrics about models. The
+        thread that watches the folder calls this method.
+        """
         self.generations.refresh_safely()
         self.observed.model(self.generations, not self.is_draining, self.batcher.num_waiting)
 
     def refusal(self, url: bytes, headers: list[tuple[bytes, bytes]], num_bytes: int) -> tuple[bytes, float] | None:
-        """Return the refusal of a request whose rows would wait too long, and its delay in seconds. None for other
-        requests.
+        """Check, when the headers of a request have arrived, if its rows would wait too long. If so, return the whole
+        HTTP response that refuses it, and the seconds to wait before it is sent. Otherwise return None.
 
-        In overload nearly all requests are refused, so refusals must be cheap: their time is taken from scoring.
+        `num_bytes` is the size of the body according to its headers. Under overload nearly all requests are refused, so
+        a refusal must take little time, which scoring then lacks.
         """
         path, _, _ = self._route(url.decode("latin-1").partition("?")[0])
         if path not in self._scoring:
@@ -136,15 +144,15 @@ class Service:
         return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request in any ASGI server. The service's own server calls `answer` and writes the answer in one
-        piece.
+        """Answer a request in any ASGI server, for example in tests. The service's own server calls `answer` instead
+        and writes the response itself.
         """
         response = await self.answer(scope, receive)
         await response(scope, receive, send)
 
     async def answer(self, scope: Scope, receive: Receive) -> Response:
-        """Answer a request, with its id and the model's version in the headers, and count it. Errors become answers,
-        too.
+        """Return the response to a request, and count the request. The response's headers contain the request id and
+        the version of the model. Errors become responses as well.
         """
         start, number = time.perf_counter(), request_id(scope["headers"])
         request = ServiceRequest(scope, receive)
@@ -154,13 +162,15 @@ class Service:
             response = await self._handler(methods, scope["method"])(request)
         except RequestError as error:
             headers = _HEADERS_OF.get(error.status, error.headers)
-            # The client may never send the body, so the connection cannot be used for another request.
+            # A client that sent `Expect: 100-continue` may or may not send the body after an error, so the connection
+            # cannot be used for another request.
             if "expect" in request.headers:
                 headers = headers | CLOSE
             response = JSONResponse({"error": str(error)}, error.status, headers)
         except DisconnectedError:
             response = Response(status_code=400)
-        # A block of the bundle may be damaged, or memory may be short. The client may try another server.
+        # For example, a block of the bundle is damaged, or memory is short. Status 503 lets the client try another
+        # server.
         except Exception as error:
             log.exception("%s, request %s: %s", path, number, type(error).__name__)
             message = "the model cannot score this now; see the server's log"
@@ -176,11 +186,12 @@ class Service:
             response.headers["allow"] = ", ".join(methods)
         seconds = time.perf_counter() - start
         noted = number, scope["method"], path, response.status_code, request.num_rows, seconds
-        asyncio.get_running_loop().call_soon(self._note, *noted)  # `_note` runs after the answer is written.
+        # Called in the next turn of the event loop, after the response was written.
+        asyncio.get_running_loop().call_soon(self._note, *noted)
         return response
 
     def _note(self, number: str, method: str, path: str, status: int, num_rows: int | None, seconds: float) -> None:
-        if (method, path) != ("GET", EXPLAIN):  # The page itself requests this route.
+        if (method, path) != ("GET", EXPLAIN):  # The service's page requests this route by itself, so do not count it.
             self.observed.request(path, status, seconds, self.batcher.num_waiting)
         if path in self._scoring:
             self.observed.recent.note(status, seconds)
@@ -188,9 +199,10 @@ class Service:
             log_request(number, method, path, status, num_rows, seconds)
 
     def _check_host(self, request: ServiceRequest, path: str) -> None:
-        """Raise RequestError for a request to a wrong host, or for administration on the public port.
+        """Raise RequestError if a request's header Host is missing or not allowed, or if a path in ADMIN_PATHS is
+        requested on the public port although there is an administration port.
 
-        Health checks are answered for any host.
+        Health checks are answered for any Host.
         """
         num_hosts = [name for name, _ in request.scope["headers"]].count(b"host")
         if num_hosts > 1 or (not num_hosts and request.scope["http_version"] == "1.1"):
@@ -204,7 +216,9 @@ class Service:
             raise RequestError(421, f"this is not the host {host!r}; the option --allowed-hosts names others")
 
     def _find_route(self, path: str) -> tuple[str, dict[str, Handler], dict[str, Any]]:
-        """Return the route of a path (for metrics and the log), its handlers by method, and its parameters."""
+        """Return the route that a path belongs to, its handlers by HTTP method, and the path's parameters `model` and
+        `version`. For an unknown path, return "other" and two empty mappings.
+        """
         match = _MODEL_PATH.fullmatch(path)
         if match is not None:
             rest = match["rest"] or ""
@@ -232,7 +246,7 @@ class Service:
         header_length = request.headers.get(HEADER_LENGTH)
         decode = partial(decode_tensors, header_length)
         predictor, logits, infer = await self._logits(request, decode, header_length is not None)
-        # Another model may have begun to serve while the body arrived.
+        # The service may have switched to another model while the body arrived.
         self._check_model(request, predictor)
         model = (self.options.name, version_of(predictor), predictor.generation)
         body, length = tensors.answer(infer, *model, {"score": probabilities(logits), "logit": logits})
@@ -247,7 +261,9 @@ class Service:
         has_small_rows: bool,
         name_row: NameRow | None = None,
     ) -> tuple[Predictor, np.ndarray, Any]:
-        """Score the rows of a request. Return the model, the logits, and the second result of `decode`."""
+        """Receive the body of a request and score its rows. Return the model that scored them, the logits [n], and the
+        second result of `decode`.
+        """
         limits = self.options.limits
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
         body = await self._bodies.read(request)
@@ -272,7 +288,9 @@ class Service:
     def _decode(
         self, decode: Decode, name_row: NameRow | None, log_format: LogFormat, body: bytes
     ) -> tuple[RowsToScore, Any]:
-        """Decode a body in this process, or a large one in another process. A thread of the batcher calls this."""
+        """Decode a body to rows, in this process if it has at most MOST_DECODED_HERE bytes, otherwise in a decoding
+        process. The batcher calls this method.
+        """
         if len(body) <= MOST_DECODED_HERE:
             return decode(body)
         process = self._decoding_huge if len(body) > HUGE_BODY else self._decoding
@@ -297,7 +315,9 @@ class Service:
         return await self._explained(request, self.generations.current.example)
 
     async def _explained(self, request: ServiceRequest, row: dict[str, Any]) -> Response:
-        """Explain a row. Explained rows do not count in metrics, drift and queues."""
+        """Return the response with the score of a row and the effects of its columns. The row is not counted in the
+        score metrics and the drift, and does not wait in the queues.
+        """
         if self._explaining.locked():
             raise RequestError(REFUSED, "another row is being explained; try again in a second")
         request.predictor = predictor = self.generations.current
@@ -316,9 +336,10 @@ class Service:
         return JSONResponse(answer)
 
     def _changing(self, change: Callable[[bytes], None]) -> Handler:
-        """Return a handler that changes which version must serve.
+        """Return a handler for POST requests that change which version must serve. It calls `change` with the body.
 
-        It only accepts JSON, because other sites' pages cannot send that without permission.
+        It accepts only the content type of JSON, because a browser does not let pages of other sites send it without
+        permission (CORS).
         """
 
         async def handler(request: ServiceRequest) -> Response:
@@ -412,9 +433,11 @@ class Service:
 
 @lru_cache(maxsize=64)
 def _form_of(content_type: str) -> Form:
-    """Return the form of a request's rows for its content type. Raise RequestError if it is unknown."""
+    """Return the form in which rows are sent with a content type. Raise RequestError if the service accepts no such
+    content type, or another charset than UTF-8.
+    """
     name, _, parameters = content_type.partition(";")
-    # This is the type that `curl -d` sends by default.
+    # `curl -d` sends application/x-www-form-urlencoded by default. Treat it as JSON.
     form = FORMS.get(name.strip().lower().replace("application/x-www-form-urlencoded", "application/json"))
     if form is None:
         raise RequestError(415, f"content-type must be one of {', '.join(FORMS)}")
@@ -424,7 +447,9 @@ def _form_of(content_type: str) -> Form:
 
 
 def _is_true(request: ServiceRequest, name: str) -> bool:
-    """Return a boolean parameter of the query, false by default. Raise RequestError for any other value."""
+    """Return the value of the query parameter `name`, false if it is missing. Raise RequestError if the value is
+    neither true nor false.
+    """
     query = request.scope["query_string"]
     value = QueryParams(query).get(name, "false") if query else "false"
     if value not in ("true", "false"):
@@ -433,7 +458,7 @@ def _is_true(request: ServiceRequest, name: str) -> bool:
 
 
 def version_of(predictor: Predictor) -> str:
-    """Return the model's version in its short form, which can be used in a URL."""
+    """Return the version of a predictor's model in its short form, which can be used in a URL."""
     return short(predictor.version)
 
 
@@ -444,7 +469,9 @@ def _version_in(body: bytes) -> str:
 
 @lru_cache(maxsize=256)
 def _rest_of_refusal(message: str, version: str, generation: int) -> bytes:
-    """Return the part of a refusal that follows the request id."""
+    """Return the rest of the HTTP response that refuses a request, from the end of the request id to the end of the
+    body.
+    """
     response = JSONResponse({"error": message}, REFUSED, _HEADERS_OF[REFUSED])
     headers = [*response.raw_headers, *_model_headers(version, generation)]
     return b"".join([b"\r\n", *(b"%s: %s\r\n" % header for header in headers), b"\r\n", response.body])

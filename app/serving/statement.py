@@ -1,6 +1,7 @@
-"""Read and write the durable statement of which version must serve, and choose the model that follows from it.
+"""Read and write the file current.json, which states which version of the model must serve, and choose the model
+accordingly.
 
-The file current.json holds {"pinned": VERSION}, or {"pinned": null} for the newest version. Without the file the newest
+The file contains {"pinned": VERSION}, or {"pinned": null} if the newest version must serve. Without the file the newest
 version serves.
 """
 
@@ -19,30 +20,36 @@ STATEMENT = "current.json"
 
 
 def choose(versions: Mapping[str, Chain], pinned: str | None, current: Chain | None) -> Chain | None:
-    """Return the chain that must serve in place of `current`. None means that `current` stays or nothing can be opened.
+    """Return the chain (whole bundle and deltas) that must serve in place of `current`, or None if `current` must stay.
+    Without `current`, None means that there is nothing to serve.
 
-    `versions` holds the chains that can be opened. This function depends on neither clock nor files.
+    `versions` holds the chains that can be opened, and `pinned` is the version that must serve, or None for the newest.
+    The result depends on the arguments alone, not on the clock or on files.
     """
     chain = max(versions.values(), key=rank, default=None) if pinned is None else versions.get(pinned)
     if chain is None or current is None:
         return chain
     if chain[-1][1].version == current[-1][1].version:
-        return chain if len(chain) == 1 < len(current) else None  # The same version was folded into a whole bundle.
+        # The same version is now there as a whole bundle, into which its deltas were folded.
+        return chain if len(chain) == 1 < len(current) else None
     return chain if pinned is not None or rank(chain) > rank(current) else None
 
 
 class Statement:
-    """The file current.json in a folder. All processes of the service share it."""
+    """The file current.json in the folder `options.state`, or `options.path` by default. All processes of the service
+    read it.
+    """
 
     def __init__(self, options: ServerOptions) -> None:
         self.path = (options.state or options.path) / STATEMENT
 
     def read(self) -> str | None:
-        """Return the pinned version in its short form, or None for the newest. Raise ValueError if the file is
-        damaged.
+        """Return the pinned version in its short form, or None if the newest must serve. Raise ValueError if the file
+        is damaged.
         """
         try:
-            # Bytes that are not UTF-8 are escaped, and then fail as JSON.
+            # Bytes that are not valid UTF-8 become escape sequences, which are not valid JSON, so that the error below
+            # is raised.
             text = self.path.read_text(encoding="utf-8", errors="backslashreplace")
         except FileNotFoundError:
             return None
@@ -59,7 +66,7 @@ class Statement:
         """Pin a version, or unpin with None. The file is replaced atomically. Raise ValueError if it cannot be
         written.
         """
-        # Another process may write at the same time.
+        # Write to a file of this process first, because another process may write a statement at the same time.
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             make_folder(self.path.parent)

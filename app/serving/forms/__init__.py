@@ -1,7 +1,8 @@
 """Convert the body of a request to rows, in each form that the service accepts.
 
-`bodies` receives and decompresses bodies, `form` holds what all forms share, and `tensors` is the form of V2. Every
-other file has a FORM of /v1/score. Forms are found by listing this folder, so a new form is one new file.
+`bodies` receives and decompresses bodies, `form` has what all forms share, and `tensors` reads requests of V2 (Open
+Inference Protocol). Every other module reads one content type of /v1/score and describes it in a constant FORM. The
+modules are found by listing this folder, so a new form takes one new file.
 """
 
 import pkgutil

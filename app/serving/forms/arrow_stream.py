@@ -15,15 +15,17 @@ from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
 _FILE = b"ARROW1\0\0"
-_SHORT_VIEW = 12  # Texts of at most this many bytes are stored in the view itself.
-# Metadata key of compression in Arrow 0.17. Streams with it do not state their decompressed sizes.
+# In Arrow's view types, a text of at most this many bytes is stored in its 16-byte view instead of a buffer.
+_SHORT_VIEW = 12
+# Metadata key with which Arrow 0.17 marked compressed streams. Such streams do not state the sizes of decompressed
+# buffers.
 _OLD_COMPRESSION = b"ARROW:experimental_compression"
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows of a stream or of a Feather file. Raise RequestError if they are wrong or too many.
+    """Return the rows of an Arrow IPC stream or of a Feather file. Raise RequestError if they are wrong or too many.
 
-    A Feather file consists of eight bytes, a stream and a footer.
+    A Feather file consists of eight bytes, an Arrow IPC stream and a footer.
     """
     body = body[len(_FILE) :] if body.startswith(_FILE) else body
     try:
@@ -32,7 +34,7 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
         table.validate()
         columns = [pa.chunked_array(map(_guarded, column.chunks), column.type) for column in table.columns]
         table = pa.Table.from_arrays(columns, schema=table.schema)
-        # Check the total size first, because full validation reads all these bytes.
+        # Check how many bytes the views refer to before the full validation, which reads all of them.
         _check_bytes(sum(map(_view_bytes, table.columns)), limits)
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
@@ -42,11 +44,12 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
 
 
 def _check_claims(body: bytes, limits: Limits) -> None:
-    """Raise RequestError if a stream claims to hold too many rows or bytes, before it is read.
+    """Raise RequestError if a stream's messages state too many rows or bytes. This check runs before pyarrow decodes
+    the columns.
 
-    Null and compressed columns can claim any size with few bytes. A value counts 8 bytes, including nested values and
-    texts, and a buffer counts its size without compression. pyarrow does not offer these numbers, so they are read from
-    the flatbuffers of the messages, which pyarrow has verified
+    A small body can state any size, because columns of nulls take no bytes and compressed ones take few. The check
+    counts 8 bytes for each value, including nested values and texts, and the decompressed size of each buffer. pyarrow
+    does not offer these numbers, so they are read from the flatbuffers of the messages, which pyarrow has verified
     (https://github.com/apache/arrow/blob/main/format/Message.fbs).
     """
     num_rows = num_bytes = 0
@@ -74,12 +77,14 @@ def _check_claims(body: bytes, limits: Limits) -> None:
 
 
 def _leads_to(data: bytes, place: int) -> int:
-    """Return the position that the offset at `place` of a flatbuffer points to."""
+    """Return the position in the flatbuffer `data` that the offset stored at `place` points to."""
     return place + int(struct.unpack_from("<I", data, place)[0])
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Return the position of a field of a flatbuffer's table, or 0 if the field has its default value."""
+    """Return the position of field number `number` of the table at position `table` in the flatbuffer `data`. Return 0
+    if the field is not stored, because it has its default value.
+    """
     first = table - struct.unpack_from("<i", data, table)[0]
     place, (size,) = first + 4 + 2 * number, struct.unpack_from("<H", data, first)
     offset = struct.unpack_from("<H", data, place)[0] if place < first + size else 0
@@ -87,7 +92,7 @@ def _field(data: bytes, table: int, number: int) -> int:
 
 
 def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
-    """Yield the structures in a flatbuffer's vector, each a pair of int64 values."""
+    """Yield the pairs of int64 values in the vector that is field number `number` of the table at position `table`."""
     if place := _field(data, table, number):
         start = _leads_to(data, place)
         yield from struct.iter_unpack(
@@ -96,7 +101,9 @@ def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
 
 
 def _dictionary_bytes(column: pa.ChunkedArray) -> int:
-    """Return the bytes that a dictionary column takes with each cell's text written out."""
+    """Return the number of bytes that the cells of a dictionary-encoded column take if each has its own copy of its
+    text. Return 0 for other columns.
+    """
     if _is_list(column.type):
         column = pc.list_flatten(column)
     if not pa.types.is_dictionary(column.type):
@@ -112,7 +119,9 @@ def _dictionary_bytes(column: pa.ChunkedArray) -> int:
 
 
 def _view_bytes(column: pa.ChunkedArray) -> int:
-    """Return the bytes that a column of views takes with each text written out. Many views may share a text."""
+    """Return the number of bytes that the cells of a column of views take if each has its own copy of its text (many
+    views may share one text). Return 0 for other columns.
+    """
     return sum(int(_view_lengths(_innermost(chunk)).sum()) for chunk in column.chunks)
 
 
@@ -125,16 +134,19 @@ def _are_views(cells: pa.Array) -> bool:
 
 
 def _innermost(cells: pa.Array) -> pa.Array:
-    """Return the values of lists and the entries of dictionaries, however deep, or the array itself."""
+    """Return the array of single values inside an array of lists or dictionaries, however deeply nested. Return any
+    other array unchanged.
+    """
     while (is_list := _is_list(cells.type)) or pa.types.is_dictionary(cells.type):
         cells = cells.values if is_list else cells.dictionary
     return cells
 
 
 def _guarded(cells: pa.Array) -> pa.Array:
-    """Check the views of an array's texts, also within lists and dictionaries, and return the array.
+    """Check the views of an array's texts, also within lists and dictionaries. Return the array with empty views in
+    place of those of missing texts.
 
-    The views of missing texts become empty. Raise RequestError if another view is wrong. In pyarrow 26 the cast of an
+    Raise RequestError if the view of a present text refers to bytes outside its buffer. In pyarrow 26 the cast of an
     array with a view outside its buffers was not safe, even after full validation.
     """
     if not _are_views(_innermost(cells)):
@@ -153,20 +165,22 @@ def _guarded(cells: pa.Array) -> pa.Array:
 
 
 def _views(texts: pa.Array) -> np.ndarray:
-    """Return the views [n, 4] of texts, int32.
+    """Return the views of an array of n texts, int32 [n, 4].
 
-    A view is the length of a text, followed by the text itself if it is short, else by its first bytes, the number of
-    its buffer and its position there.
+    A view has 16 bytes. The first four are the length of the text. A short text follows in the view itself. For a
+    longer one, its first four bytes follow, then the number of its buffer and its position in this buffer.
     """
     data = np.frombuffer(texts.buffers()[1] or b"", np.uint8)
     return data[: len(data) // 16 * 16].view(np.int32).reshape(-1, 4)[texts.offset :][: len(texts)]
 
 
 def good_views(views: np.ndarray, valid: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Check the views [n, 4] of texts, and return them with empty views in place of missing texts.
+    """Check the views, int32 [n, 4] (see `_views`), of n texts. Return them with zeros in place of the views of missing
+    texts.
 
-    `valid` [n] is a mask of the texts that are present, and `sizes` are the sizes of their buffers in bytes. Raise
-    RequestError if a view of a present text is missing, has a negative number, or refers to bytes outside its buffer.
+    `valid` [n] is a mask of the texts that are present, and `sizes` holds the size of each buffer in bytes. Raise
+    RequestError if there are fewer views than texts, or if the view of a present text has a negative length or position
+    or refers to bytes outside its buffer.
     """
     if len(views) < len(valid):
         raise RequestError(400, "the body is no Arrow IPC stream: the views of its texts are cut")
@@ -179,7 +193,9 @@ def good_views(views: np.ndarray, valid: np.ndarray, sizes: np.ndarray) -> np.nd
 
 
 def _view_lengths(texts: pa.Array) -> np.ndarray:
-    """Return the lengths [n] of texts that are stored as views, or an empty array for other types."""
+    """Return the lengths in bytes, int64 [n], of n texts that are stored as views, or an empty array if they are stored
+    otherwise.
+    """
     return _views(texts)[:, 0].astype(np.int64) if _are_views(texts) else np.zeros(0, np.int64)
 
 
@@ -189,7 +205,9 @@ def _check_bytes(num_bytes: int, limits: Limits) -> None:
 
 
 def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
-    """Return an example for the OpenAPI document, which has no schema for bytes."""
+    """Return what the OpenAPI document says about a body of this form: the row `row` as an Arrow IPC stream. There is
+    no schema, because OpenAPI has none for bytes.
+    """
     table = pa.table({name: pa.array([row.get(name)]) for name, _ in log_format.fields})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:

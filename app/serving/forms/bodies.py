@@ -1,6 +1,6 @@
 """Receive the bodies of requests within bounds of time and memory, and decompress them.
 
-Bodies are decompressed piece by piece, because a small body may expand to terabytes.
+A compressed body is decompressed one MiB at a time, so that one that would expand to terabytes is refused early.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from app.scoring.predictor import Predictor
 
 BODY_SECONDS = 30.0  # Time for a whole body to arrive.
-BODIES_HELD = 4  # Number of bodies of the largest size that may be in memory at the same time.
-# Bodies up to this size are returned as bytes. Larger ones stay bytearrays, because a copy of 64 MiB takes 40 ms.
+BODIES_HELD = 4  # All bodies in memory together may have this many times the size of the largest allowed body.
+# `Bodies.read` returns bodies up to this size as bytes. It returns larger ones as bytearrays, as they were received,
+# because copying 64 MiB takes 40 ms.
 MOST_COPIED = 1 << 17
-# ASGI extension of the service's own server: a function that tells if the whole body has arrived.
+# Key in `scope["extensions"]` under which the service's own server offers a function that returns True if the whole
+# body has arrived.
 BODY_ARRIVED = "body_arrived"
-CLOSE = {"connection": "close"}  # Headers of an answer to a request whose body was not read.
+# Headers of the response to a request whose body was not read, so that the connection ends.
+CLOSE = {"connection": "close"}
 _ACCEPTED = "gzip, zstd"
 _CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}  # Codecs of pyarrow by their names in HTTP.
 _PIECE = 1 << 20
@@ -36,19 +39,19 @@ class DisconnectedError(Exception):
 
 
 class ServiceRequest:
-    """A request with the values that its answer needs.
+    """An HTTP request, and what becomes known about it while it is answered.
 
-    Starlette's class would search and decode the headers at each access.
+    It replaces Starlette's class, which would search and decode the headers at each access.
     """
 
-    held_bytes = 0  # Size of its body in memory, including the decompressed one.
+    held_bytes = 0  # Number of bytes that its body takes in memory, compressed and decompressed.
     num_rows: int | None = None  # Number of scored rows.
-    predictor: Predictor | None = None  # Model that scored the rows. None stands for the current one.
+    predictor: Predictor | None = None  # Model that scores the rows. None before the body has arrived.
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope, self.receive = scope, receive
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        # Several headers of the same name form one list (RFC 9110).
+        # If a header occurs several times, join its values by commas, as RFC 9110 says.
         if len(self.headers) < len(scope["headers"]):
             for name in self.headers:
                 values = [value for other, value in scope["headers"] if other.decode("latin-1") == name]
@@ -56,17 +59,18 @@ class ServiceRequest:
 
 
 class Bodies:
-    """Reads the bodies of requests, and counts the memory of those that are not answered yet."""
+    """Receives the bodies of requests, and counts the memory that the bodies of unanswered requests take."""
 
     def __init__(self, most_bytes: int) -> None:
         """`most_bytes` is the maximum size of a body."""
         self._most_bytes, self.held_bytes = most_bytes, 0
 
     async def read(self, request: ServiceRequest, most: int | None = None) -> bytes:
-        """Return the body of a request, of at most `most` bytes. Its memory counts until `release`.
+        """Receive and decompress the body of a request. Its memory is counted until `release` is called.
 
-        The result may be a bytearray, which is only read. Raise RequestError if the body is too large, late or wrong,
-        and DisconnectedError if the client goes.
+        The result is a bytearray if the body is large. Callers must not change it. Raise RequestError if the body has
+        more than `most` bytes, arrives too slowly or cannot be decompressed, or if all bodies together take too much
+        memory. Raise DisconnectedError if the client disconnects.
         """
         if (coding := request.headers.get("transfer-encoding", "chunked")).lower() != "chunked":
             raise RequestError(501, f"transfer-encoding is {coding!r}, expected chunked alone", CLOSE)
@@ -74,7 +78,8 @@ class Bodies:
         most = min(most or self._most_bytes, self._most_bytes)
         self._check_size(int(request.headers.get("content-length", "0")), most)
         has_arrived = request.scope.get("extensions", {}).get(BODY_ARRIVED)
-        # Setting and cancelling a timer takes twice as long as reading a body that has arrived.
+        # Set no timer if the whole body has arrived, because setting and cancelling one takes twice as long as reading
+        # such a body.
         timer = nullcontext() if has_arrived is not None and has_arrived() else asyncio.timeout(BODY_SECONDS)
         try:
             async with timer:
@@ -88,11 +93,13 @@ class Bodies:
         return bytes(body) if len(body) <= MOST_COPIED else body  # type: ignore[return-value]
 
     def release(self, request: ServiceRequest) -> None:
-        """Forget the memory of a request that is answered."""
+        """Stop counting the memory of a request's body, because the request is answered."""
         self.held_bytes -= request.held_bytes
 
     async def _received(self, request: ServiceRequest, most: int) -> bytearray:
-        """Return a body as it arrives. Starlette's iterator would take longer than decoding a row."""
+        """Receive a body and return it, still compressed if it is. Starlette's iterator over the parts would take
+        longer than decoding a row.
+        """
         body = bytearray()
         while True:
             message = await request.receive()
@@ -116,7 +123,9 @@ class Bodies:
 
 
 def codec_of(encoding: str) -> str | None:
-    """Return the codec for a content-encoding header, or None if the body is not compressed. Raise RequestError 415."""
+    """Return pyarrow's name of the codec in a header content-encoding, or None if the body is not compressed. Raise
+    RequestError with status 415 for any other codec.
+    """
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return None
@@ -127,7 +136,8 @@ def codec_of(encoding: str) -> str | None:
 
 
 async def unpack(body: bytes | bytearray, codec: str) -> AsyncIterator[bytes]:
-    """Yield the decompressed body in pieces of 1 MiB. A thread decompresses each piece without holding the interpreter.
+    """Yield the decompressed body, 1 MiB at a time. A thread decompresses it without holding the global interpreter
+    lock.
 
     Raise RequestError if the body is damaged or incomplete.
     """

@@ -19,7 +19,9 @@ FOUND_CHARACTERS = 100  # Number of characters of line 1 that an error message q
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows of a body. Columns may be in any order, and unknown columns are ignored."""
+    """Return the rows of a CSV body. Its header may list the columns in any order, and unknown columns are ignored.
+    Raise RequestError if the body is wrong or has too many rows.
+    """
     records = _records(body)
     _, header = next(records, (1, []))
     names, counts = [name for name, _ in log_format.fields], Counter(header)
@@ -41,7 +43,9 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
 
 
 def _records(body: bytes) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) of each record. Line numbers start at 1."""
+    """Yield each record of a CSV body, the header included, as (number of its first line, cells). Line numbers start at
+    1. Raise RequestError if the body is no UTF-8 or not quoted correctly.
+    """
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -52,12 +56,12 @@ def _records(body: bytes) -> Iterator[tuple[int, list[str]]]:
     try:
         for cells in reader:
             width = width or len(cells)
-            # A blank line is a missing value of the only column.
+            # In a body with a single column, a blank line is a row whose cell is missing.
             if cells or width == 1:
                 if blank:
                     yield blank, [""]
                 yield line, cells or [""]
-            # A blank line at the end of the body is ignored.
+            # In a body with several columns, a blank line is a wrong record, unless only blank lines follow.
             blank = 0 if cells or width == 1 else blank or line
             line = reader.line_num + 1
     except csv.Error as error:
@@ -65,13 +69,13 @@ def _records(body: bytes) -> Iterator[tuple[int, list[str]]]:
 
 
 def name_row(body: bytes, row: int) -> str:
-    """Return the name of a row in error messages: the line on which it begins."""
+    """Return how error messages name the row with the index `row`: "line N", the line on which it begins."""
     line, _ = next(islice(_records(body), row + 1, None))
     return f"line {line}"
 
 
 def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema and an example for the OpenAPI document."""
+    """Return what the OpenAPI document says about a body of this form: its schema, and the row `row` as an example."""
     names, text = [name for name, _ in log_format.fields], io.StringIO()
     csv.writer(text).writerows([names, [row.get(name) for name in names]])
     return {"schema": {"type": "string"}, "example": text.getvalue()}

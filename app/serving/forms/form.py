@@ -1,4 +1,4 @@
-"""Define what all forms of rows share: their description, errors and bounds."""
+"""Define what all forms in which rows can be sent share: their description, errors and bounds."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from data_prep.encoding.rows_to_score import RawTable, chunk_of
 from data_prep.options.log_format import LogFormat
 
 RowsToScore = Chunk | RawTable
-# Function from a body and a row number to the row's name in error messages.
+# Function that takes a body and the index of a row, and returns how error messages name the row, such as "line 3".
 NameRow = Callable[[bytes, int], str]
-# Words that Python's json module writes for non-finite numbers.
+# Pattern of NaN, Infinity and -Infinity, which Python's json module writes although JSON does not have them.
 _NO_NUMBER = re.compile(rb"[^\w-]?(-?(?:NaN|Infinity))\b")
-# Maximum length of an error message, because it may quote the request.
+# Longer error messages are cut. They may quote the request, which may be large.
 _MOST_SHOWN = 500
 
 
 class RequestError(Exception):
-    """Raised to answer a request with an error. `status` is the HTTP status."""
+    """Raised if a request is to be answered with the HTTP status `status`, an error message, and perhaps extra
+    `headers`.
+    """
 
     def __init__(self, status: int, message: object, headers: dict[str, str] | None = None) -> None:
         super().__init__(str(message)[:_MOST_SHOWN])
         self.status, self.headers = status, headers or {}
 
     def with_row_as(self, name_of: Callable[[int], str]) -> RequestError:
-        """Return the error with the row number at the start of its message replaced by `name_of(row)`.
-
-        A message that does not begin with a row number stays as it is.
+        """Return a copy of the error with "row N" at the start of its message replaced by the name `name_of(N)`. If the
+        message does not begin so, return the error itself.
         """
         row = re.match(r"row (\d+)", str(self))
         return RequestError(self.status, name_of(int(row[1])) + str(self)[row.end() :]) if row else self
@@ -44,21 +45,23 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """A form in which /v1/score accepts rows."""
+    """A format in which /v1/score accepts rows, such as CSV, and the functions that read and describe it."""
 
     content_type: str
     title: str  # Name of the form in a list of all forms.
     # Function that converts a body to rows. It raises RequestError.
     to_chunk: Callable[[bytes, LogFormat, Limits], RowsToScore]
-    # Function that returns the schema for /docs, with the given row as an example.
+    # Function that returns what the OpenAPI document says about a body: its schema, and the given row as an example.
     describe: Callable[[LogFormat, dict[str, Any]], dict[str, Any]]
-    # True if a small body can have so many rows that the event loop must not score them.
+    # True if rows can be so short that even a small body has too many of them for the event loop to score.
     has_small_rows: bool = True
     name_row: NameRow | None = None
 
 
 def rows_to_chunk(rows: Any, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Convert rows of any form. Raise RequestError if a row is wrong or there are no rows."""
+    """Convert decoded rows (lines, mappings or a table) to what a model scores. Raise RequestError if a row is wrong,
+    or if there are none or too many.
+    """
     check_rows(len(rows), limits)
     try:
         chunk = chunk_of(rows, log_format)
@@ -70,23 +73,27 @@ def rows_to_chunk(rows: Any, log_format: LogFormat, limits: Limits) -> RowsToSco
 
 
 def rejected_row(chunk: Chunk, row: int, reason: str, log_format: LogFormat) -> RequestError:
-    """Return the error for a line that the log's parser rejects."""
+    """Return the error for the line with the index `row`, which the log's parser rejected because of `reason`. The
+    message quotes the wrong cell.
+    """
     return RequestError(400, f"row {row}: rejected as {reason!r}: {bad_cell(chunk, row, log_format, reason)}")
 
 
 def check_rows(num_rows: int, limits: Limits) -> None:
-    """Raise RequestError with status 413 if a request has too many rows."""
+    """Raise RequestError with status 413 if a request has more rows than `limits.max_rows`."""
     if num_rows > limits.max_rows:
         raise RequestError(413, f"the request has {num_rows:,} rows, expected at most {limits.max_rows:,}")
 
 
 def without_mark(body: bytes) -> bytes:
-    """Return a body without the byte order mark with which some programs begin UTF-8."""
+    """Return a body without UTF-8's byte order mark, which some programs write at the beginning."""
     return body[len(BOM_UTF8) :] if body.startswith(BOM_UTF8) else body
 
 
 def decode_json(decode: Callable[[bytes], Any], body: bytes) -> Any:
-    """Decode JSON with a decoder of msgspec. Raise RequestError if it is not the expected JSON."""
+    """Decode a JSON body with `decode`, a msgspec decoder for the expected type. Raise RequestError if the body is
+    empty, no JSON or of another type.
+    """
     if not body:
         raise RequestError(400, "the body is empty, expected JSON")
     try:

@@ -1,4 +1,6 @@
-"""Read rows from lines of the log. The label may be left out."""
+"""Read rows from a body whose lines have the format of the log that the model was trained on. The label may be left out
+of a line.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from data_prep.options.log_format import LogFormat
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the lines of a body as rows to score."""
+    """Return the rows in the lines of a body. Raise RequestError if a row is wrong or there are too many."""
     body = without_mark(body)
     check_rows(body.count(b"\n"), limits)
     return rows_to_chunk(body.removesuffix(b"\n").split(b"\n") if body else [], log_format, limits)
 
 
 def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema and an example for the OpenAPI document."""
+    """Return what the OpenAPI document says about a body of this form: its schema, and the row `row` as an example."""
     names = [name for name, kind in log_format.columns.items() if kind != "label"]
     cells = ["" if row.get(name) is None else str(row[name]) for name in names]
     return {"schema": {"type": "string"}, "example": log_format.separator.join(cells) + "\n"}

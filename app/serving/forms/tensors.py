@@ -1,4 +1,5 @@
-"""Read rows from V2 requests (Open Inference Protocol): one input of n values for each field.
+"""Read rows from V2 requests (Open Inference Protocol), which have one input tensor of n values for each field of the
+log.
 
 Values are part of the JSON or follow it as binary data. Shapes use n for the number of rows.
 """
@@ -18,7 +19,7 @@ from data_prep.options.kinds import KINDS, Kind
 from data_prep.options.log_format import LogFormat
 
 OUTPUTS = "score", "logit"
-# Header of V2's binary extension: number of bytes of JSON before the binary data.
+# HTTP header of V2's binary extension: the number of bytes of JSON at the beginning of a body, before the binary data.
 HEADER_LENGTH = "inference-header-content-length"
 _TYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -26,7 +27,8 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
 }
-# These V2 extensions of other servers are refused. Other unknown parameters are hints and are ignored.
+# Requests with these parameters (or prefixes of parameters) are refused, because they ask for extensions of V2 that
+# this service does not have. Other unknown parameters are hints and are ignored.
 UNSUPPORTED, UNSUPPORTED_KINDS = ("classification",), ("shared_memory_", "sequence_")
 UNSUPPORTED_REASON = "there are no classes but the click, no shared memory and no sequences of requests"
 _WRONG_VALUE = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -59,7 +61,9 @@ class InferRequest(msgspec.Struct):
 
     @property
     def wanted(self) -> dict[str, bool]:
-        """Names of the requested outputs, and for each if it is wanted as binary data."""
+        """Names of the requested outputs (by default "score"), and for each True if it is wanted as binary data, False
+        for JSON.
+        """
         by_default = _parameter(self, "binary_data_output", False)
         outputs = self.outputs or [WantedOutput(OUTPUTS[0])]
         return {output.name: _parameter(output, "binary_data", by_default) for output in outputs}
@@ -76,8 +80,8 @@ def _parameter(part: WantedOutput | InferRequest, name: str, default: bool) -> b
 
 
 def _check_parameters(request: InferRequest) -> None:
-    """Raise RequestError if a parameter would change the answer or the rows in a way that this service does not
-    support.
+    """Raise RequestError if the request or one of its inputs and outputs has a parameter that asks for an unsupported
+    extension of V2.
     """
     for part in (request, *request.inputs, *(request.outputs or ())):
         for name in part.parameters or ():
@@ -86,7 +90,9 @@ def _check_parameters(request: InferRequest) -> None:
 
 
 def split_body(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
-    """Split the body of a V2 request into its JSON and the binary data after it. Raise RequestError if it is wrong."""
+    """Decode the JSON at the beginning of a V2 request's body. Return it and the binary data after it. `header_length`
+    is the value of the header HEADER_LENGTH, or None if the whole body is JSON. Raise RequestError if it is wrong.
+    """
     size = len(body)
     if header_length is not None:
         if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 12):
@@ -103,7 +109,9 @@ def split_body(body: bytes, header_length: str | None) -> tuple[InferRequest, me
 
 
 def to_chunk(request: InferRequest, binary: memoryview, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows of a V2 request. Raise RequestError if they are wrong or too many."""
+    """Return the rows of a V2 request in the form that a model scores. `binary` is the binary data after its JSON.
+    Raise RequestError if they are wrong or too many.
+    """
     kinds = dict(log_format.fields)
     names = [tensor.name for tensor in request.inputs]
     if sorted(names) != sorted(kinds):
@@ -179,13 +187,15 @@ def _binary_column(tensor: Tensor, data: memoryview, num_rows: int) -> pa.Array:
             f"input {tensor.name!r} has {len(data)} bytes of binary data, expected {num_rows * dtype.itemsize}: "
             f"{num_rows} values of {tensor.datatype}",
         )
-    if dtype == np.bool_:  # In binary data any byte except 0 is true.
+    if dtype == np.bool_:  # In binary data of type BOOL, any byte except 0 means true.
         return pa.array(np.frombuffer(data, np.uint8) != 0)
     return pa.array(np.frombuffer(data, dtype))
 
 
 def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
-    """Return texts from binary data in which each text follows its length (uint32)."""
+    """Return the texts in V2's binary data for the input `name`, in which a uint32 before each text is its length in
+    bytes. Raise RequestError if they are not `num_rows` texts.
+    """
     if (texts := _texts_of_eight(np.frombuffer(data, np.uint8), num_rows)) is not None:
         return texts
     lengths: list[int] = []
@@ -204,7 +214,7 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
         )
     sizes = np.array(lengths, np.int64)
     ends = np.cumsum(sizes)
-    # Mark the bytes of the texts. The length before each text takes 4 bytes.
+    # Mark the bytes that belong to texts, so without the 4 bytes of the length before each text.
     is_text = np.ones(len(data), np.bool_)
     starts = ends - sizes + 4 * np.arange(num_rows)
     for offset in range(4):
@@ -213,10 +223,10 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
 
 
 def _texts_of_eight(data: np.ndarray, num_rows: int) -> pa.Array | None:
-    """Return the texts, if each has eight bytes or none and no 4-byte word of a text equals 0 or 8. Otherwise return
-    None.
+    """Return the texts of V2's binary data without a loop over them, or None if that is not possible.
 
-    Eight hexadecimal digits always fulfil this. The function then finds all lengths without a loop.
+    It is possible if each text has eight bytes or none, and no 4-byte word of a text equals the number 0 or 8, which
+    could be a length. Texts of eight hexadecimal digits always fulfil this.
     """
     if len(data) % 4:
         return None
@@ -224,7 +234,7 @@ def _texts_of_eight(data: np.ndarray, num_rows: int) -> pa.Array | None:
     is_length = (words == 0) | (words == 8)
     places = np.flatnonzero(is_length)
     sizes = words[places].astype(np.int64)
-    # Each length must be followed by as many words as it says.
+    # The distance from each length to the next must be one word and the words of its text.
     after = np.concatenate([places, [len(words)]])
     if len(places) != num_rows or after[0] != 0 or not np.array_equal(np.diff(after), 1 + sizes // 4):
         return None
@@ -239,7 +249,8 @@ def _binary_array(sizes: np.ndarray, texts: np.ndarray) -> pa.Array:
 def answer(
     request: InferRequest, model: str, version: str, generation: int, values: dict[str, np.ndarray]
 ) -> tuple[bytes, int | None]:
-    """Return the body of a V2 answer, and the length of its JSON if binary data follows, otherwise None.
+    """Return the body of the response to a V2 request. Also return the number of bytes of its JSON if binary data
+    follows the JSON, otherwise None.
 
     `values` holds each output by name, float32 [n].
     """
@@ -262,17 +273,19 @@ def answer(
 
 
 def inputs_of(log_format: LogFormat) -> list[dict[str, Any]]:
-    """Return name, type and shape of each input for the model's metadata."""
+    """Return name, datatype and shape of each input (one for each field of the log), as V2's metadata of a model
+    describes them.
+    """
     return [{"name": name, "datatype": KINDS[kind].datatype, "shape": [-1]} for name, kind in log_format.fields]
 
 
 def outputs_of_model() -> list[dict[str, Any]]:
-    """Return name, type and shape of each output for the model's metadata."""
+    """Return name, datatype and shape of each output (score and logit), as V2's metadata of a model describes them."""
     return [{"name": name, "datatype": "FP32", "shape": [-1]} for name in OUTPUTS]
 
 
 def schema(log_format: LogFormat) -> dict[str, Any]:
-    """Return the OpenAPI schema of a request."""
+    """Return the OpenAPI schema of a V2 request for a model with these fields."""
     names = [name for name, _ in log_format.fields]
     properties = {
         "name": {"type": "string", "enum": names},
@@ -286,12 +299,14 @@ def schema(log_format: LogFormat) -> dict[str, Any]:
 
 
 def example(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
-    """Return a request with the row `row`, as JSON."""
+    """Return a V2 request with the row `row`, in which the values are part of the JSON."""
     return {"inputs": [{**tensor, "shape": [1], "data": [row.get(tensor["name"])]} for tensor in inputs_of(log_format)]}
 
 
 def binary_example(log_format: LogFormat, row: dict[str, Any]) -> tuple[bytes, int]:
-    """Return a request with the row `row` as binary data, and the length of its JSON."""
+    """Return the body of a V2 request in which the values of the row `row` follow the JSON as binary data, and the
+    number of bytes of its JSON.
+    """
     texts = {name: b"" if row.get(name) is None else str(row[name]).encode() for name, _ in log_format.fields}
     tensor = {"shape": [1], "datatype": "BYTES"}
     inputs = [
