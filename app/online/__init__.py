@@ -1,19 +1,21 @@
-"""Train a model on a log as it comes, one part after another.
+"""Train a model on a growing log: each new part (a file) is scored and then trained on once.
 
-- `online_options`: the options of an online run. `online_start`: its settings, and how it begins or resumes.
-- `log_parts`: finds, reads and checks the next part.
-- `online_trainer`: scores each part, trains on it, and saves a checkpoint.
-- `candidate`: decides if the new model is good enough to publish. `publish` writes its bundle for the service.
-- `expiry`: chooses the values that lose their ids.
-- `state`: the status for monitoring, and the release of parts that were held aside.
-- `progress`, `online_page`: the page about the last parts.
+- `online_options`: the options of an online run. `online_start`: the run's settings, and the checks before it begins or
+  resumes.
+- `log_parts`: finds the next part, reads it, and holds it aside (does not train on it) if it is suspicious.
+- `online_trainer`: the loop that scores each part, trains on it, saves a checkpoint and publishes the model.
+- `candidate`: decides if the model after a part is good enough to be published. `publish` writes the bundle of a model
+  into the folder that the service watches.
+- `expiry`: chooses the values of categorical fields that lose their ids (expire).
+- `state`: the status for monitoring, the release of parts that were held aside, and old bundles and files.
+- `progress`, `online_page`: an HTML page about the last parts.
 
     part -> score -> train on each row once -> checkpoint, with the list of parts -> bundle
 
-The run's folder has the form of any training's, with the same tables, step and checkpoints. A part is trained on
-completely or not at all: the manifest of the checkpoint after it lists all parts so far, and everything else follows
-from the checkpoint. So if a process is killed at any time, the same command ends with the same weights as without the
-kill.
+The folder, tables, training step and checkpoints are the same as those of any training run. A part is trained on
+completely or not at all: the manifest of the checkpoint after a part lists all parts so far, and a restarted process
+takes everything from the checkpoint. So if the process is killed at any time, running the same command again leads to
+the same weights as without the kill.
 
 Shapes use n for rows and V for ids.
 """

@@ -1,7 +1,7 @@
-"""Decide if the model after a part may be published, and measure how much a part differs from the last parts.
+"""Decide if the model after a part may be published, and measure how much a part differs from the parts before it.
 
-A model that scores rows of the last parts worse than the served model is not published. These rows are kept in files,
-so that a process that was killed decides the same after its restart.
+A model (the candidate) that scores rows of the last parts worse than the served model does is not published. Rows of
+the last parts are kept in files, so that a process that was killed decides the same after its restart.
 """
 
 from __future__ import annotations
@@ -27,28 +27,30 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger("app")
 
 SAMPLE_ROWS = 4000  # Number of rows kept from each part.
-LAST_PARTS = 3  # Number of last parts whose rows a candidate is compared on.
-# Default limit for the log loss of a candidate, as a share above that of the served model.
+LAST_PARTS = 3  # Number of most recent parts on whose kept rows a candidate and the served model are compared.
+# Default of --most-worse: a candidate is published only if its log loss exceeds the served model's by at most this
+# share.
 MOST_WORSE = 0.02
-# A difference of the mean loss below this number of standard errors is attributed to chance.
+# A difference between the two models' mean losses of up to this many standard errors is attributed to chance.
 CHANCE = 2.0
 
 
 class Samples:
-    """Rows of the last parts, stored in files of a folder."""
+    """Encoded rows of the last parts, kept in a folder with one .npz file for each part."""
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
         self._folder = folder
 
     def add(self, step: int, rows: Examples, keep: int) -> str:
-        """Store rows of the part that ended with `step`, and return the file's name.
+        """Store up to SAMPLE_ROWS of the rows of the part that was trained on until `step`. Return the name of the
+        file.
 
-        With `keep`, remove all files except those of the last `keep` + LAST_PARTS parts.
+        If `keep` is above 0, remove the files of all but the last `keep` + LAST_PARTS parts.
         """
         name = f"{step_name(step)}.npz"
         self._write(name, _sampled(rows))
-        # The pattern does not match renumbered files, which have longer names.
+        # Only files as `add` writes them match this pattern. Files written by `renumber` have longer names.
         of_parts = sorted(self._folder.glob("step-????????.npz"))
         oldest = of_parts[-(keep + LAST_PARTS) :][0].stem if keep else ""
         for path in self._folder.glob("step-*.npz"):
@@ -57,9 +59,8 @@ class Samples:
         return name
 
     def renumber(self, names: Sequence[str], new_ids: np.ndarray, step: int) -> list[str]:
-        """Write copies of the files for a new numbering of ids after `step`, in which the id i becomes `new_ids[i]`.
-
-        Return the names of the new files.
+        """Copy the files `names` with new ids: the id i becomes `new_ids[i]`. `step` becomes part of the new names,
+        which are returned.
         """
         renumbered = []
         for name, rows in self._load(names):
@@ -68,7 +69,9 @@ class Samples:
         return renumbered
 
     def read(self, names: Sequence[str]) -> Examples:
-        """Return the rows of these files. At least one of them must exist and be undamaged."""
+        """Return the rows of the files `names`. Files that are missing or damaged are left out with a warning, but at
+        least one must be good.
+        """
         return concatenate([rows for _, rows in self._load(names)])
 
     def _write(self, name: str, rows: Examples) -> None:
@@ -76,7 +79,7 @@ class Samples:
         write_arrays(self._folder / name, ids=rows.ids, numeric=rows.numeric, labels=rows.labels, weights=weights)
 
     def _load(self, names: Sequence[str]) -> Iterator[tuple[str, Examples]]:
-        """Yield the names and rows of the files. Skip a file that is missing or damaged, with a warning."""
+        """Yield name and rows of each file in `names`. Skip a file that is missing or damaged, with a warning."""
         for name in names:
             path = self._folder / name
             try:
@@ -85,9 +88,10 @@ class Samples:
                 log.warning("warning: models are compared without the rows of %s: %s", path, error)
 
     def shift(self, names: Sequence[str], part: Examples, schema: Schema, log_format: LogFormat) -> dict[str, Any]:
-        """Return the field whose values in a part differ most from those in the files `names`, with its PSI.
+        """Find the field whose distribution in `part` differs most from that in the files `names`. Return its name as
+        `shifted_field` and its population stability index as `fields_psi`, or {} if no file can be read.
 
-        Fields derived from times are left out, because a part of one day naturally has a single weekday.
+        Fields derived from times are left out, because a part that covers one day, for example, has a single weekday.
         """
         earlier = [rows for _, rows in self._load(names)]
         if not earlier:
@@ -97,7 +101,8 @@ class Samples:
             counts.add(rows.ids, rows.numeric, np.zeros(len(rows)))
         of_time = {f"{name}{ending}" for name in log_format.time_fields for ending in TIME_FEATURES.values()}
         for field in here.drift_from(before):
-            if of_time.isdisjoint(field["field"].split("*")):  # Crosses with such fields are left out, too.
+            # The name of a cross joins those of its fields by *. Leave out crosses with time features, too.
+            if of_time.isdisjoint(field["field"].split("*")):
                 return {"shifted_field": field["field"], "fields_psi": field["psi"]}
         return {}
 
@@ -109,31 +114,36 @@ def _sampled(rows: Examples) -> Examples:
 
 
 def scores_shift(scores: np.ndarray, recent: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the PSI between a part's counts of scores and those of the last parts, or {} if there are none."""
+    """Return as `scores_psi` the population stability index between the score counts of a part (`scores`, [bins]) and
+    their sum over the last parts (`recent`). Return {} if there are no last parts.
+    """
     before = [counts["scores"] for counts in recent if counts.get("scores")]
     return {"scores_psi": float(stability_index(scores[None], np.sum(before, 0)[None])[0])} if before else {}
 
 
 def served_logits(served: Predictor, rows: Examples, schema: Schema) -> np.ndarray | None:
-    """Return the logits [n] that a bundle gives to encoded rows, or None if the bundle does not fit them.
+    """Score encoded rows with the bundle `served`. Return the logits, float32 [n], or None if the bundle has other
+    fields, or if its ids belong to other values.
 
-    `schema` is the schema of the rows' ids. Ids that the bundle lacks count as out-of-vocabulary.
+    `schema` describes the ids in `rows`. Ids that were added after the bundle was written are scored as
+    out-of-vocabulary values.
     """
     ours, theirs = ([(f.name, f.oov_ids, f.max_length) for f in each.categorical] for each in (schema, served.schema))
     if ours != theirs or served.schema.numeric != schema.numeric:
         return None
     fields = zip(served.schema.categorical, schema.categorical, strict=True)
     if any(there != here for old, new in fields for there, here in zip(old.id_ranges, new.id_ranges, strict=False)):
-        return None  # The bundle's ids belong to other values.
+        return None  # The bundle numbers the values of a field differently, so its ids belong to other values.
     of_positions = np.repeat([oov[0] for _, oov, _ in ours], [length for _, _, length in ours])
     ids = np.where(rows.ids >= served.schema.vocabulary_size, of_positions, rows.ids).astype(rows.ids.dtype)
     return served.logits_of_ids(ids, rows.numeric)
 
 
 def why_worse(candidate: np.ndarray, served: np.ndarray, rows: Examples, most_worse: float) -> str:
-    """Return why a candidate must not replace the served model, or "" if it may.
+    """Return the reason why a new model (the candidate) must not replace the served model, or "" if it may.
 
-    `candidate` and `served` are the logits [n] of the two models on `rows`.
+    `candidate` and `served` are the logits [n] of the two models for `rows`. `most_worse` is the share by which the
+    candidate's log loss may exceed the served model's.
     """
     losses, served_losses = (
         np.logaddexp(0, logits.astype(np.float64)) - rows.labels * logits for logits in (candidate, served)

@@ -1,7 +1,8 @@
-"""Choose the values that lose their ids after a part, those whose rows were touched least recently.
+"""Choose the values that lose their ids (expire) after a part: those whose embedding rows were not updated for the
+longest time.
 
-The age of a row is the number of rows trained on since it was touched, or the seconds since then, measured by the
-modification times of the parts' files.
+The age of an embedding row is the number of log rows that the model was trained on since it was last updated (touched),
+or the number of seconds since then, measured by the modification times of the parts' files.
 """
 
 from __future__ import annotations
@@ -20,49 +21,56 @@ IN_ROWS, IN_SECONDS = "rows", "seconds"
 
 @dataclass(frozen=True)
 class ExpiryOptions:
-    """Options that decide when values lose their ids."""
+    """Options that decide when the values of categorical fields lose their ids."""
 
-    after: float = 0.0  # Age above which a value loses its id. 0 stands for never.
+    after: float = 0.0  # Age, in the unit `ages_in`, above which a value loses its id. 0 stands for never.
     ages_in: str = IN_ROWS
-    # Maximum number of values with ids after a part. 0 stands for no limit.
+    # Maximum number of values that keep their ids after a part. 0 stands for no limit.
     most_ids: int = 0
 
     @property
     def is_wanted(self) -> bool:
-        """True if values may lose their ids."""
+        """True if these options let values lose their ids."""
         return self.after > 0 or self.most_ids > 0
 
 
 class Expiry:
-    """The age of each id's row, in the form that checkpoints store."""
+    """For each id, the moment when its embedding row was last touched, and which ids have expired. A moment is a number
+    of trained rows or a time in seconds.
+    """
 
     def __init__(self, num_ids: int, saved: Checkpoint | None) -> None:
-        """Start from the state in the checkpoint `saved`.
+        """Start from the moments in the checkpoint `saved`, for `num_ids` ids.
 
-        If the checkpoint does not say when rows were touched, all count as touched now.
+        If there is no checkpoint, or it stores no moments, all rows count as touched at the first moment given to
+        `touch`.
         """
         touched = saved.last_touched() if saved is not None else None
-        self.is_new = touched is None  # If True, the next checkpoint must be a full one.
+        # True if the checkpoint stored no moments. The next checkpoint must then be a full one, not a delta.
+        self.is_new = touched is None
         self.moment = int(saved.expiry()[MOMENT][0]) if saved is not None and not self.is_new else 0
         self._touched = np.full(num_ids, self.moment) if touched is None else touched
-        self._expired = NO_IDS  # Ids that expired since the last checkpoint.
+        self._expired = NO_IDS  # Ids that expired in the last call of `expire`, ascending.
 
     def touch(self, ids: np.ndarray, num_ids: int, moment: int) -> None:
-        """Record that these ids were touched at `moment`. Ids that are new among `num_ids` count as touched, too.
+        """Record that the rows of `ids` were touched at `moment`. There are `num_ids` ids now, and those that are new
+        count as touched as well.
 
-        Entries equal to NO_ID are ignored.
+        `ids` may have any shape and repeat ids. Negative entries (NO_ID) are ignored.
         """
         self.moment = max(moment, self.moment)
-        # These rows were touched before moments were recorded.
+        # Moment 0 stands for unknown. Count the rows that were touched before moments were recorded as touched now.
         self._touched[self._touched == 0] = self.moment
         new = np.full(num_ids - len(self._touched), self.moment)
         self._touched = np.concatenate([self._touched, new])
         self._touched[ids[ids >= 0]] = self.moment
 
     def expire(self, can: np.ndarray, counts: np.ndarray, options: ExpiryOptions) -> np.ndarray:
-        """Expire ids and return them in ascending order. Only ids marked in `can` [V] may expire.
+        """Choose the ids that expire now, mark them as expired, and return them in ascending order.
 
-        Among rows that were touched at the same moment, those with lower `counts` [V] expire first.
+        Ids older than `options.after` expire, and then the oldest until `options.most_ids` remain. Among ids touched at
+        the same moment, those with lower `counts` [V] expire first. Only ids marked in the mask `can` [V] may expire,
+        and only they count for `most_ids`.
         """
         can = can & (self._touched != EXPIRED)
         old = can & (self.moment - self._touched > options.after) if options.after else np.zeros_like(can)
@@ -79,13 +87,15 @@ class Expiry:
         return expired
 
     def renumber(self, new_ids: np.ndarray, num_ids: int) -> None:
-        """Change the id i to `new_ids[i]` for all ids. There are `num_ids` ids afterwards."""
+        """Change each id i to `new_ids[i]`, and forget it if that is negative. There are `num_ids` ids afterwards."""
         touched = np.zeros(num_ids, np.int64)
         touched[new_ids[new_ids >= 0]] = self._touched[new_ids >= 0]
         self._touched, self._expired = touched, NO_IDS
 
     def arrays(self, changed_only: bool) -> Mapping[str, np.ndarray]:
-        """Return the arrays for a checkpoint: the whole state, or the changes since the last checkpoint."""
+        """Return the arrays that a checkpoint stores, by name: all moments, or with `changed_only` (for a delta) only
+        the ids that have expired since the last checkpoint. Both contain the newest moment.
+        """
         self.is_new = False
         moment = np.array([self.moment])
         if changed_only:

@@ -1,6 +1,8 @@
-"""Find and check the parts of a growing log: which one is next, which were trained on, and which are held aside.
+"""Find the parts of a growing log, read them, and check if the model may be trained on them. A part that may not is
+held aside.
 
-A part is a file that is complete when it gets its name. Parts are taken in the natural order of their names.
+A part is a file that is complete when it gets its name. Parts are taken in the natural order of their names (part-2
+before part-10).
 """
 
 from __future__ import annotations
@@ -38,40 +40,45 @@ log = logging.getLogger("app")
 T = TypeVar("T")
 
 CHUNK_BYTES = 8 << 20
-NO_STATE = FileState(-1, -1)  # State of something that is not a file.
-# Number of last parts from which the guard knows the usual click rate.
+NO_STATE = FileState(-1, -1)  # Stands for the size and time of something that is not a file.
+# Number of most recent parts with which the guard compares a new part.
 RECENT = 14
-# Retry pauses in seconds after an error of a disk or network. Afterwards the part is held aside and retried every
-# READ_AGAIN_SECONDS. So later parts need not wait for a bad disk, and are not taken first after a short interruption.
+# Pauses in seconds before reading a part is tried again after an error of a disk or network. These first attempts keep
+# the order of the parts through a short interruption. After the last one the part is held aside, so that later parts
+# need not wait for it, and is tried again every READ_AGAIN_SECONDS.
 READ_PAUSES, READ_AGAIN_SECONDS = (0.5, 1.0, 2.0, 4.0), 60.0
-# Deviations below this number of standard deviations of the counts are attributed to chance, whatever the bounds say.
+# A part whose counts deviate from the expected ones by fewer standard deviations than this is not held aside, whatever
+# the bounds say, because the deviation may be chance.
 FEW_CLICKS = 5.0
 
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of a part, all in memory."""
+    """A part of the log after it was read: all its rows, in memory, and what the guard has found out about it."""
 
     file: LogFile
     checksum: str
-    parsed: Sequence[ParsedRows]  # The good lines in parsed form, in their order, in several pieces.
-    rows: Examples  # The good lines in encoded form.
+    parsed: Sequence[ParsedRows]  # The good lines after parsing: one `ParsedRows` for each chunk of the file, in order.
+    rows: Examples  # The good lines after encoding (ids, numbers, labels, weights).
     num_lines: int
     first_reject: str  # Reason and text of the first bad line, "" if all lines are good.
-    missing: Sequence[float] = ()  # Share of missing cells of each column, see GrowingVocabulary.shares.
-    # Share of each categorical column's rows whose value had no id before this part.
+    missing: Sequence[float] = ()  # Share of missing cells in each column, see `GrowingVocabulary.shares`.
+    # For each categorical column, the share of rows whose value had no id before this part.
     unknown: Sequence[float] = ()
-    calibration: float | None = None  # Calibration of the previous model on the part's rows.
-    scores: Sequence[int] = ()  # Numbers of rows by the score of the previous model, see count_scores.
+    # Sum of the scores, divided by the number of clicks. The scores are those of the model before this part.
+    calibration: float | None = None
+    # Number of rows in each bin of the score, see `count_scores`. The scores are those of the model before this part.
+    scores: Sequence[int] = ()
 
     @property
     def row_numbers(self) -> np.ndarray:
-        """Numbers [n] of the good lines, starting at 0."""
+        """Index of each good line among all lines of the file, [n], starting at 0."""
         return np.concatenate([rows.row_numbers for rows in self.parsed])
 
     @property
     def counts(self) -> dict[str, Any]:
-        """Numbers of lines, rows and clicks, and the other figures that the guard compares.
+        """What the guard compares between parts, by name: the numbers of lines, of rows (good lines) and of clicks, and
+        the fields `missing`, `unknown`, `calibration` and `scores`.
 
         For weighted rows, the sums of weights replace the numbers of rows and clicks.
         """
@@ -83,15 +90,19 @@ class Part:
 
 @dataclass(frozen=True)
 class GuardBounds:
-    """Bounds of the guard. A part beyond one of them is held aside."""
+    """Bounds of the guard, the checks before a part is trained on. A part that exceeds one of them is held aside."""
 
-    rejected: float = 0.0  # Share of bad lines in a part. An online run takes prepare.max_reject_fraction.
-    change: float = 3.0  # Factor, in both directions, between the part's click rate and that of the last parts.
-    # Factor, in both directions, between the part's calibration and that of the last parts.
+    # Maximum share of bad lines in a part. An online run uses the setting prepare.max_reject_fraction.
+    rejected: float = 0.0
+    change: float = 3.0  # Largest factor, upward or downward, between a part's click rate and that of the last parts.
+    # Largest factor, upward or downward, between a part's calibration (the sum of the scores divided by the number of
+    # clicks) and the median of the last parts'.
     miscalibration: float = 2.0
-    # Maximum rise of the share of a column's missing cells above the highest share in the last parts.
+    # Maximum difference between a column's share of missing cells in a part and the highest share in one of the last
+    # parts.
     missing: float = 0.2
-    # Maximum rise of the share of a column's values without ids above the highest share in the last parts.
+    # Maximum difference between a column's share of values without ids in a part and the highest share in one of the
+    # last parts.
     unknown: float = 0.3
 
 
@@ -99,18 +110,20 @@ class GuardBounds:
 class Ledger:
     """The record of the parts that a model was trained on. A checkpoint's manifest stores it as JSON."""
 
-    # Parts by name, in order, each with the checksum of its file and the file's `state`, which shows
-    # without reading the file that it is unchanged.
+    # The parts, by name, in the order of training. Each record has the checksum of the file's content (`checksum`) and
+    # the file's size and time (`state`). An equal `state` shows that the file is unchanged without reading it.
     trained: dict[str, dict[str, Any]] = field(default_factory=dict)
-    recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the last parts.
+    recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the RECENT last parts.
     samples: list[str] = field(default_factory=list)  # Files with rows of the last parts, see `candidate`.
-    withheld: str = ""  # Reason why the model is not published, or "".
-    ages_in: str = ""  # Unit of the values' ages: rows or seconds. "" if no value expires.
+    withheld: str = ""  # Reason why the model after the last part is not published, or "" if it is.
+    # Unit in which the ages of values are measured ("rows" or "seconds"), or "" if no value ever expires.
+    ages_in: str = ""
 
     def after(self, part: Part, existing: Collection[str] = (), keep: int = 0) -> Ledger:
-        """Return the ledger including `part`.
+        """Return a copy of the ledger to which `part` is added.
 
-        With `keep`, drop all records except the last `keep` and those of files that still exist.
+        If `keep` is above 0, drop the records of parts except the last `keep`, those whose files are in `existing`, and
+        the one whose name sorts last.
         """
         record = {"checksum": part.checksum, "state": asdict(part.file.state)}
         recent = [*self.recent, part.counts][-RECENT:]
@@ -119,13 +132,15 @@ class Ledger:
         return replace(self, trained={name: trained[name] for name in trained if name in needed}, recent=recent)
 
     def has(self, file: LogFile) -> bool:
-        """Return True if a part was trained on, and its file has not changed since."""
+        """Return True if the model was trained on the part in `file`, and the file's size and time have not changed
+        since.
+        """
         record = self.trained.get(file.name)
         return record is not None and record["state"] == vars(file.state)
 
     def why_never(self, name: str, checksum: str) -> str | None:
-        """Return a reason if a part must never be trained on, "" if it was trained on already, and None if it
-        may be.
+        """Return None if the model may be trained on the part, "" if it was trained on the same part already, or the
+        reason why it must never be: another part has the same name or the same content.
         """
         if name in self.trained:
             if self.trained[name]["checksum"] == checksum:
@@ -136,48 +151,50 @@ class Ledger:
         return None
 
     def why_late(self, name: str) -> str | None:
-        """Return a reason if a part comes before one that was trained on, otherwise None."""
+        """Return the reason why a part comes too late (its name sorts before that of a part that the model was trained
+        on), otherwise None.
+        """
         if self.trained and _order(name) < _order(last := max(self.trained, key=_order)):
             return f"it comes before {last}, which was trained on; rename it to a name after that to train on it now"
         return None
 
 
 class PartSource:
-    """The parts in a folder.
+    """The parts of a log in a folder.
 
-    `held` maps the name of each part that was held aside to the reason. A part stays there until its file changes. The
-    parts in `can_be_released`, which maps their names to checksums, are also taken when a user releases them. To
-    release a part, a file with its name, containing its checksum, is written into the folder `released`.
+    `held` contains the parts that are held aside, with the reasons, by name. A part is held until its file changes. A
+    part in `can_be_released`, which maps names to checksums, can also be released by a user: by a file in the folder
+    `released` that has the part's name and contains its checksum.
     """
 
     def __init__(self, folder: str, released: Path, delay_seconds: float = 0.0) -> None:
-        """Open the folder of parts. A part, and all after it, waits until `delay_seconds` after the last change of its
-        file.
+        """Open the folder of parts. A part, and all parts after it, must wait until its file has not changed for
+        `delay_seconds`.
 
         Raise FileNotFoundError if the folder does not exist.
         """
         self.folder, self._released, self._delay_seconds = folder, released, delay_seconds
-        self.waiting = ""  # Name of the part that the others wait for.
+        self.waiting = ""  # Name of the next part if it must still wait for `delay_seconds`, otherwise "".
         self.held: dict[str, str] = {}
         self.can_be_released: dict[str, str] = {}
         self._looked_at: dict[str, FileState] = {}
-        # Times at which parts that could not be read are tried again, by name.
+        # For each part that could not be read, the time (of time.monotonic) from which it is tried again, by name.
         self._read_again: dict[str, float] = {}
-        self._no_parts: set[str] = set()  # Names of files that were already logged as not being parts.
+        self._no_parts: set[str] = set()  # Names of files that do not look like parts. They were logged already.
         self._files()
 
     def names(self) -> set[str]:
-        """Return the names of the parts in the folder."""
+        """Return the names of all parts in the folder, including those that are held aside or were trained on."""
         return {file.name for file in self._files()}
 
     def is_released(self, name: str, checksum: str) -> bool:
-        """Return True if a user has released this content of the part."""
+        """Return True if a user has released the part `name` with the content that has this checksum."""
         path = self._released / name
         return path.is_file() and path.read_bytes().strip() == checksum.encode()
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
-        """Return the next part and its checksum, or None if none is left. Hold aside the parts that must not be trained
-        on.
+        """Return the next part that the model may be trained on, and the checksum of its content. Return None if none
+        is left or the next one must still wait. Hold aside the parts before it that must not be trained on.
         """
         files, self.waiting = self._files(), ""
         no_files = self._no_files(files)
@@ -189,7 +206,8 @@ class PartSource:
         for file in files:
             if ledger.has(file) or (self._is_known(file) and not self._is_wanted(file.name)):
                 continue
-            # Without a delay, the time of the file is ignored, because the clock that set it may be ahead of this one.
+            # Compare the time of the file with the clock only if there is a delay, because the clock that set the
+            # file's time may be ahead of this machine's.
             if self._delay_seconds and time.time() - file.state.modified_ns / 1e9 < self._delay_seconds:
                 self.waiting = file.name
                 return None
@@ -205,14 +223,14 @@ class PartSource:
         return None
 
     def read(self, file: LogFile, reading: Callable[[], T]) -> T | None:
-        """Call `reading` and return its result. Return None if the part was removed, or hold it aside if it cannot be
-        read.
+        """Call `reading`, which reads the part in `file`, and return its result. Try again after errors. If the part
+        cannot be read, hold it aside and return None. If it was removed, return None.
         """
         pauses = () if file.name in self._read_again else READ_PAUSES
         for pause in (*pauses, None):
             try:
                 return reading()
-            # The part was removed. The next call of `next_part` forgets it.
+            # The part was removed from the folder. The next call of `next_part` forgets it.
             except FileNotFoundError:
                 return None
             except OSError as error:
@@ -226,10 +244,10 @@ class PartSource:
         return None
 
     def hold(self, file: LogFile, reason: str, checksum: str = "") -> None:
-        """Hold a part aside until its file changes or, with a `checksum`, until it is released. Record and log the
-        reason.
+        """Do not return a part from `next_part` again until its file changes or, if a `checksum` is given, until a user
+        releases it. Record and log the reason.
 
-        Without a reason, the part is passed over silently.
+        If the reason is "", the part is skipped silently, because the model was trained on it already.
         """
         before = self.held.get(file.name)
         self._forget(file.name)
@@ -253,9 +271,10 @@ class PartSource:
         return name in self.can_be_released and self.is_released(name, self.can_be_released[name])
 
     def _no_files(self, files: Sequence[LogFile]) -> dict[str, str]:
-        """Return entries that have the name of a part but are not files: what each one is, by name.
+        """Find entries of the folder that have the name of a part but are not files. Return for each name what it is
+        ("a folder", "a link to nothing", "a pipe or a device").
 
-        A folder whose name lacks a log's ending is ignored, because it may contain old parts.
+        A folder without an ending in its name is ignored, because it may contain old parts.
         """
         kinds: dict[str, str] = {}
         names = set() if is_uri(self.folder) else {path.name for path in Path(self.folder).iterdir()}
@@ -269,7 +288,8 @@ class PartSource:
 
     def _files(self) -> list[LogFile]:
         paths = files_in(self.folder)
-        # A listing is not atomic: it may contain a later part and miss an earlier one. List until nothing changes.
+        # Listing a folder is not atomic: the list may contain a part and miss an earlier part that got its name before.
+        # Repeat it until two lists are equal.
         while paths != (again := files_in(self.folder)):
             paths = again
         if paths is None:
@@ -277,11 +297,14 @@ class PartSource:
         names = {path: file_name(path) for path in paths}
         self._log_no_parts({name for name in names.values() if not is_part(name)})
         parts = sorted((path for path, name in names.items() if is_part(name)), key=lambda path: _order(names[path]))
-        states = {path: file_state(path) for path in parts}  # The state is None if the file was removed meanwhile.
+        # `file_state` returns None if the file was removed meanwhile.
+        states = {path: file_state(path) for path in parts}
         return [LogFile(path, names[path], state) for path, state in states.items() if state is not None]
 
     def _log_no_parts(self, names: set[str]) -> None:
-        """Log, once each, files that were perhaps intended as parts but do not have the name of one."""
+        """Log a warning for files whose names are not names of parts, once for each file, because a user may have
+        intended them as parts.
+        """
         names = {name for name in names if not name.startswith((".", "_")) and not name.endswith(".truth.parquet")}
         if new := shortened(sorted(names - self._no_parts), 5):
             log.warning(
@@ -298,11 +321,12 @@ def _checksum(file: LogFile) -> str:
 
 
 def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
-    """Read a part in the same way as a preparation reads a log.
+    """Read, parse and encode a part, in the same way as the preparation of a log does.
 
-    Raise ValueError if the part is damaged, has other columns or changes meanwhile. Data that is appended is not read.
+    `checksum` is the checksum of the file, for the result. Raise ValueError if the file is damaged, has other columns
+    than `encoder`, has no lines, or changes while it is read.
     """
-    find_log(file.location)  # This raises an error for a wrong name.
+    find_log(file.location)  # `find_log` raises an error if the name is not that of a log file.
     pieces, examples, num_lines, first_reject = [], [], 0, ""
     log_format = encoder.log_format
     with open_reader(file, log_format) as reader:
@@ -322,10 +346,11 @@ def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
 def why_suspicious(
     part: Part, ledger: Ledger, click_rate: float, bounds: GuardBounds, columns: Sequence[str] = ()
 ) -> str | None:
-    """Return why a part should not be trained on, or None if it is similar to the last parts.
+    """Return the reason why a part is suspicious, or None if it is similar to the last parts. It is suspicious if its
+    share of bad lines, click rate, or a column's share of missing cells or of values without ids exceeds a bound.
 
-    `click_rate` is that of the training before the first part. `columns` are the names of the columns in the part's
-    shares.
+    `click_rate` is used for the first part: the click rate of the data that the model was trained on before. `columns`
+    are the names of the columns that the shares in the part belong to.
     """
     counts = part.counts
     num_rejected = part.num_lines - len(part.rows)
@@ -358,9 +383,10 @@ def why_suspicious(
 
 
 def why_miscalibrated(part: Part, ledger: Ledger, bounds: GuardBounds) -> str | None:
-    """Return a reason if the model's expectation differs too much from a part's labels, otherwise None.
+    """Return the reason why a part is suspicious because of its calibration (the sum of the model's scores divided by
+    the number of clicks), or None if the calibration is near the median of the last parts'.
 
-    A model that was not published is no evidence against a part.
+    Return None also if the model was not published, because the model, not the part, may then be wrong.
     """
     last = [each["calibration"] for each in ledger.recent if each.get("calibration")]
     clicks, actual = part.counts["clicks"], part.calibration
@@ -381,7 +407,9 @@ def _is_far(value: float, usual: float, factor: float) -> bool:
 
 
 def why_useless(part: Part) -> str | None:
-    """Return why nothing can be learned from a part, or None if something can."""
+    """Return the reason why a model cannot be trained on a part (no line is good, or all labels are equal), otherwise
+    None.
+    """
     if 0 < part.counts["clicks"] < part.counts["rows"]:
         return None
     if not len(part.rows):

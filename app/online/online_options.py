@@ -14,19 +14,21 @@ KEPT, ADMISSION_MIB = 14, 64  # Defaults of the options `keep` and `admission_mi
 
 @dataclass(frozen=True)
 class OnlineOptions:
-    """Folders and bounds of an online run, and when it ends."""
+    """Options of an online run, as given on the command line: folders, bounds, and if it ends when no part is left."""
 
     source: str
     serve: Path
     bounds: GuardBounds = field(default_factory=GuardBounds)
     once: bool = False
-    # Bundle whose scores are measured for comparison.
+    # Bundle that also scores each part, so that its metrics can be compared with those of the online model.
     frozen: Path | None = None
-    delay_seconds: float = 0.0  # Time that a part waits for its labels.
-    # Share by which the log loss of a published model may exceed that of the served one.
+    # Time after the last change of a part's file before the part is taken, so that its labels are complete.
+    delay_seconds: float = 0.0
+    # A new model is published only if its log loss exceeds that of the served model by at most this share.
     most_worse: float = MOST_WORSE
-    # Number of kept bundles, and of records of parts whose files are gone. 0 keeps all.
+    # Number of bundles that are kept, and of records of parts whose files are gone. 0 keeps all.
     keep: int = KEPT
-    # Memory for counts over all parts of values without ids. 0 counts within each part only.
+    # Memory in MiB in which occurrences of values without ids are counted over all parts, until a value is frequent
+    # enough for an id. With 0, each part is counted separately.
     admission_mib: int = ADMISSION_MIB
     expiry: ExpiryOptions = field(default_factory=ExpiryOptions)

@@ -1,4 +1,6 @@
-"""Draw the page of an online run: metrics of its last parts, vocabulary, lag, drift, and parts that were held aside."""
+"""Draw the HTML page of an online run: for its last parts the metrics, sizes of the vocabulary, delays until publishing
+and drift, and the parts that were held aside.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from common.html.charts import Axis, Chart, Series, Size, line_chart
 from common.html.page import PagePart, Section, render_page
 from common.text import Unit, number_text
 
-Line = Mapping[str, Any]  # The measurements of one part.
+Line = Mapping[str, Any]  # The measurements of one part, as in metrics.jsonl.
 
-IN_TABLE = 50  # Number of parts in the table.
-CHANGE = 0.25  # PSI above which a shift counts as a change.
+IN_TABLE = 50  # Maximum number of parts in the page's table.
+CHANGE = 0.25  # The page says that a population stability index (PSI) above this value counts as a change.
 X = Axis("part")
 COLUMNS = {  # Title of each column in the page's table of log parts, and how its values are formatted.
     "part": ("part", "line"),
@@ -30,7 +32,9 @@ COLUMNS = {  # Title of each column in the page's table of log parts, and how it
 
 
 def online_page(name: str, lines: Sequence[Line], status: Mapping[str, Any]) -> str:
-    """Return the page as HTML. `status` contains `held`, `waiting` and `withheld` of status.json."""
+    """Return the page as HTML. `name` is the name of the run, and `lines` are the measurements of its last parts.
+    `status` has the keys `held`, `waiting` and `withheld` of status.json.
+    """
     warnings = (
         [PagePart("warning", f"The newest model is not published: {status['withheld']}")] if status["withheld"] else []
     )
@@ -129,7 +133,9 @@ def _chart(
     size: Size = "half",
     low: float | None = None,
 ) -> Chart | None:
-    """Draw the values with these keys over the parts. The axis starts at `low`. Return None if no part has a value."""
+    """Draw a chart with one line for each key in `names` (a key of `lines` and its label): its value for each part. The
+    y axis starts at `low` if given. Return None if no part has a value.
+    """
     series = []
     for key, name in names.items():
         points = [(place, line[key]) for place, line in enumerate(lines, 1) if line.get(key) is not None]

@@ -1,6 +1,7 @@
-"""The start of an online run: its settings, and the checks before it begins or resumes.
+"""Start an online run: determine its settings, and check that it can begin or resume.
 
-Its settings are those of the run that it starts from, except those that must not change while it trains.
+The settings are those of the run that it starts from, except those that make no sense for a training without end, such
+as schedules of the learning rate.
 """
 
 from __future__ import annotations
@@ -31,25 +32,27 @@ from common.yaml_settings import override
 from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 
 if TYPE_CHECKING:
-    from app.training.loop import Trainer  # Import only the type, because the module imports MindSpore.
+    from app.training.loop import Trainer  # Only for the type checker, because this module imports MindSpore.
 
 log = logging.getLogger("app")
 
 ANOTHER_WORK = "copy its folder again from a backup, or begin another run with another --work"
-# Minimum learning rate as a share of the rate that the run began with. A schedule that ends near 0 suits the end of a
-# training, but an online run has no end. On a drifting log, 0.3 gained twice as much AUC as 0.1 (docs/online.md).
+# Minimum learning rate of an online run, as a share of the rate with which the run that it starts from began. That
+# run's schedule may have ended near 0, but an online run must go on learning. On a drifting log, 0.3 gained twice as
+# much AUC as 0.1 (docs/online.md).
 RATE_FLOOR = 0.3
-CHECKPOINTS = "checkpoints"  # Folder of the checkpoints within the run's folder.
+CHECKPOINTS = "checkpoints"  # Name of the folder with the checkpoints in the run's folder.
 
 
 def plan_online(
     work: Path, source: Path, dataset: Path | None, options: OnlineOptions, words: Sequence[str] = ()
 ) -> Launch:
-    """Check settings and data of the online run in the folder `work`, and set the environment of MindSpore.
+    """Check the settings and data of the online run in the folder `work`, set MindSpore's environment variables, and
+    return what is needed to start the training.
 
-    `source` is the run or checkpoint from which the online run begins, `dataset` a prepared folder in place of the one
-    that it was trained on. The settings `words` (`section.key=value`) take precedence over those of `source`. Raise
-    ValueError or FileNotFoundError, also if the online run has begun and cannot be resumed.
+    `source` is the run or checkpoint whose model the online run begins with. `dataset` replaces the prepared folder
+    that `source` was trained on. The settings `words` (`section.key=value`) replace those of `source`. Raise ValueError
+    or FileNotFoundError for wrong input, or if the online run in `work` has begun and cannot be resumed.
     """
     resumes = is_begun(work)
     config, own_dataset = _resumed(work, source, words) if resumes else _new(source, words)
@@ -58,7 +61,8 @@ def plan_online(
     launch = plan_launch(config, dataset or own_dataset, work)
     if launch.backend == "stock":
         raise ValueError("online needs tables.backend=native or reference; build the native tables: make native")
-    # Check every byte of the checkpoints. Without a usable one, the launch would rename this run and begin a new one.
+    # `make_plan` checks every byte of the checkpoints. If none is usable, the launch would rename the run's folder and
+    # begin a new run, so raise an error instead.
     if resumes and config.train.resume == "auto":
         plan = make_plan(work, launch.config, launch.schema)
         if plan.kind == "new":
@@ -86,13 +90,14 @@ def _new(run: Path, words: Sequence[str]) -> tuple[Config, Path]:
 
 
 def _resumed(work: Path, run: Path, words: Sequence[str]) -> tuple[Config, Path]:
-    """Return the settings and the prepared folder of the online run in `work`, which must be resumed.
+    """Return the settings and the prepared folder of the online run that has begun in `work`. The settings say that it
+    must be resumed, because a new run would train on the same parts again.
 
-    A new run would train on the same parts again. The settings come from the newest checkpoint, whose manifest has a
-    checksum, so a missing or damaged config.yaml does not matter: a launch writes it again. Raise ValueError if the run
-    started from another model, and FileNotFoundError if no checkpoint's manifest can be read.
+    The settings come from the manifest of the newest checkpoint, which has a checksum, so a missing or damaged
+    config.yaml does not matter. Raise ValueError if the run began from another model than `run`, and FileNotFoundError
+    if no checkpoint's manifest can be read.
     """
-    # Checkpoints of an online run have no metrics.
+    # Checkpoints of an online run have no metrics, so this returns the newest one.
     newest = best_or_newest(work / CHECKPOINTS, "auc")
     if not newest.manifest.online:
         raise ValueError(f"{work} holds the run of a training, not an online run; give another --work")
@@ -104,20 +109,23 @@ def _resumed(work: Path, run: Path, words: Sequence[str]) -> tuple[Config, Path]
         )
     with_settings = override(config, words)
     resume: Literal["auto", "require"] = "auto" if "train.resume=auto" in words else "require"
-    # The prepared folder lies in the run's folder, which may have been moved.
+    # The prepared folder of an online run lies in the run's folder. Use only its name, because the run's folder may
+    # have been moved.
     dataset = work / Path(newest.manifest.dataset).name
     try:
         read_schema(dataset)
-    # The original error advises to prepare the data again, but the new ids would then be lost.
+    # Replace the original error, because it advises to prepare the data again, which would lose the ids that the online
+    # run has added.
     except (OSError, ValueError):
         raise ValueError(f"{dataset / SCHEMA_FILE} is missing or damaged; {ANOTHER_WORK}") from None
     return replace(with_settings, train=replace(with_settings.train, resume=resume)), dataset
 
 
 def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config, list[str]]:
-    """Return the settings of an online run that continues from a checkpoint, changed by `words`.
+    """Return the settings of an online run that begins with the model of the checkpoint `source`, changed by `words`
+    (`section.key=value`), and lines of text for the log that explain them.
 
-    Return also lines that explain the settings. Raise ValueError if the run cannot be continued online.
+    Raise ValueError if the model cannot be trained online.
     """
     manifest = source.manifest
     trained = read_config(manifest.config, where=str(source.path))
@@ -156,8 +164,9 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
 
 
 def _constant_optimizers(trained: Config, manifest: Manifest) -> tuple[dict[str, Any], list[str]]:
-    """Return the optimizers by section with constant rates, those that the run ended with, and lines that
-    explain them.
+    """Return the optimizer settings of an online run by section, such as deep_optimizer, and lines of text that explain
+    them. Learning rates are constant: those that the trained run ended with, but at least RATE_FLOOR times those that
+    it began with.
     """
     lines = []
     rates = LearningRates(trained.optimizers)
@@ -185,7 +194,7 @@ def _constant_optimizers(trained: Config, manifest: Manifest) -> tuple[dict[str,
 
 
 def is_begun(work: Path) -> bool:
-    """Return True if the online run in `work` has a checkpoint, even a damaged one. Unfinished checkpoints do not
-    count.
+    """Return True if the folder `work` contains a checkpoint, even a damaged one. Checkpoints whose writing was
+    interrupted do not count.
     """
     return any(path.suffix != PARTIAL for path in (work / CHECKPOINTS).glob("step-*"))

@@ -1,4 +1,6 @@
-"""Run the loop over the parts of a log: score, train on each row once, save, publish."""
+"""Run the loop of an online run: for each part of the log, score it, train on each of its rows once, save a checkpoint,
+and publish the model as a bundle.
+"""
 
 from __future__ import annotations
 
@@ -58,20 +60,21 @@ from data_prep.raw_log.storage import LogFile
 
 log = logging.getLogger("app")
 
-SAMPLES = "samples"  # Folder within the run's folder that holds rows of the last parts.
+SAMPLES = "samples"  # Name of the folder in the run's folder that contains rows of the last parts.
 POLL_SECONDS = 0.5
-FULL_EVERY = 24  # Number of checkpoints between full ones.
-# Pause between two looks into the folder, as a multiple of the last look's time. A folder with many parts is slow.
+FULL_EVERY = 24  # Every so many checkpoints, a full one is written. The others are deltas.
+# Minimum pause between two looks into the folder of parts, as a multiple of the time that the last look took, because
+# looking into a folder with many parts takes long.
 REST = 20
-# Bins of a part's logits for confidence intervals. With 8 times as many, the intervals change no more than with another
-# random draw, and take 0.5 s of CPU time instead of 0.1 s.
+# Number of bins into which the logits of a part are counted for confidence intervals. With 8 times as many, the
+# intervals take 0.5 s of CPU time instead of 0.1 s, and change no more than with another random seed.
 INTERVAL_BINS = 2000
-# Share of --expire-after by which a file's time may be ahead of the clock.
+# The time of a part's file may be ahead of this machine's clock by at most this share of --expire-after.
 MOST_AHEAD = 0.1
 
 
 class OnlineTrainer(Trainer):
-    """Trains on the parts of a log as they come. Each part is an epoch."""
+    """Trains on the parts of a log as they come. Each part counts as an epoch."""
 
     def __init__(self, context: RunContext, backend: str, options: OnlineOptions) -> None:
         saved, prepared = context.run.plan.checkpoint, context.run.path / PREPARED
@@ -86,7 +89,7 @@ class OnlineTrainer(Trainer):
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else self._ledger_of_source()
         self.expiry = self._open_expiry()
         self.vocabulary = GrowingVocabulary(prepared, options.admission_mib << 20)
-        # Step whose counts of values without ids were saved.
+        # Step at which the counts of values without ids were last saved, or None if they must be saved as a whole.
         self._counted_at: int | None = None
         if options.admission_mib and saved is not None:
             counts = load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step)
@@ -96,13 +99,14 @@ class OnlineTrainer(Trainer):
         scorer = Scorer(self.training.step.prepare, self.training.step.score)
         self.publisher = Publisher(options.serve, self.config, self.vocabulary, scorer)
         self.frozen = self._open_frozen(options.frozen) if options.frozen else None
-        self._last: dict[str, Any] = {}  # Measurements of the last part.
+        self._last: dict[str, Any] = {}  # Measurements of the last part, by name.
         self._status, self._is_shown = "", False
         self.progress = Progress(self.run.path, options.serve, self.position.step)
         self._click_rate = self.schema.splits["train"].click_rate
 
     def train(self) -> None:
-        """Train on the parts as they come. Raise Stopped after a signal, or with `once` when no part is left.
+        """Train on the parts as they come, without end. Raise Stopped after a stop signal, or with the option `once`
+        when no part is left.
 
         Raise FloatingPointError and NotSavedError like `Trainer.train`, and OSError if a bundle cannot be written.
         """
@@ -113,7 +117,7 @@ class OnlineTrainer(Trainer):
                 start = time.monotonic()
                 if (part_and_checksum := self.source.next_part(self.ledger)) is not None:
                     self._take_part(*part_and_checksum)
-                    give_back_freed_memory()  # The part's rows and files are no longer needed.
+                    give_back_freed_memory()  # The memory of the part's rows is no longer needed.
                     continue
                 self._write_status(is_idle=True)
                 if self.options.once:
@@ -124,7 +128,9 @@ class OnlineTrainer(Trainer):
             self.publisher.close()
 
     def _take_part(self, file: LogFile, checksum: str) -> None:
-        """Score a part, train on it, save and publish. If the guard finds a fault, hold the part aside instead."""
+        """Read the part in `file`, score it, train on it, save a checkpoint and publish the model. If the part cannot
+        be read or is suspicious, hold it aside instead.
+        """
         start = time.perf_counter()
         try:
             part = self.source.read(file, lambda: read_part(file, checksum, self.vocabulary.encoder))
@@ -174,9 +180,11 @@ class OnlineTrainer(Trainer):
         self._write_status(is_idle=False)
 
     def _why_ahead(self, file: LogFile) -> str | None:
-        """Return why the file's time would make too many values expire, or None if it would not.
+        """Return the reason why a part must be held aside because its file's time is ahead of this machine's clock,
+        otherwise None.
 
-        A file time ahead of this machine's clock makes values look older than they are.
+        With --expire-after as a time, such a file makes the values that it does not contain look older than they are,
+        so that too many of them would expire.
         """
         ahead, after = file.state.modified_ns / 1e9 - time.time(), self.options.expiry.after
         if not after or self.options.expiry.ages_in != IN_SECONDS or ahead <= MOST_AHEAD * after:
@@ -187,14 +195,16 @@ class OnlineTrainer(Trainer):
         )
 
     def _note(self, values: dict[str, Any]) -> None:
-        """Write a line about the last part to metrics.jsonl, and pass it to the page."""
+        """Append a line with `values` and the current step to metrics.jsonl, and pass it to the run's page. The line is
+        about the last part.
+        """
         line = {"step": self.position.step, **values}
         self.run.write_metrics(line)
         self.progress.add(line)
 
     def _ledger_of_source(self) -> Ledger:
-        """Return the ledger of a new run. It contains the parts that the source model was trained on, which are passed
-        over.
+        """Return the ledger of a new online run. If the model that it begins with was trained online, the ledger
+        contains the parts that this model was trained on, so that they are not trained on again.
         """
         source = find_source(Path(self.config.train.init_from))
         known = source.manifest.online.get("trained", {}) if isinstance(source, Checkpoint) else {}
@@ -204,9 +214,11 @@ class OnlineTrainer(Trainer):
         return Ledger(trained=dict(known))
 
     def _judge(self, part: Part) -> None:
-        """Decide whether the model after `part` is published, and record the decision in the ledger.
+        """Decide whether the model after `part` is published, and record the decision in the ledger. Store rows of
+        `part` in the samples first.
 
-        The model is withheld if the served one scores rows of the last parts better.
+        The model is withheld if it scores rows of the last parts worse than the newest published model, see
+        `why_worse`.
         """
         names = [*self.ledger.samples, self.samples.add(self.position.step, part.rows, self.options.keep)][-LAST_PARTS:]
         rows, served, reason = self.samples.read(names), self.publisher.served(), ""
@@ -219,9 +231,10 @@ class OnlineTrainer(Trainer):
         self.ledger = replace(self.ledger, samples=names, withheld=reason)
 
     def _open_expiry(self) -> Expiry | None:
-        """Return the ages of rows, or None if no value of this run ever expires.
+        """Return the record of when rows were touched, or None if no value of this run expires or has expired. Set the
+        unit of ages in the ledger, and let checkpoints store the record.
 
-        Raise ValueError if ages are given in another unit than before.
+        Raise ValueError if --expire-after is given in another unit (rows or seconds) than before.
         """
         saved, options = self.run.plan.checkpoint, self.options.expiry
         expiry = Expiry(self.schema.vocabulary_size, saved)
@@ -238,9 +251,10 @@ class OnlineTrainer(Trainer):
         return expiry
 
     def _expire(self, part: Part) -> int:
-        """Expire values whose rows were not touched for long, and return their number.
+        """Record which rows `part` touched. Then expire values whose rows were not touched for long: remove their ids
+        from the vocabulary and their rows from the tables. Return their number.
 
-        If the next checkpoint is a full one, ids are renumbered without the expired ones.
+        If the next checkpoint is a full one, renumber all ids without the expired ones.
         """
         expiry, rows = self.expiry, part.rows
         assert expiry is not None
@@ -268,14 +282,18 @@ class OnlineTrainer(Trainer):
         return len(expired)
 
     def _seen_positions(self) -> list[int]:
-        """Return the indices of the columns of `ids` whose fields the model uses.
+        """Return the indices of the columns of `Examples.ids` that belong to fields that the model uses, in ascending
+        order.
 
-        The tables have no rows for the values of other fields."""
+        Other fields have no rows in the tables.
+        """
         fields = fields_of_model(self.schema, self.config.model)
         return sorted({*columns_of(fields, "wide"), *columns_of(fields, "deep")})
 
     def _renumber(self) -> None:
-        """Renumber the ids without the expired ones: in a new prepared folder, the tables, the samples and the ages."""
+        """Give new ids to all values that have not expired, without gaps. Change the vocabulary (in a new prepared
+        folder), the tables, the kept rows of the last parts and the record of ages accordingly.
+        """
         counts, expired = self.vocabulary.counts(), self.vocabulary.expired
         folder = self.run.path / f"{PREPARED}-{self.position.step:08d}"
         new_ids = self.vocabulary.renumbered(folder)
@@ -292,8 +310,8 @@ class OnlineTrainer(Trainer):
         log.info("ids are given anew, in %s: %s of %s are left", folder, schema.vocabulary_size, len(new_ids))
 
     def _save_counts(self) -> None:
-        """Save the counts of values without ids: all with a full checkpoint, otherwise the changes since the
-        last save.
+        """Save how often values without ids have occurred: all counts if the next checkpoint is a full one or nothing
+        was saved before, otherwise the changes since the last save.
         """
         step, since = self.position.step, self._counted_at
         if since is None or self.checkpoints.is_full(step):
@@ -308,9 +326,10 @@ class OnlineTrainer(Trainer):
         return step
 
     def _save_and_publish(self) -> Path | None:
-        """Save a checkpoint and publish its bundle, if they do not exist yet for this state. Return the bundle.
+        """Save a checkpoint of the current state and publish its bundle, unless they exist already. Return the folder
+        of the bundle. Remove old prepared folders and bundles.
 
-        Return None if the model is withheld because it is worse than the served one.
+        Return None, without publishing, if the model is withheld because it is worse than the served one.
         """
         if self.options.admission_mib and self.checkpoints.saved != self.position:
             self._save_counts()
@@ -325,16 +344,16 @@ class OnlineTrainer(Trainer):
         bundle = self.publisher.publish(newest)
         if self.progress.awaits_publishing(self.position.step):
             closed = list(self.ledger.trained.values())[-1]["state"]["modified_ns"] / 1e9
-            # Setting the clock back could make the difference negative.
+            # The difference would be negative if the clock was set back.
             self._note({"lag_seconds": max(0.0, round(time.time() - closed, 3))})
         try:
             remove_old_bundles(self.options.serve, self.options.keep)
-        except (OSError, ValueError) as error:  # Old bundles do no harm.
+        except (OSError, ValueError) as error:  # Go on without removing them, because old bundles do no harm.
             log.warning("warning: old bundles stay: %s", error)
         return bundle
 
     def _take_new_ids(self) -> None:
-        """Add the vocabulary's new ids to the tables, the checkpoints and the bundles."""
+        """Extend the tables to the vocabulary's new number of ids. Use its new schema for checkpoints and bundles."""
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
         self._tables_step().grow(schema.vocabulary_size)
 
@@ -345,11 +364,11 @@ class OnlineTrainer(Trainer):
                 yield counting, self.training.step.prepare(counting)
 
     def _measure_part(self, part: Part) -> tuple[dict[str, Any], np.ndarray]:
-        """Measure the model on rows that it was not trained on yet. Return the metrics, and the number of rows by
-        score.
+        """Score a part that the model was not trained on yet. Return metrics by name, and the number of rows in each
+        bin of the score (see `count_scores`).
 
-        The metrics include those of the bundle `frozen` and of the true probabilities, if there are any. For the
-        numbers of rows see `count_scores`.
+        The metrics include those of the bundle given by --frozen, with the prefix frozen_, and those of the true click
+        probabilities of a synthetic log, with the prefix best_, if there are any.
         """
         stream, scores = MetricStream(), np.zeros(SCORE_BINS, np.int64)
         with Prefetcher(self._batches(part.rows)) as batches:
@@ -369,30 +388,33 @@ class OnlineTrainer(Trainer):
         return values, scores
 
     def _values(self, stream: MetricStream) -> dict[str, Any]:
-        """Return metrics with their confidence intervals."""
+        """Return the metrics that are defined, and the ends of their confidence intervals, by name."""
         metrics, bins = stream.result_and_bins()
         measured = Measurement(metrics, bins.coarsened(INTERVAL_BINS))
         return defined(metrics) | interval_ends(intervals_of(measured, self.config))
 
     def _train_part(self, part: Part) -> dict[str, float]:
-        """Train on each row of a part once, in order. Return the mean losses of the steps."""
+        """Train on each row of a part once, in order. Return the mean `wide_loss` and `deep_loss` of the steps."""
         losses = []
         with Prefetcher(self._batches(part.rows)) as batches:
             for batch, unique in batches:
-                # After a stop, the steps of the unfinished part are lost with the process.
+                # A stop signal ends the process here. The steps of this part so far are lost, and the part is trained
+                # on anew after a restart.
                 self.context.stop.check()
                 losses.append(self._take_step(batch, unique))
         return {name: float(np.mean([getattr(each, name) for each in losses])) for name in ("wide_loss", "deep_loss")}
 
     def _open_frozen(self, bundle: Path) -> Predictor:
-        """Open the bundle given by --frozen. Raise ValueError if it is for other columns."""
+        """Open the bundle given by --frozen. Raise ValueError if it scores a log with other columns."""
         frozen = Predictor.open(bundle, self.config.device.num_threads)
         if frozen.log_format.fields != self.vocabulary.encoder.log_format.fields:
             raise ValueError(f"--frozen {bundle} is for a log with other columns than this run's; leave it out")
         return frozen
 
     def _write_status(self, is_idle: bool) -> None:
-        """Write status.json and update the page, if anything in them has changed."""
+        """Write status.json if its content has changed. Draw the run's page anew if status.json was written after the
+        page was last drawn.
+        """
         content = {
             "step": self.position.step,
             "parts": len(self.ledger.trained),
@@ -411,7 +433,9 @@ class OnlineTrainer(Trainer):
 
 
 def _described(values: dict[str, Any]) -> str:
-    """Return the measurements of a part as a line of the log."""
+    """Return the measurements of a part (its name, number of rows, AUC, log loss and calibration) as text for the
+    training log.
+    """
     beside = [f"{of} {values[f'{of}_auc']:.4f}" for of in ("frozen", "best") if f"{of}_auc" in values]
     between = f" ({', '.join(beside)})" if beside else ""
     return (

@@ -1,4 +1,6 @@
-"""Keep the measurements of the last parts, and write them for the run's page and for the service."""
+"""Keep the measurements of the last parts in memory, and write them into the run's page and into a file for the
+service.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,14 @@ from common.files import message_of, write_whole
 log = logging.getLogger("app")
 
 PAGE = "online.html"
-# Minimum time between two pages while parts wait, because drawing a page takes as long as a small part.
+# While parts wait, the page is drawn only after this time again, because drawing it takes as long as training on a
+# small part.
 PAGE_SECONDS = 10.0
-ON_PAGE, BESIDE_BUNDLES = 200, 40  # Number of parts on the page and in parts.json.
-# Bytes at the end of metrics.jsonl that are read. They contain more than the lines of ON_PAGE parts.
+ON_PAGE, BESIDE_BUNDLES = 200, 40  # Maximum number of parts on the page, and in parts.json beside the bundles.
+# After a restart, only this many bytes at the end of metrics.jsonl are read. They contain the lines of more than
+# ON_PAGE parts.
 TAIL_BYTES = 1 << 20
-# Keys of a part's line that are passed to the service.
+# Measurements of a part that are written into parts.json for the service.
 PRINTED = (
     *("part", "rows", "rejected", "auc", "auc_low", "auc_high", "frozen_auc", "best_auc", "log_loss", "calibration"),
     *("new_values", "pending_values", "expired_values", "ids_in_use"),
@@ -30,10 +34,15 @@ PRINTED = (
 
 
 class Progress:
-    """The lines of metrics.jsonl about the last parts, each with the seconds until its model was published."""
+    """The measurements of the last parts, as in metrics.jsonl, one mapping for each part. `lag_seconds` is added when
+    the model after the part was published.
+    """
 
     def __init__(self, work: Path, serve: Path, step: int) -> None:
-        """Read the lines of parts up to `step`. Later lines are of a part that was not saved and will be repeated."""
+        """Read the lines about parts up to `step` from metrics.jsonl in the run's folder `work`. Lines of later steps
+        are left out, because their part was not saved in a checkpoint and will be trained on again. parts.json is
+        written into the folder `serve`.
+        """
         self._work, self._serve = work, serve
         self._page_time = float("-inf")
         by_step: dict[int, dict[str, Any]] = {}
@@ -43,21 +52,23 @@ class Progress:
         self._lines = [line for _, line in sorted(by_step.items())][-ON_PAGE:]
 
     def add(self, line: dict[str, Any]) -> None:
-        """Add the line of a part, or add later values to the line of the last part."""
+        """Add the measurements of a part. If `line` has the step of the last part, merge it into that part's
+        measurements.
+        """
         if self._lines and self._lines[-1]["step"] == line["step"]:
             self._lines[-1] |= line
         else:
             self._lines = [*self._lines[1 - ON_PAGE :], dict(line)]
 
     def awaits_publishing(self, step: int) -> bool:
-        """Return True if `step` is the step after the last part and its model has not been published yet."""
+        """Return True if the last part ended with `step` and the model after it has not been published yet."""
         return bool(self._lines) and self._lines[-1]["step"] == step and "lag_seconds" not in self._lines[-1]
 
     def show(self, status: dict[str, Any], is_idle: bool) -> bool:
-        """Write parts.json for the service, and the page. Return True if the page was written.
+        """Write parts.json for the service, and the run's page online.html. Return False if the page must be written
+        later, because parts wait (`is_idle` is False) and the last page is less than PAGE_SECONDS old, otherwise True.
 
-        While parts wait, the page is not written more often than every PAGE_SECONDS. An error is logged and does not
-        end the training.
+        An error of the file system is logged and does not end the training.
         """
         beside = {name: status[name] for name in ("held", "waiting", "withheld")}
         last = self._lines[-BESIDE_BUNDLES:]

@@ -1,4 +1,6 @@
-"""Write the bundle of each checkpoint into a folder that a service reads: as a delta if possible, otherwise whole."""
+"""Publish the checkpoints of an online run: write each as a bundle into a folder that a service watches, as a delta of
+the bundle before if possible, otherwise as a whole bundle.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,13 @@ log = logging.getLogger("app")
 
 
 class Publisher:
-    """Writes bundles into `folder`. Their content depends only on the checkpoint and the folder."""
+    """Writes the checkpoints of an online run as bundles into `folder`. What is written depends only on the checkpoint
+    and on the bundles in the folder, so a restarted process writes the same.
+    """
 
     def __init__(self, folder: Path, config: Config, vocabulary: GrowingVocabulary, scorer: Scorer) -> None:
-        """`scorer` runs the training code with the newest weights, for comparison with each bundle.
+        """Lock the folder. `scorer` runs the training code with the newest weights, with which each new bundle is
+        compared.
 
         Raise ValueError if the folder is itself a bundle, or if another online run publishes into it, because each run
         would remove parents of the other's deltas.
@@ -49,7 +54,7 @@ class Publisher:
         self._newest: Predictor | None = None
 
     def close(self) -> None:
-        """Release the folder for other processes."""
+        """Unlock the folder, so that another process can publish into it."""
         self._lock.close()
 
     def served(self) -> Predictor | None:
@@ -57,8 +62,8 @@ class Publisher:
         newest = max(chains(read_manifests(self._folder)).values(), key=rank, default=None)
         if newest is None:
             return None
-        # A service may fold deltas into a whole bundle of the same version. The deltas are then removed, so use the
-        # whole bundle.
+        # A service may have folded the deltas of the open bundle into a whole bundle of the same version. Open the
+        # whole one, because the deltas will be removed.
         if self._newest is None or [path for path, _ in self._newest.chain] != [path for path, _ in newest]:
             try:
                 self._newest = Predictor.open(newest[-1][0], self._config.device.num_threads)
@@ -68,11 +73,11 @@ class Publisher:
         return self._newest
 
     def publish(self, checkpoint: Checkpoint) -> Path:
-        """Write the bundle of a checkpoint unless it exists. Return its folder.
+        """Write the bundle of a checkpoint unless it exists already. Return its folder.
 
-        It is a delta if the folder's newest bundle belongs to the checkpoint's parent, otherwise a whole bundle. It is
-        named after its step. If that name belongs to another run's bundle, or to a damaged one that may be another
-        run's, the id of the checkpoint is appended. Bundles of other runs are never replaced.
+        The bundle is a delta if the newest bundle in the folder is that of the checkpoint's parent checkpoint,
+        otherwise a whole bundle. It is named after the step. If a bundle of that name exists (of another run, or
+        damaged), it stays, and the id of the checkpoint is appended to the new name.
         """
         manifests = read_manifests(self._folder)
         for path, manifest in manifests.items():
@@ -99,10 +104,11 @@ class Publisher:
 
 
 def _changes_of(trained: Trained) -> ExportedModel:
-    """Return the model of a delta checkpoint with only the rows that it changed.
+    """Return the source of a delta bundle: the model of a delta checkpoint, with the ids of the rows that this
+    checkpoint changed and of those that it expired.
 
-    The rows are read from the checkpoint's own files if both tables changed the same rows, as tables of the same fields
-    do, and otherwise from the whole chain.
+    Usually the wide and the deep table changed the same rows, and the rows are read from the delta checkpoint alone.
+    Otherwise they are read from the checkpoint and its parents, because a delta bundle stores both rows of an id.
     """
     alone = Trained(replace(trained.checkpoint, older=()), trained.config, trained.folder, trained.schema)
     alone.checkpoint.verify()

@@ -1,4 +1,6 @@
-"""Store the state of an online run for monitoring, and manage released parts, old bundles and counts of values."""
+"""Read and write files of an online run: the status for monitoring, releases of parts that were held aside, and counts
+of values without ids. Remove old bundles and prepared folders.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,19 @@ from common.files import is_locked, make_folder, new_file, parse_json, sync_fold
 log = logging.getLogger("app")
 
 STATUS, RELEASED = "status.json", "released"
-# Folder in the run's folder with the numbers of occurrences of values that have no id yet.
+# Name of the folder in the run's folder that stores how often each value that has no id yet has occurred.
 VALUE_COUNTS = "value_counts"
 HELD_ASIDE, NOT_RUNNING = 5, 6  # Exit statuses.
 REMOVED, ADDED = ".removed", ".added.npz"
-# Folder in the run's folder with the growing vocabulary. Later folders have a step in their names.
+# Name of the prepared folder in the run's folder, which contains the growing vocabulary. After ids were renumbered,
+# another folder is used, with the step appended to this name.
 PREPARED = "prepared"
 
 
 def read_status(work: Path) -> dict[str, Any]:
-    """Return the content of status.json. Raise FileNotFoundError or ValueError if it cannot be read."""
+    """Return the content of status.json in the run's folder `work`. Raise FileNotFoundError if there is none, and
+    ValueError if it is damaged.
+    """
     path = work / STATUS
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
@@ -47,18 +52,22 @@ def read_status(work: Path) -> dict[str, Any]:
 
 
 def status_of(work: Path) -> tuple[dict[str, Any], int]:
-    """Return the status of an online run, and the exit status that expresses it. Raise the errors of `read_status`."""
+    """Return the status of the online run in `work`: the content of status.json, `running`, and `ended` (how it ended).
+    Return also an exit status: NOT_RUNNING if the run ended with an error, HELD_ASIDE if a part or the newest model is
+    held back, otherwise 0. Raise the errors of `read_status`.
+    """
     content = {"running": is_locked(work), **read_status(work)}
     content["ended"] = "" if content["running"] else read_state(work).get("status", "")
     if content["ended"] not in ("", "stopped"):
-        # The process was killed before it could write that it ended.
+        # A process that was killed could not record its end, so its state still says "running".
         content["ended"] = content["ended"].replace("running", "killed")
         return content, NOT_RUNNING
     return content, HELD_ASIDE if content["held"] or content.get("withheld") else 0
 
 
 def release(work: Path, name: str) -> str:
-    """Release a part that was held aside, so that it will be trained on. Return the reason why it was held aside.
+    """Release the part `name` of the online run in `work`, so that the run trains on it although it was held aside.
+    Return the reason why it was held aside.
 
     Raise the errors of `read_status`, and ValueError if the part is not held aside or must never be trained on.
     """
@@ -76,12 +85,13 @@ def release(work: Path, name: str) -> str:
 
 
 def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
-    """Remove old bundles that are named after their step. Return the removed folders.
+    """Remove old bundles that an online run has published into `folder`, which have names beginning with their step.
+    Return the removed folders.
 
-    The `keep` newest bundles, the pinned one, and all that they need are kept. With `keep` 0 nothing is removed. Raise
-    ValueError if the pinned version cannot be read.
+    The `keep` newest versions, the version that a service has pinned, and all bundles that they need stay. If `keep` is
+    0, all bundles stay. Raise ValueError if the file with the pinned version is damaged.
     """
-    for leftover in folder.glob(f".*{REMOVED}"):  # A process was killed during a removal.
+    for leftover in folder.glob(f".*{REMOVED}"):  # A process was killed after it had renamed a bundle to remove it.
         shutil.rmtree(leftover)
     manifests = read_manifests(folder)
     by_version = chains(manifests)
@@ -90,7 +100,7 @@ def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
     needed = {path for chain in [*newest, by_version.get(pinned or "", ())] for path, _ in chain}
     old = [path for path in bundles_in(folder) if keep and path in manifests and path not in needed]
     old = [path for path in old if path.name.startswith(step_name(manifests[path].checkpoint["step"]))]
-    # Remove deltas before their parents.
+    # Remove deltas before their parents, so that an interruption leaves no delta without its parent.
     for path in sorted(old, key=lambda path: -manifests[path].generation):
         hidden = path.rename(path.with_name(f".{path.name}{REMOVED}"))
         sync_folder(folder)
@@ -99,7 +109,9 @@ def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
 
 
 def remove_old_folders(work: Path, current: Path) -> None:
-    """Remove prepared folders of an online run, except `current` and those that a checkpoint refers to."""
+    """Remove the prepared folders in the run's folder `work`, except `current` and those that a checkpoint of the run
+    was trained on.
+    """
     folders = {path for path in work.glob(f"{PREPARED}*") if path.name != current.name}
     if folders:
         datasets = {Path(each.manifest.dataset).name for each in whole_checkpoints(run_checkpoints(work))}
@@ -109,13 +121,15 @@ def remove_old_folders(work: Path, current: Path) -> None:
 
 
 def save_counts(folder: Path, step: int, counts: dict[str, Any], since: int | None = None) -> None:
-    """Save the counts of values without ids after `step`. With `since`, `counts` are only the changes since that step.
+    """Save into `folder` how often values without ids have occurred up to `step`. If `since` is given, `counts` holds
+    only the changes since that step.
 
-    Older files are removed, except those that the previous save needs.
+    Remove files that are older than the last but one file with whole counts.
     """
     make_folder(folder)
     if since is None:
-        # ^A process may have left this file when it was killed before its checkpoint, which was to be a delta.
+        # A process that was killed before it wrote a delta checkpoint at this step may have left a file of changes.
+        # Remove it, because `load_counts` would prefer it.
         (folder / f"{step_name(step)}{ADDED}").unlink(missing_ok=True)
         write_arrays(folder / f"{step_name(step)}.npz", **counts)
     else:
@@ -127,8 +141,8 @@ def save_counts(folder: Path, step: int, counts: dict[str, Any], since: int | No
 
 
 def load_counts(folder: Path, step: int) -> list[dict[str, Any]]:
-    """Return the counts saved for `step`: the whole counts first, then the changes. If a file is missing, warn and
-    return [].
+    """Read the counts that `save_counts` saved for `step`. Return the whole counts followed by all changes up to
+    `step`, oldest first. If a file is missing or damaged, log a warning and return [].
     """
     newest_first: list[dict[str, Any]] = []
     try:
@@ -143,6 +157,6 @@ def load_counts(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:
-    """Write an .npz file atomically."""
+    """Write arrays by name into the .npz file `path`, atomically."""
     with new_file(path, lone_writer=True) as beside, beside.open("wb") as file:
         np.savez(file, **arrays)
