@@ -1,7 +1,8 @@
-"""Python functions for programs and notebooks: describe, prepare, train, sweep, evaluate, and the run that they make.
+"""Python functions for programs and notebooks (describe, prepare, train, sweep, evaluate), and `Run`, a run's folder as
+an object.
 
-MindSpore is imported by the first call that prepares, trains, evaluates or exports. It reads the number of threads and
-the precision only once in a process, so all later calls need the same ones.
+The first call that prepares, trains, evaluates or exports imports MindSpore. It reads the number of threads and the
+precision only once in a process, so all later calls must use the same settings for both.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ if TYPE_CHECKING:
 
 Log: TypeAlias = "str | Path | Sequence[str | Path] | pa.Table | pd.DataFrame"
 Values: TypeAlias = Mapping[str, Any]
-BUNDLE = "bundle"  # Name of the folder in a run's folder to which `predict` exports the best checkpoint.
+BUNDLE = "bundle"  # Name of the bundle in a run's folder to which `Run.predict` and others export the best checkpoint.
 LOGGERS = ("app", "data_prep")
 
 
 def describe(log: Log, **named: Any) -> Any:
-    """Propose the description of a log: its label, the kind of each column, and how its lines are written.
+    """Propose a description of a log: which column is the label, the kind of each column, and the format of the lines.
 
     `log` is a file, folder or glob, several of them, or a table of pandas, polars or pyarrow. `named` are the options
     `num_rows` and `label` of `data_prep.checks.propose.describe`, which also lists the errors. Return a `Proposal`,
@@ -269,7 +270,7 @@ def load_run(run: str | Path = "device_0") -> Run:
 
 
 class Run:
-    """A run's folder: the run's settings, the course of its training, and scores by its best checkpoint."""
+    """A run's folder as an object. It gives the run's settings, its metrics, and scores by its best checkpoint."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -286,12 +287,14 @@ class Run:
 
     @property
     def status(self) -> str:
-        """`running`, `finished`, `stopped` or `failed`."""
+        """State of the training: `running`, `finished`, `stopped` or `failed`."""
         return str(read_state(self.path).get("status", "running"))
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl as dictionaries. Lines of evaluations have the key `split`."""
+        """The lines of metrics.jsonl as dictionaries, in their order: one for each `train.log_every_steps` steps, and
+        one for each evaluation. The latter have the key `split`.
+        """
         (record,) = read_runs([self.path])
         return record.lines
 
@@ -299,7 +302,8 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """The evaluation on valid rows of the checkpoint that `predict` and `export` take, with its step and epoch.
 
-        That checkpoint is the best by `eval.metric` of those that were kept. Empty before the first.
+        That checkpoint is the best by `eval.metric` of those that were kept. The mapping is empty before the first
+        evaluation.
         """
         with suppress(FileNotFoundError):
             step = best_of_run(self.path).manifest.step
@@ -320,11 +324,11 @@ class Run:
         return frame.drop(columns="seconds", errors="ignore")
 
     def report(self, height: int = 800) -> Report:
-        """Return the run's current report. A notebook shows it in a frame that is `height` pixels high."""
+        """Return an HTML report on the run as it is now. A notebook shows it in a frame `height` pixels high."""
         return Report(report_page(read_runs([self.path])), height)
 
     def predict(self, rows: RawRows) -> Any:
-        """Return the click probabilities of raw rows by the best checkpoint, float32 [n].
+        """Return the click probabilities of n raw rows by the best checkpoint, float32 [n].
 
         `rows` are lines of the log, mappings of columns to values, or a table of pandas, polars or pyarrow. For a
         pandas table the result is a series with the table's index. The first call exports the checkpoint into the
@@ -359,7 +363,9 @@ class Run:
 
     @property
     def predictor(self) -> Predictor:
-        """The open bundle of the best checkpoint."""
+        """The bundle of the best checkpoint, opened. If the run's folder has no bundle of this checkpoint, export it
+        first.
+        """
         best, folder = best_of_run(self.path), self.path / BUNDLE
         if self._predictor is None or self._predictor.manifest.checkpoint["id"] != best.manifest.id:
             exported = ""  # Id of the checkpoint from which the existing bundle was exported.
@@ -379,7 +385,9 @@ class Run:
         return self._open(Path(bundle))
 
     def _export(self, checkpoint: Checkpoint, bundle: Path, rows: RowType = "float32", calibrate: bool = False) -> None:
-        """Export a checkpoint. Use another process if MindSpore runs with other threads or precision in this one."""
+        """Export a checkpoint as a bundle. Use another process if MindSpore runs in this one with other threads or
+        precision than an export needs.
+        """
         with log_shown(*LOGGERS):
             try:
                 device.check_environment(replace(self.config.device, precision="float32"))
@@ -414,7 +422,9 @@ def _paths(log: Any) -> list[str]:
 
 
 def _described(data: Any) -> Mapping[str, Any]:
-    """Return a log's description as a mapping. `data` is a proposal, its text, a mapping, or the path of a file."""
+    """Return the description of a log as a mapping. `data` is what `describe` returned, a YAML text, a mapping, or the
+    path of a YAML file.
+    """
     text = data.as_yaml() if hasattr(data, "as_yaml") else data
     if isinstance(text, str) and "\n" in text:
         return yaml_settings.parse_yaml(text, where="data")
@@ -428,7 +438,9 @@ def _config(config: Config | str | Path | None, sections: Mapping[str, Any], bas
 
 
 def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ...]:
-    """Return the training's callbacks: one that calls `call` with the run, or none if `call` is None."""
+    """Convert a user's callback `call`, which takes a `Run`, to the callbacks of a training, which take the run's
+    folder. Return none if `call` is None.
+    """
     if call is None:
         return ()
 
@@ -440,12 +452,15 @@ def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ..
 
 @contextlib.contextmanager
 def log_shown(*names: str) -> Iterator[None]:
-    """Write the messages of these loggers to standard error within the block, unless logging is configured already."""
+    """Write the messages of these loggers to standard error during the `with` block, unless the program has already
+    configured logging.
+    """
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     handler = None if logging.getLogger().handlers else AboveBars(sys.stderr)
     for logger in loggers:
-        logger.setLevel(logging.INFO)  # The run's own log file needs these messages too.
+        # Set the level in any case, because the run's own log file needs these messages, too.
+        logger.setLevel(logging.INFO)
         if handler is not None:
             logger.addHandler(handler)
     try:

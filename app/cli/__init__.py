@@ -1,5 +1,6 @@
-"""The commands: each module parses the arguments of one command, calls the package that does the work, and prints.
+"""The commands of `python -m app`. Each module parses the arguments of one command, calls the package that does the
+work, and prints the result.
 
-They are train, online, sweep, evaluate, baseline, checkpoint, export, predict, serve, bundle and fold. `app.api` offers
-the same work as Python functions.
+The commands are train, online, sweep, evaluate, baseline, checkpoint, export, predict, serve, bundle and fold.
+`app.api` offers most of them as Python functions.
 """

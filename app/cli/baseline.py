@@ -1,4 +1,6 @@
-"""`python -m app baseline`: fit logistic regression to a prepared folder, as a floor that Wide&Deep has to beat."""
+"""`python -m app baseline`: fit logistic regression to a prepared folder and print its metrics, which a Wide&Deep model
+should exceed.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the command: fit, evaluate and print the table."""
+    """Run the command: fit logistic regression, evaluate it, and print its metrics beside those of a run. With
+    --crosses, print the effect of the crosses instead.
+    """
     if arguments.max_rows < 1:
         raise ValueError(f"--max-rows must be 1 or more, found {arguments.max_rows}")
     folder, split = arguments.dataset, arguments.split
@@ -65,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         show(json.dumps(gain and asdict(gain)) if arguments.json else text)
         return
     rows: dict[str, dict[str, Any]] = {"logistic regression": {}}
-    # Read the run before the fit, so that a wrong folder fails early.
+    # Read the run's evaluations before fitting, so that a wrong run folder is reported at once.
     if arguments.run:
         (record,) = read_runs([arguments.run])
         of_split = [content for content in record.evaluations if content["split"] == split]

@@ -1,10 +1,13 @@
-"""`python -m app bundle`: check a bundle, or explain its scores. Without MindSpore: `python -m app.cli.bundle`."""
+"""`python -m app bundle`: check a bundle, or explain its scores. `python -m app.cli.bundle` does the same where
+MindSpore is not installed.
+"""
 
 from __future__ import annotations
 
 from common.signals import die_quietly
 
-# Do this before the imports, which take a moment, so that Ctrl-C prints no traceback of an import.
+# From here on, Ctrl-C ends the process silently. During the imports below, which take a moment, it would otherwise
+# print a traceback.
 if __name__ == "__main__":
     die_quietly()
 
@@ -23,7 +26,9 @@ from common.text import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Add the subcommands, and return the object to which more can be added."""
+    """Add the subcommands verify, explain and effects to the parser. Return argparse's object to which a caller can add
+    more.
+    """
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
     verify = subcommands.add_parser("verify", help="read and check every byte, score the golden rows")
     add_shared(verify, "bundle")

@@ -62,8 +62,8 @@ def _with_checkpoint(
     summary: str,
     number: Literal["?"] | None = None,
 ) -> argparse.ArgumentParser:
-    """Add an action on a checkpoint. With `number` "?", the argument is optional, and the run's best checkpoint the
-    default.
+    """Add an action (subcommand) that takes a checkpoint as argument, and return its parser. If `number` is "?", the
+    argument is optional, and the default is the best checkpoint of --run.
     """
     action = actions.add_parser(name, help=summary)
     which = (
@@ -83,7 +83,7 @@ def _list(arguments: argparse.Namespace) -> None:
         raise FileNotFoundError(f"no checkpoint in {folder}")
     best = None
     if not arguments.folder:
-        with suppress(FileNotFoundError):  # No checkpoint is whole.
+        with suppress(FileNotFoundError):  # The error means that no checkpoint of the run is complete.
             best = best_of_run(run).path
     for path in paths:
         show(f"{path.name}  {_one_line(path)}{'  <- make eval takes this one' if path == best else ''}")
@@ -148,7 +148,7 @@ def _verify_with_bar(checkpoint: Checkpoint) -> None:
 
 
 def byte_bar(title: str, total: int) -> AbstractContextManager[tqdm]:
-    """Return a progress bar over `total` bytes."""
+    """Return a progress bar with the label `title` that counts up to `total` bytes."""
     return progress_bar(total=total, desc=title, unit="B", unit_scale=True, unit_divisor=1024)
 
 
@@ -157,10 +157,11 @@ def _reshard(arguments: argparse.Namespace) -> None:
 
 
 def reshard(path: Path, folder: Path, num_shards: int) -> Path:
-    """Write the checkpoint `path` into `folder`, with `num_shards` files per table. The rows stay bit for bit the same.
+    """Copy the checkpoint `path` into a new folder step-NUMBER in `folder`, with `num_shards` files per table and the
+    same rows. Return the new folder.
 
-    Raise ValueError if the number is below 1, if the checkpoint is damaged, or if another process uses the folder, and
-    FileExistsError if the folder already contains the step.
+    Raise ValueError if `num_shards` is below 1, if the checkpoint is damaged, or if another process saves checkpoints
+    in `folder`. Raise FileExistsError if `folder` already contains a checkpoint of this step.
     """
     if num_shards < 1:
         raise ValueError(f"a table has 1 file or more, found --shards {num_shards}")
@@ -181,7 +182,8 @@ def _compact(arguments: argparse.Namespace) -> None:
         return
     advice = f"wait for its end, or write a full one elsewhere: checkpoint reshard {path} FOLDER --shards 1"
     with _own(path.parent, advice):
-        # Open it under the lock, because a training may remove or compact the parents of a delta.
+        # Open the checkpoint only while holding the lock, because a training run could otherwise remove or compact a
+        # delta's parents.
         checkpoint = open_named(path)
         with byte_bar("compact", 2 * checkpoint.num_bytes) as bar:
             compact(checkpoint, max(checkpoint.manifest.shards.values(), default=1), bar.update)
@@ -190,7 +192,11 @@ def _compact(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _own(folder: Path, advice: str) -> Iterator[None]:
-    """Hold the lock that a training holds on its checkpoint folder. After an error, remove the folder if it was new."""
+    """Hold the lock of a folder of checkpoints during the `with` block, as a training run does. Create the folder if it
+    does not exist, and remove it after an error if it is still empty.
+
+    Raise ValueError, which ends with `advice`, if another process holds the lock.
+    """
     is_new = not folder.exists()
     try:
         lock = lock_folder(folder)
@@ -204,14 +210,16 @@ def _own(folder: Path, advice: str) -> Iterator[None]:
         except BaseException:
             if is_new:
                 (folder / LOCK_FILE).unlink()
-                with suppress(OSError):  # The folder is not empty, so it stays.
+                with suppress(OSError):  # The error means that the folder is not empty. Leave it.
                     folder.rmdir()
             raise
 
 
 @contextmanager
 def _kept(checkpoint: Checkpoint) -> Iterator[None]:
-    """Convert an error to a ValueError with advice, if a training has removed or compacted the checkpoint."""
+    """Convert an error that the `with` block raises while it reads `checkpoint` to a ValueError with advice, if the
+    cause is that a training run has removed or compacted the checkpoint.
+    """
     try:
         yield
     except (OSError, ValueError) as error:
@@ -225,7 +233,7 @@ def _kept(checkpoint: Checkpoint) -> Iterator[None]:
 
 def _export_rows(arguments: argparse.Namespace) -> None:
     from app.scoring.trained.export_rows import (
-        export_rows,  # This imports pyarrow, which the other actions do not need.
+        export_rows,  # Imported here, because it imports pyarrow, which the other actions do not need.
     )
     from app.scoring.trained.trained_model import read_trained_on
 

@@ -1,4 +1,6 @@
-"""`python -m app evaluate`: evaluate one checkpoint, or each new one of a run, in one process or on several ranks."""
+"""`python -m app evaluate`: evaluate one checkpoint, or each checkpoint that a run writes (--follow), in one process or
+on several ranks.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command: evaluate, and return the exit status."""
+    """Run the command: evaluate a checkpoint, or with --follow each checkpoint of a run. Print and save the metrics,
+    and return the exit status.
+    """
     if arguments.ranks < 1:
         raise ValueError(f"--ranks must be 1 or more, found {arguments.ranks}")
     if arguments.follow is not None:
@@ -75,7 +79,7 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     trained = open_trained(checkpoint, arguments.dataset, arguments.settings)
     trained = trained.with_device(target=arguments.target or "auto")
     what = (arguments.split, arguments.by, arguments.calibrate)
-    # Check the arguments before the slow start of MindSpore.
+    # Check the arguments before MindSpore is imported, which takes seconds.
     check_evaluation(trained, *what)
     group: ProcessGroup = ONE_PROCESS
     if started_by_mpi():
@@ -83,7 +87,8 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     elif arguments.ranks > 1:
         status = launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path))
         if status == WRONG_INPUT and arguments.follow:
-            # This raises an error if the checkpoint is damaged, which the job's exit status alone does not tell.
+            # The exit status of the ranks does not say if the checkpoint was damaged. In that case `verify` raises the
+            # error that lets `follow` skip it.
             checkpoint.verify()
         return status
     try:
@@ -98,7 +103,7 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
 
 
 def _words(arguments: argparse.Namespace, path: Path) -> list[str]:
-    """Return the command line with which a rank evaluates the checkpoint at `path`."""
+    """Return the arguments of `python -m app` with which each rank evaluates the checkpoint at `path`."""
     words = ["evaluate", "--run", str(arguments.run), "--checkpoint", str(path), "--split", arguments.split]
     words += ["--ranks", str(arguments.ranks)]
     for name, value in (("--dataset", arguments.dataset), ("--target", arguments.target)):

@@ -1,4 +1,4 @@
-"""`python -m app export`: write a checkpoint as a bundle, which scores raw rows without MindSpore."""
+"""`python -m app export`: write a checkpoint's model as a bundle, a folder that scores raw rows without MindSpore."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command: write and check a bundle, and return the exit status."""
+    """Run the command: write a bundle, compare it with the training code, print the metrics of both, and return the
+    exit status.
+    """
     require("onnx", "onnxruntime")
     parent = Predictor.open(arguments.delta_from) if arguments.delta_from else None
     rows: RowType = parent.tables[0].spec.dtype if parent else "float32"

@@ -1,10 +1,13 @@
-"""`python -m app bundle fold`: turn a delta into a whole bundle. Without MindSpore: `python -m app.cli.fold`."""
+"""`python -m app bundle fold`: merge a delta and the bundles that it needs into one whole bundle. `python -m
+app.cli.fold` does the same where MindSpore is not installed.
+"""
 
 from __future__ import annotations
 
 from common.signals import die_quietly
 
-# Do this before the imports, which take a moment, so that Ctrl-C prints no traceback of an import.
+# From here on, Ctrl-C ends the process silently. During the imports below, which take a moment, it would otherwise
+# print a traceback.
 if __name__ == "__main__":
     die_quietly()
 
@@ -25,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "bundle", metavar="DELTA", help="bundle that holds the changes since another")
     parser.add_argument("output", type=Path, metavar="BUNDLE", help="the new folder")
     add_shared(parser, "--overwrite", help="replace an existing bundle")
-    # The service uses this option when it folds.
+    # The HTTP service gives this option when it starts the command to fold deltas, so that the command ends with the
+    # service.
     parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(command=run)
 

@@ -1,4 +1,4 @@
-"""`python -m app online`: train on the parts of a log as they come, and publish a bundle after each."""
+"""`python -m app online`: train on the parts of a growing log as they come, and publish a bundle after each part."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from common.files import room_for
 from common.packages import require
 from common.text import show
 
-GUARDED = ("change", "miscalibration", "missing", "unknown")  # The fields of `GuardBounds` that are options.
-# Options with a number, and their defaults. A float must be above its least value, an integer may be equal to it.
+# The fields of `GuardBounds` that are options of the command, named --most-FIELD.
+GUARDED = ("change", "miscalibration", "missing", "unknown")
+# Options that take a number, and their defaults. A float option must be above its value in LEAST, an integer option may
+# be equal to it.
 NUMBERS: dict[str, float] = {
     **{f"most_{bound}": getattr(GuardBounds, bound) for bound in GUARDED},
     "most_worse": MOST_WORSE,
@@ -28,8 +30,9 @@ NUMBERS: dict[str, float] = {
     "admission_mib": ADMISSION_MIB,
     "most_ids": ExpiryOptions.most_ids,
 }
-LEAST = {"most_change": 1, "most_miscalibration": 1}  # Factors. The least value of the other options is 0.
-# X and N stand for the option's value.
+# Lower bounds of the options that are factors. The lower bound of all other options is 0.
+LEAST = {"most_change": 1, "most_miscalibration": 1}
+# Help texts of these options. X and N stand for the value given.
 HELP = {
     "most_change": "hold a part aside if its click rate differs from that of the last parts by more than factor X",
     "most_miscalibration": "hold a part aside if its calibration (expected clicks per click) differs from the last "
@@ -92,7 +95,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command: train until no part is left or a signal arrives, or print or change the state of the run.
+    """Run the command: train until a signal arrives or, with --once, until no part is left. `online status` prints the
+    status of the run instead, and `online release PART` releases a part that was held aside.
 
     Return the exit status.
     """

@@ -1,10 +1,13 @@
-"""`python -m app predict`: score a log with a bundle. Without MindSpore: `python -m app.cli.predict`."""
+"""`python -m app predict`: score a log with a bundle. `python -m app.cli.predict` does the same where MindSpore is not
+installed.
+"""
 
 from __future__ import annotations
 
 from common.signals import StopSignal, die_quietly, stop_by_signals
 
-# Do this before the imports, which take a moment, so that Ctrl-C prints no traceback of an import.
+# From here on, Ctrl-C ends the process silently. During the imports below, which take a moment, it would otherwise
+# print a traceback.
 if __name__ == "__main__":
     die_quietly()
 
@@ -50,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command: score the log, and return the exit status."""
+    """Run the command: score the log, print a summary, and return the exit status. Raise ValueError if more lines are
+    bad than --max-reject-fraction allows.
+    """
     require("onnxruntime")
     workers = arguments.workers or len(os.sched_getaffinity(0))
     if workers < 1:
@@ -90,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _max_reject_fraction(arguments: argparse.Namespace) -> float:
     bound = arguments.max_reject_fraction
     if bound is None:
-        # This raises a clear error if the folder is not a bundle.
+        # If the folder is not a bundle, `read_manifest` raises an error that says so.
         read_manifest(arguments.bundle)
         bound = float(read_schema(arguments.bundle).options["max_reject_fraction"])
     if not 0 <= bound <= 1:
@@ -99,7 +104,9 @@ def _max_reject_fraction(arguments: argparse.Namespace) -> float:
 
 
 def describe(summary: dict[str, Any], output: str) -> str:
-    """Return the result of a prediction as text."""
+    """Return the result of a prediction as text: numbers of rows and bad lines, and metrics if the log has labels.
+    `summary` is the result of `predict`.
+    """
     where = "standard output" if output == STDIN else output
     lines = [f"{where}: {summary['rows']:,} rows, {summary['bad_lines']:,} of them bad lines without a score"]
     for name, value in summary.get("metrics", {}).items():
@@ -111,7 +118,12 @@ def describe(summary: dict[str, Any], output: str) -> str:
 
 
 def main(add: Callable[[argparse.ArgumentParser], None], module: str, words: list[str] | None = None) -> int:
-    """Run one command of a bundle's own code, and return its exit status. `add` adds its arguments to the parser."""
+    """Run a command as a program of its own, without `python -m app`, and return its exit status. Errors of users are
+    logged without a traceback.
+
+    `add` adds the command's arguments to a parser, `module` is the module's name for the help text, and `words` are the
+    arguments (those of the process by default).
+    """
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     add(parser)
     arguments = parser.parse_args(words)

@@ -1,10 +1,13 @@
-"""`python -m app serve`: score over HTTP with a bundle. Without MindSpore: `python -m app.cli.serve`."""
+"""`python -m app serve`: answer requests for scores over HTTP with a bundle. `python -m app.cli.serve` does the same
+where MindSpore is not installed.
+"""
 
 from __future__ import annotations
 
 from common.signals import die_quietly
 
-# Do this before the imports, which take a moment, so that Ctrl-C prints no traceback of an import.
+# From here on, Ctrl-C ends the process silently. During the imports below, which take a moment, it would otherwise
+# print a traceback.
 if __name__ == "__main__":
     die_quietly()
 
@@ -24,7 +27,7 @@ from common.arguments import add_shared
 from common.packages import require
 
 Options = TypeVar("Options", Limits, ServerOptions)
-NEWEST = "newest"  # Value of --version that removes the pin.
+NEWEST = "newest"  # Value of --version that removes the pin, so that the newest version serves.
 _LIMITS = {
     "max_batch": "rows that are scored at once",
     "max_delay_ms": "time that a request waits for others to be scored with it",
@@ -108,14 +111,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _options(kind: type[Options], arguments: argparse.Namespace, **named: Any) -> Options:
-    """Make options of the class `kind`. Fields that are not in `named` come from the arguments of the same name."""
+    """Create an object of the options class `kind`. Its fields get the values in `named`, or else those of the
+    command's arguments with the same name.
+    """
     names = [field.name for field in fields(kind) if field.name not in named]
     return kind(**{name: getattr(arguments, name) for name in names}, **named)
 
 
 def _pin(options: ServerOptions, version: str) -> None:
-    """Pin a version of the folder, or remove the pin, before the service starts. Raise ValueError if there is no such
-    version.
+    """Write the pin of --version into current.json before the service starts: `version`, or none if it is "newest".
+    Raise ValueError if the folder of bundles has no such version.
     """
     if (options.path / MANIFEST).is_file():
         raise ValueError(f"--version is for a folder of bundles; {options.path} is one bundle")

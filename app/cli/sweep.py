@@ -1,4 +1,6 @@
-"""`python -m app sweep`: train one run for each of many settings, and print the results."""
+"""`python -m app sweep`: train one run for each combination of settings in a file, and print the results, the best
+first.
+"""
 
 from __future__ import annotations
 

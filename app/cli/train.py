@@ -1,4 +1,6 @@
-"""`python -m app train`: train in this process, or in several that it starts. Each kind of end has its exit status."""
+"""`python -m app train`: train in this process, or in several processes that it starts. The exit status says how the
+training ended.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command: train, and return the exit status."""
+    """Run the command: train a new run or resume one, and return the exit status. With --dry-run, only check and print
+    where the model would run.
+    """
     check_name(arguments.name)
     path = Path.cwd() / arguments.name
     config, crosses = settle(
@@ -56,12 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.dry_run,
     )
     num_processes = arguments.ranks + arguments.servers
-    # Opening the run folder may rename an older run, so check everything that may be wrong with the settings first.
+    # Check all settings before the run folder is opened, because opening it may rename the folder of an older run.
     plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers, [crosses.line])
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:
-        # Check the folder before the slow import of MindSpore. `open_run` checks it again.
+        # Check the run folder now, because the import of MindSpore takes seconds. `open_run` checks it again later.
         try:
             plan.check_folder()
         except RunIsFinishedError as finished:
@@ -74,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         what, folder = {"tables": plan.backend}, Path.cwd() / plan.config.checkpoint.dir
         group = rank.join(plan.config, plan.schema, arguments.ranks, arguments.servers, what, folder)
         if group.world.rank < arguments.servers:
-            from app.training.parallel.server import serve  # This loads MPI, which a single process does not need.
+            # Imported here, because it loads MPI, which a training in a single process does not need.
+            from app.training.parallel.server import serve
 
             return serve(plan.config, plan.schema, plan.backend, group, plan.path)
     if arguments.dry_run:
