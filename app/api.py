@@ -100,12 +100,13 @@ def prepare(
     - `config`: a YAML file of settings, or a `Config`. Only its section `prepare` is used.
     - `data`: the description of a log whose columns are not Criteo's: what `describe` returned, or a file or mapping
       with the same content.
-    - `overwrite`: replace a complete prepared folder. `restart`: start an unfinished preparation anew.
-    - `vocabulary_of`: a prepared folder whose ids are used, for the next day of a log. With `extend`, values that are
-      new in this log get further ids.
+    - `overwrite`: replace a complete prepared folder in `output`. `restart`: start anew instead of resuming an
+      unfinished preparation.
+    - `vocabulary_of`: a prepared folder whose vocabulary (the ids of values) is used, for example for the next day of
+      the same log. With `extend`, values that are not in it get new ids.
     - `options`: single settings of the section `prepare`, such as `min_count=2`.
 
-    Raise FileNotFoundError, FileExistsError and ValueError as `data_prep.pipeline.prepare.prepare`.
+    Raise FileNotFoundError, FileExistsError and ValueError in the same cases as `data_prep.pipeline.prepare.prepare`.
 
     >>> from app import prepare
     >>> schema = prepare("log.txt", "prepared", min_count=2)  # a log in Criteo's format
@@ -148,7 +149,8 @@ def train(
     A run in that folder with the same settings and data is resumed. Ctrl-C (in a notebook: interrupt) finishes the
     step, saves, and raises KeyboardInterrupt; the same call then resumes to the same bits.
 
-    - `config`: a YAML file of settings. A `Config` object is taken as it is, so that `train.auto` chooses nothing.
+    - `config`: a YAML file of settings. If it is a `Config` object, its settings are used as they are, and `train.auto`
+      chooses none.
     - `dataset`: the prepared folder.
     - `on_step`: called with the run and the mean losses, learning rates and speed after each `train.log_every_steps`
       steps.
@@ -176,7 +178,9 @@ def train(
             report_finished(finished)
         else:
             status = launch.train(launch.select_device())
-            if status > 128:  # SIGTERM too: MindSpore, which had no chance to block it, may make that of Ctrl-C
+            # A signal stopped the training. SIGTERM is treated like Ctrl-C, because MindSpore may have turned Ctrl-C
+            # into SIGTERM.
+            if status > 128:
                 raise KeyboardInterrupt("stopped after saving; the same call resumes")
             if status == NOT_WRITTEN:
                 raise OSError("the training ended, and not all could be written: see its log")
@@ -229,7 +233,9 @@ def evaluate(
 
     - `run`: a run or its folder, whose best checkpoint is evaluated unless `checkpoint` names another.
     - `split`: the rows to evaluate on: train, valid or test. `dataset`: another prepared folder with the same ids.
-    - `by`: fields whose values get metrics of their own, also `time` and `unseen`.
+    - `by`: names of categorical fields, `time` or `unseen`. Metrics are also computed for the rows with each frequent
+      value of a field, for consecutive parts of the split in the log's order (`time`), or by a row's number of
+      out-of-vocabulary values (`unseen`).
     - `calibrate`: first fit the scores to the labels of the valid rows (Platt's method).
 
     Raise FileNotFoundError without such a run, and ValueError for a split without rows or an unknown field.
@@ -257,7 +263,7 @@ def evaluate(
 
 
 def load_run(run: str | Path = "device_0") -> Run:
-    """Return the run in a folder. Raise FileNotFoundError if there is none.
+    """Return the run whose folder is `run`. Raise FileNotFoundError if the folder contains no run.
 
     >>> from app import load_run
     >>> with open("log.txt") as log:
@@ -341,17 +347,19 @@ class Run:
     @overload
     def explain(self, rows: RawRows, orders: int = ORDERS) -> Any: ...
     def explain(self, rows: Any, orders: int = ORDERS) -> Any:
-        """Explain scores: how much each column contributes to the logit of one raw row, or of each of several rows.
+        """Explain the best checkpoint's scores: how much each column contributes to the logit of one raw row, or of
+        each of several rows.
 
-        For one row the result is a list, for several rows a table. See `Predictor.explain`.
+        For one row (a line or a mapping) the result is a list of `FieldEffect`, for several rows a table with one
+        column for each column of the log. See `Predictor.explain`.
         """
         return self.predictor.explain(rows, orders)
 
     def effects(self, log: Log, values: int = VALUES) -> pd.DataFrame:
         """Return a pandas table of the columns' average effects on the scores of a log, and add it to the report.
 
-        `log` is a table or files. From files, `app.scoring.effects.ROWS` lines are sampled. `values` limits the values
-        shown per column. See `Predictor.effects`.
+        `log` is a table or files. From files, at most `app.scoring.effects.ROWS` lines are drawn at random. `values` is
+        the maximum number of values listed for a categorical column. See `Predictor.effects`.
         """
         if arrow_table(log) is None:
             table = effects_of_log(self.predictor, _paths(log), values=values)
@@ -379,7 +387,8 @@ class Run:
     def export(self, bundle: str | Path, rows: RowType = "float32", calibrate: bool = False) -> Predictor:
         """Export the best checkpoint to the folder `bundle`, replacing an existing one, and open the bundle.
 
-        `rows` is the type of the stored rows. `calibrate` fits the scores to the click rates of valid rows.
+        `rows` is the type in which the bundle stores embedding rows. `calibrate` fits the scores to the click rates of
+        the valid rows.
         """
         self._export(best_of_run(self.path), Path(bundle), rows, calibrate)
         return self._open(Path(bundle))
@@ -402,7 +411,7 @@ class Run:
 
 
 class Report:
-    """An HTML page that a notebook shows in a frame. The page loads nothing from elsewhere."""
+    """An HTML page that a notebook shows in a frame. The page loads no other files or addresses."""
 
     def __init__(self, page: str, height: int) -> None:
         self.page, self._height = page, height

@@ -26,7 +26,9 @@ from common.text import show
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command `checkpoint` with its actions to `python -m app`."""
+    """Add the command `checkpoint` with its actions (list, show, verify, reshard, compact, export-rows) to `python -m
+    app`.
+    """
     parser = commands.add_parser("checkpoint", help="list, check and convert checkpoints")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
 

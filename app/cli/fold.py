@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command: write the whole bundle, and return the exit status."""
+    """Run the command: write the whole bundle, print its size, and return the exit status."""
     if arguments.end_with_parent:
         die_with_parent(signal.SIGTERM)
     manifest = fold(arguments.bundle, arguments.output, arguments.overwrite)

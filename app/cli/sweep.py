@@ -29,7 +29,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command: train all runs, print the results (best first), and return the exit status."""
+    """Run the command: train a run for each combination of settings, print the results (best first), and return the
+    exit status.
+    """
     content = yaml_settings.read_yaml(arguments.sweep)
     values = content.pop("settings", None)
     options = settings.merge(SweepOptions(), content, where=str(arguments.sweep))

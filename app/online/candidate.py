@@ -26,7 +26,7 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")
 
-SAMPLE_ROWS = 4000  # Number of rows kept from each part.
+SAMPLE_ROWS = 4000  # Maximum number of rows that are kept from each part, drawn evenly over the part.
 LAST_PARTS = 3  # Number of most recent parts on whose kept rows a candidate and the served model are compared.
 # Default of --most-worse: a candidate is published only if its log loss exceeds the served model's by at most this
 # share.

@@ -108,13 +108,16 @@ class GuardBounds:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The record of the parts that a model was trained on. A checkpoint's manifest stores it as JSON."""
+    """The record of the parts that a model was trained on, and of the decision to publish it. The manifest of each
+    checkpoint of an online run stores it as JSON.
+    """
 
     # The parts, by name, in the order of training. Each record has the checksum of the file's content (`checksum`) and
     # the file's size and time (`state`). An equal `state` shows that the file is unchanged without reading it.
     trained: dict[str, dict[str, Any]] = field(default_factory=dict)
     recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the RECENT last parts.
-    samples: list[str] = field(default_factory=list)  # Files with rows of the last parts, see `candidate`.
+    # Names of the files with rows of the last parts, see `candidate.Samples`.
+    samples: list[str] = field(default_factory=list)
     withheld: str = ""  # Reason why the model after the last part is not published, or "" if it is.
     # Unit in which the ages of values are measured ("rows" or "seconds"), or "" if no value ever expires.
     ages_in: str = ""

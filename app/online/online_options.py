@@ -1,4 +1,4 @@
-"""The options of an online run."""
+"""Define the options of an online run."""
 
 from __future__ import annotations
 

@@ -14,9 +14,11 @@ from common.text import Unit, number_text
 Line = Mapping[str, Any]  # The measurements of one part, as in metrics.jsonl.
 
 IN_TABLE = 50  # Maximum number of parts in the page's table.
-CHANGE = 0.25  # The page says that a population stability index (PSI) above this value counts as a change.
+# The page says that a population stability index (PSI) above this value counts as a change.
+CHANGE = 0.25
 X = Axis("part")
-COLUMNS = {  # Title of each column in the page's table of log parts, and how its values are formatted.
+# The measurements that the page's table of parts shows: title of the column, and how its values are formatted.
+COLUMNS = {
     "part": ("part", "line"),
     "rows": ("rows", "number"),
     "rejected": ("bad lines", "number"),

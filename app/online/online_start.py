@@ -79,7 +79,9 @@ def _trainer(options: OnlineOptions, context: RunContext, backend: str) -> Train
 
 
 def _new(run: Path, words: Sequence[str]) -> tuple[Config, Path]:
-    """Return the settings and the prepared folder of an online run that begins from the model in `run`."""
+    """Return the settings of a new online run, and the prepared folder that it uses. `run` is the run or checkpoint
+    whose model it begins with.
+    """
     source = find_source(run)
     if isinstance(source, Path):
         raise ValueError(f"--from {source}: expected a run or a checkpoint of this program")

@@ -58,7 +58,7 @@ class Publisher:
         self._lock.close()
 
     def served(self) -> Predictor | None:
-        """Return the newest bundle in the folder, or None if none can be opened."""
+        """Open and return the newest bundle in the folder. Return None if there is none or it cannot be opened."""
         newest = max(chains(read_manifests(self._folder)).values(), key=rank, default=None)
         if newest is None:
             return None

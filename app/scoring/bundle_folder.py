@@ -9,8 +9,8 @@
     golden.parquet     made-up rows with logits, scores and tolerances, so that users can check their installation
     code/, MLmodel, python_env.yaml, requirements.txt, README.md
 
-Opening a bundle checks every file completely except the tables, of which it checks the headers and sizes. `verify`
-reads every byte.
+Opening a bundle compares every file with its checksum, except the tables of a whole bundle, of which only the headers
+and the size are checked. `Predictor.verify` reads every byte.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class BundleManifest:
     model: dict[str, Any]
     rows: dict[str, Any]  # Fields of `bundle_tables.BundleTablesSpec`.
     vocabulary: dict[str, Any]  # Record returned by `data_prep.encoding.prepared_vocabulary.write_lookup`.
-    checkpoint: dict[str, Any]  # Step, epoch and id of the exported checkpoint.
+    # Step, epoch and id of the exported checkpoint, and numbers of its training rows and clicks.
+    checkpoint: dict[str, Any]
     versions: dict[str, str]  # Versions of the packages that scoring needs.
     files: dict[str, FileRecord] = field(default_factory=dict)
     # Deltas only: id and folder name of the parent bundle.
@@ -54,7 +55,7 @@ class BundleManifest:
     # Whole bundles made by `fold` only: version of the newest delta that was merged into this bundle.
     folded: str = ""
     whole_serial: int = 0  # Serial number of the whole bundle at the beginning of this bundle's chain.
-    serial: int = 0  # Serial number of the export, above those of all bundles in the same folder.
+    serial: int = 0  # Number of this export, higher than that of any bundle that was in the same folder before.
     id: str = ""
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
@@ -65,7 +66,7 @@ class BundleManifest:
         return self.folded or self.id
 
 
-ChainEntry = tuple[Path, BundleManifest]  # A bundle's folder and manifest, as a link of a chain.
+ChainEntry = tuple[Path, BundleManifest]  # Folder and manifest of one bundle in a chain.
 Chain = tuple[ChainEntry, ...]  # A whole bundle, followed by its deltas, oldest first.
 
 
@@ -235,5 +236,7 @@ def reexport_advice(folder: Path) -> str:
 
 
 def checksum_of(content: dict[str, Any]) -> str:
-    """Return the checksum of a manifest's content, independent of the order of its keys."""
+    """Return the checksum of a manifest's content as text, such as xxh3:0123456789abcdef. It does not depend on the
+    order of the keys.
+    """
     return f"xxh3:{xxhash.xxh3_64_hexdigest(json.dumps(content, sort_keys=True).encode())}"

@@ -34,10 +34,11 @@ class Scored:
     """
 
     places: np.ndarray  # Indices [n] of the good lines within the chunk.
-    logits: np.ndarray  # Logits [n], float32.
+    # Logits [n] of the good lines, float32.
+    logits: np.ndarray
     # Reason for each rejected line, by its index within the chunk.
     rejected: dict[int, str]
-    # Ids and numeric columns of the good lines. None if the chunk has no lines.
+    # The good lines in encoded form: ids, numbers, labels and weights. None if the chunk has no lines.
     encoded: Examples | None = None
 
     @property
@@ -50,7 +51,7 @@ class Scored:
 
 
 class BundleModel:
-    """The encoding, the tables and the tower of an opened bundle. All methods are thread-safe."""
+    """An opened bundle: the encoder of raw rows, the embedding tables and the tower. All methods are thread-safe."""
 
     def __init__(
         self, chain: Sequence[ChainEntry], num_threads: int = 1, opened: tuple[BundleTables, ...] = ()
@@ -124,7 +125,7 @@ class BundleModel:
         return Scored(places, self.logits_of_ids(rows.ids, rows.numeric), reasons, rows)
 
     def logits_of_ids(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        """Return the logits of encoded rows: `ids` [n, P], `numeric` [n, N] -> float32 [n]."""
+        """Return the logits, float32 [n], of n encoded rows: `ids` [n, P] and `numeric` [n, N]."""
         slices = [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(ids), ROWS_AT_ONCE)]
         parts = [self._tower(*self.tower_inputs(ids[part]), numeric[part]) for part in slices]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.float32), *parts])

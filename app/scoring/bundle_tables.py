@@ -55,7 +55,7 @@ class BundleTablesSpec:
     dtype: RowType
     seed: int  # Seed of the initial rows.
     initial_scale: float
-    num_deleted: int = 0  # Number of removed rows. Deltas only.
+    num_deleted: int = 0  # Deltas only: number of ids whose rows the delta removes.
     initial_dtype: str = "float32"  # Data type that initial rows are rounded to.
 
     def as_json(self) -> dict[str, Any]:
@@ -68,7 +68,9 @@ class BundleTablesSpec:
 
     @property
     def rows_a_block(self) -> int:
-        """Number of rows in a block with one checksum, a power of 2."""
+        """Number of rows in a block, which has one checksum. It is a power of 2, and the deep rows of a block have
+        about BLOCK_BYTES bytes.
+        """
         row_bytes = self.width * np.dtype(self.dtype).itemsize
         return 1 << max(BLOCK_BYTES // row_bytes, 1).bit_length() - 1
 
@@ -114,7 +116,8 @@ class BundleTables:
         self._arrays = {name: array for name, array in arrays.items() if not name.endswith(".padding")}
         self._rows_shift = spec.rows_a_block.bit_length() - 1
         self._groups_shift = GROUPS_A_BLOCK.bit_length() - 1
-        self._checksums = map_arrays(folder / CHECKSUMS)  # The file was checked as a whole before.
+        # `check_files` has already compared this file with its checksum.
+        self._checksums = map_arrays(folder / CHECKSUMS)
         self.deleted = self._arrays.pop(DELETED, NO_IDS)
         self._names = {"ids": [INDEX], "rows": [name for name in self._arrays if name != INDEX]}
         self._blocks = {"ids": self._checksums[INDEX].size, "rows": self._checksums["deep"].size}
@@ -241,7 +244,7 @@ def lookup(chain: Sequence[BundleTables], ids: np.ndarray) -> tuple[np.ndarray, 
 
 
 def are_among(ascending: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Return a mask of the `ids` [n] that occur in the sorted array `ascending`."""
+    """Return a mask, bool [n], that is True where an element of `ids` [n] occurs in the sorted array `ascending`."""
     if not ascending.size:
         return np.zeros(len(ids), np.bool_)
     places = np.minimum(np.searchsorted(ascending, ids), ascending.size - 1)

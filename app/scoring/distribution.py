@@ -44,11 +44,13 @@ class Distribution:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows counted so far."""
+        """Number of rows that have been counted so far."""
         return int(self.scores.sum())
 
     def add(self, ids: np.ndarray, numeric: np.ndarray, logits: np.ndarray) -> None:
-        """Count n rows: `ids` [n, P] (-1 fills a list after its last value), `numeric` [n, N] and `logits` [n]."""
+        """Add n rows to the counts, given their `ids` [n, P], `numeric` [n, N] and `logits` [n]. The entry -1 in `ids`
+        pads a list that is shorter than its positions and is not counted.
+        """
         self.scores += count_scores(logits)
         is_unknown = (ids >= self._unknown[:, 0]) & (ids < self._unknown[:, 1])
         rank = np.maximum(ids - self._first, 0) + 1

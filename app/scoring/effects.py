@@ -48,7 +48,8 @@ class ColumnEffect:
     column: str
     cells: str
     value: str | None  # The value as text, the range as text such as "1 to 5", or None.
-    low: float | None  # Smallest and largest number of a range. Times are in milliseconds since 1970.
+    # Smallest and largest number in a range, otherwise None. Times are in milliseconds since 1970.
+    low: float | None
     high: float | None
     rows: int
     mean_change: float

@@ -24,7 +24,7 @@ class OnnxTower:
     """
 
     def __init__(self, path: Path, num_threads: int) -> None:
-        """Load the model. Raise ValueError if onnxruntime cannot read the file."""
+        """Load the ONNX model at `path`. Raise ValueError if onnxruntime cannot read it."""
         # Import onnxruntime late: it takes a third of a second, and every command of `app` imports this file.
         import onnxruntime
 
@@ -36,7 +36,7 @@ class OnnxTower:
         options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        # onnxruntime's errors have no common base class.
+        # Catch all exceptions, because onnxruntime's errors have no common base class.
         except Exception as error:
             raise ValueError(
                 f"{path} cannot be used by onnxruntime {onnxruntime.__version__}: {error}; install the version of the "
@@ -59,7 +59,9 @@ class OnnxTower:
                 yield size
 
     def __call__(self, deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        """Return the logits [n], float32, of deep rows [n, C * D], summed wide rows [n] and numeric columns [n, N]."""
+        """Return the logits, float32 [n], of n rows: their deep rows side by side [n, C * D], the sums of their wide
+        rows [n] and their numeric columns [n, N].
+        """
         if len(wide_rows) in self._sizes:
             return self._run([deep_rows, wide_rows, numeric])
         logits = np.empty(len(wide_rows), np.float32)

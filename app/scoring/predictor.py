@@ -259,7 +259,9 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 class ScoringModel:
-    """A bundle as MLflow's python_function: `mlflow models serve -m BUNDLE` calls `predict`."""
+    """A bundle with the interface of MLflow's model flavor python_function: `mlflow models serve -m BUNDLE` calls
+    `predict`.
+    """
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
@@ -272,5 +274,7 @@ class ScoringModel:
 
 
 def _load_pyfunc(path: str) -> ScoringModel:
-    """Open the bundle at `path`. MLflow calls this function, because a bundle's file MLmodel names this module."""
+    """Open the bundle at `path` for MLflow, which calls this function because a bundle's file MLmodel names this
+    module.
+    """
     return ScoringModel(Predictor.open(path))

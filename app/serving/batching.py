@@ -153,11 +153,12 @@ class _Queue:
         self._waiting: deque[Work] = deque()
         self.num_waiting = 0  # Number of requests in the queue, including those that are being scored.
         self._num_coming = 0
-        self._next: asyncio.Handle | None = None  # Handle of the scheduled start of the next batch.
+        # Handle that can cancel the start of the next batch, or None if no batch is scheduled.
+        self._next: asyncio.Handle | None = None
         self._is_scoring = False  # True while the thread scores a batch.
-        # Mean milliseconds per request and number of requests of each recent batch.
+        # For each recent batch, the mean time per request in milliseconds and the number of requests.
         self._last: deque[tuple[float, int]] = deque(maxlen=TIMED_BATCHES)
-        # Mean milliseconds per request, computed from `_last` on demand. None if it must be computed again.
+        # Result of `pace_of(_last)`, in milliseconds. None if a batch was added to `_last` since it was computed.
         self._request_ms: float | None = 0.0
         # CPU time of the event loop's thread, in milliseconds, when the last batch had been scored.
         self._loop_ms = 0.0
@@ -364,7 +365,7 @@ def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
 
 
 def _join_tables(parts: Sequence[RawTable]) -> RawTable:
-    """Concatenate the rows of several tables."""
+    """Concatenate the rows of several tables in one table."""
     integers, hex_values = (
         Cells(*(np.concatenate(arrays, axis=1) for arrays in zip(*blocks, strict=True)))
         for blocks in ([part.integers for part in parts], [part.hex_values for part in parts])

@@ -40,7 +40,7 @@ MOST_PARSED_BYTES = 1 << 12
 # Maximum number of bytes of a body that are received and dropped if the request is answered before its body has
 # arrived.
 MOST_DISCARDED_BYTES = 1 << 26
-IDLE_SECONDS = 75  # Maximum time between two requests of a connection.
+IDLE_SECONDS = 75  # Time after a response in which the next request must begin. Otherwise the connection is closed.
 # Delayed refusals are sent together, at multiples of this time. Sending each at its own time would wake this process
 # and a client for every one.
 TOGETHER_SECONDS = 0.02
@@ -81,7 +81,7 @@ class Application:
         self.most_connections = max(most_files - SPARE_FILES, most_files // 2) if most_files > 0 else sys.maxsize
 
     def open(self, service: Service) -> None:
-        """Answer requests with `service` from now on."""
+        """Let `service` answer all requests from now on."""
         self.service = service
         service.is_draining = self.is_draining
 
@@ -110,9 +110,10 @@ class Application:
 
 
 class Server(uvicorn.Server):
-    """Server that ends at once on SIGINT.
+    """The HTTP server of a worker, which ends at once on SIGINT.
 
-    On SIGTERM it reports for `drain_seconds` that it is not ready, while it answers requests as before, and then ends.
+    On SIGTERM it drains: for `drain_seconds` it answers readiness checks with status 503 but all other requests as
+    before, and then it ends.
     """
 
     def __init__(self, options: ServerOptions, beat: Callable[[bool], None]) -> None:
@@ -218,7 +219,7 @@ class BoundedRequests(HttpToolsProtocol):
         """Return True, which keeps the connection open for writing, if the client has closed its sending side but still
         waits for a response.
         """
-        if self._is_invalid:  # The error response closes the connection.
+        if self._is_invalid:  # The response with status 400 closes the connection when it is sent.
             return True
         if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
             return False
@@ -258,8 +259,8 @@ class BoundedRequests(HttpToolsProtocol):
         self._go_on()
 
     def _parse(self, data: bytes) -> None:
-        """Pass data to the parser. Close the connection if it has sent too many bytes without a body, or too much of a
-        body that is dropped.
+        """Pass data to the parser. Close the connection if the client has sent more than MOST_HEADER_BYTES bytes
+        without a body, or more than MOST_DISCARDED_BYTES of a body that is dropped.
 
         Blank lines count as bytes without a body, so they cannot keep a connection open.
         """
@@ -374,7 +375,9 @@ class BoundedRequests(HttpToolsProtocol):
         self._headers_until = self.loop.time() + HEADER_SECONDS
 
     def _take_host_of_target(self) -> None:
-        """Replace the header Host by the host of an absolute request target, as RFC 9112 (3.2.2) demands."""
+        """Set the header Host of a request whose target is a whole URL (GET http://host/path) to the host in this URL,
+        as RFC 9112 (3.2.2) demands.
+        """
         host = (b"host", self.url.partition(b"//")[2].partition(b"/")[0].partition(b"?")[0])
         if all(name != b"host" for name, _ in self.headers) and self.parser.get_http_version() == "1.0":
             self.headers.append(host)

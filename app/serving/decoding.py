@@ -84,7 +84,7 @@ def decode_checked(
 
 
 class DecodingProcess:
-    """A process that decodes one body at a time. Only one thread may use it."""
+    """A separate process that decodes one body at a time. Only one thread may use an object of this class."""
 
     def __init__(self, limits: Limits) -> None:
         self._memory_bytes = MEMORY_OF_BODIES * limits.max_body_mib << 20

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 # If the deltas change more than this share of the whole bundle's rows, the service folds them into a new whole bundle.
 FOLD_SHARE = 0.1
-# Pause in seconds before folding is tried again, at first and at most. It is doubled each time.
+# First and longest pause in seconds before folding is tried again after a failure. The pause is doubled each time.
 FIRST_FOLD, LONGEST_FOLD = 60.0, 3600.0
 # A new model scores this many rows of recent requests before it serves. This reads the memory pages with frequently
 # used rows from disk.
@@ -58,7 +58,7 @@ RECENT_ROWS = 2000
 # the largest body.
 RECENT_ROW_BYTES = 1 << 14
 FOLDED = "-folded"
-# Pause in seconds before a bundle that could not be opened is tried again, at first and at most. It is doubled each
+# First and longest pause in seconds before a bundle that could not be opened is tried again. The pause is doubled each
 # time.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
@@ -72,13 +72,13 @@ def _kind(chunk: RowsToScore) -> str:
 class _BundleState:
     """What the service knows about a bundle in the folder. It is forgotten when the manifest file changes."""
 
-    stamp: tuple[int, ...]  # Times, inode and size of the manifest file, to detect a change.
+    stamp: tuple[int, ...]  # Times, inode and size of the manifest file. If they change, the file was replaced.
     since: float  # Time when the bundle was first seen, or when it was first refused.
     manifest: BundleManifest | None = None
     is_newer: bool = False  # True if the bundle is newer than the current model, or pinned in its place.
     reason: str = ""  # Reason why the bundle does not serve, for the log and the status. Empty if there is none.
     pause: float = 0.0
-    next_try: float = 0.0  # Time when the bundle is tried again.
+    next_try: float = 0.0  # Time from which the bundle is tried again. 0 if it was not refused.
 
 
 class Generations:
@@ -143,7 +143,7 @@ class Generations:
         """Look into the folder. If another model than the current one must serve, open, check and serve it. Start
         folding if the deltas have grown enough.
 
-        Raise ValueError or OSError if the statement or the folder cannot be read.
+        Raise ValueError or OSError if current.json or the folder cannot be read.
         """
         with self._lock:
             if self._is_folder:
@@ -175,7 +175,7 @@ class Generations:
                 state = (path / MANIFEST).stat()
                 stamp = state.st_ctime_ns, state.st_mtime_ns, state.st_ino, state.st_size
             except (FileNotFoundError, NotADirectoryError):
-                continue  # The folder is not a bundle, or not yet.
+                continue  # Skip a path without a manifest: it is not a bundle, or one that is still being copied.
             except OSError:
                 pass  # Reading the manifest below raises the error again, and it becomes the bundle's reason.
             old = self._bundles.get(path)

@@ -125,7 +125,7 @@ class Observed:
         self._swaps = self._make(Counter, "swaps", "Models that a worker has swapped to.")
         self._restarts = self._make(Counter, "restarts", "Workers that were started again.")
         self._restarts.inc(is_restart)
-        self._num_swaps = 0  # Number of swaps that the counter already includes.
+        self._num_swaps = 0  # Number of model swaps that the counter `_swaps` already includes.
         self._num_waiting = 0  # Number of waiting requests that the gauge shows.
         most = {"multiprocess_mode": "livemax"}
         self._psi = self._make(Gauge, "psi", "Drift of a field from the held-out rows.", ["field"], **most)

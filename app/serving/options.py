@@ -1,4 +1,4 @@
-"""Define the options of the service."""
+"""Define the options of the HTTP service."""
 
 from __future__ import annotations
 

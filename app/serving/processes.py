@@ -53,7 +53,7 @@ WATCH_NICE = 10  # Nice value of the thread that opens new models, so that it ha
 CANNOT_START = 2  # Exit status if no model can be opened.
 # If a worker ends after it ran for longer than this, it is restarted without a pause.
 STABLE_SECONDS = 60.0
-MOST_PAUSE_SECONDS = 60.0  # Longest pause before a worker is restarted.
+MOST_PAUSE_SECONDS = 60.0  # Longest pause before a worker that has ended is started again.
 # Size of each of the five files in which a worker stores its metrics. Models with a thousand fields take half of the
 # space.
 METRICS_BYTES = 1 << 19
@@ -61,7 +61,7 @@ HUNG_SECONDS = 20.0  # A worker is killed if its event loop does not call `beat`
 # If the supervisor itself did not run for longer than this, the machine was probably suspended, so missing beats of the
 # workers mean nothing.
 PAUSED_SECONDS = 5.0
-# Maximum number of open files, including connections, if the system allows it.
+# Number of open files, including connections, that the service allows itself, unless the system allows fewer.
 MOST_FILES = 1 << 14
 # The operating system closes a connection if the client acknowledges no data of a response for this long.
 UNREAD_SECONDS = 30
@@ -357,7 +357,7 @@ class _Watch(threading.Thread):
         while not self.stopped.is_set():
             try:
                 service.refresh()
-            except Exception:  # This thread must continue after any error.
+            except Exception:  # Log the error and go on, because without this thread no newer model would ever serve.
                 log.exception("what is served cannot be refreshed")
             if supervisor is not None and os.getppid() != supervisor.pid:  # The supervisor was killed.
                 self._server.should_exit = True

@@ -63,8 +63,8 @@ class Statement:
         )
 
     def write(self, pinned: str | None) -> None:
-        """Pin a version, or unpin with None. The file is replaced atomically. Raise ValueError if it cannot be
-        written.
+        """Write current.json, atomically: `pinned` is the version that must serve, or None for the newest. Raise
+        ValueError if the file cannot be written.
         """
         # Write to a file of this process first, because another process may write a statement at the same time.
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")

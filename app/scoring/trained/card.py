@@ -16,7 +16,7 @@ from common.text import printable
 from common.yaml_settings import dump_yaml
 from data_prep.prepared.schema import Schema
 
-Settings = Mapping[str, Any]  # Settings of a run by section, as plain values.
+Settings = Mapping[str, Any]  # Settings of a run: for each section a mapping of names to plain values.
 MLFLOW_VERSION = "3.17.0"  # The file MLmodel has the format of this version of MLflow.
 
 

@@ -64,7 +64,7 @@ def check_made_rows(
 
 
 def _logits_of(scorer: Scorer, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-    """Return the training code's logits, float32 [n], of `ids` [n, C] and `numeric` [n, N]."""
+    """Score encoded rows, `ids` [n, C] and `numeric` [n, N], with the training code. Return the logits, float32 [n]."""
     batch = Batch(ids, numeric, np.zeros(len(ids), np.float32))
     return scorer.score(batch, scorer.prepare(batch))
 

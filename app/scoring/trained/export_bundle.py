@@ -123,7 +123,8 @@ def _why_no_probabilities(label_smoothing: float, evaluated: Evaluated | None) -
     if evaluated is None:
         return smoothed
     metrics = evaluated.metrics
-    noise = 3 / math.sqrt(max(metrics.click_rate * metrics.rows, 1))  # Three standard errors of the number of clicks.
+    # Three standard errors of the number of clicks, relative to that number.
+    noise = 3 / math.sqrt(max(metrics.click_rate * metrics.rows, 1))
     if not abs(metrics.calibration - 1) > max(MOST_OFF, noise):
         return ""
     found = f"the scores of {evaluated.split} sum to {metrics.calibration:.2f} times its clicks"

@@ -93,7 +93,9 @@ def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
 
 
 def _touched(names: pa.Table, saved: TableSnapshot) -> pa.Table:
-    """Return the entries of `names` whose rows were touched, with their vectors."""
+    """Select the entries of `names` (field, value, row) whose rows are in `saved`, because training touched them.
+    Return them with the rows' values in a column `vector`.
+    """
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     named_rows = names["row"].to_numpy()
     is_touched = are_among(row_ids, named_rows)

@@ -1,6 +1,6 @@
 """Follow a run that is still training, and evaluate each of its checkpoints.
 
-The training may remove or compact a checkpoint at any time.
+The training process may remove or compact (rewrite) a checkpoint at any time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("app")
 
 WRONG_INPUT = 2  # Exit status for wrong input.
 POLL_SECONDS = 2.0
-# How long to wait for a stopped or killed run to be resumed by a scheduler or a shell loop.
+# Time to wait after a run was stopped or killed, in case a scheduler or a shell loop resumes it.
 RESUME_SECONDS = 60.0
 # Words for the log if no process holds the lock on a run's folder, by the status in the run's run.json.
 ENDS = {"finished": "has finished", "stopped": "was stopped", "failed": "failed", "running": "was killed"}
@@ -92,7 +92,8 @@ def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep
             if isinstance(checkpoint, Checkpoint) and checkpoint.manifest.id not in seen_ids:
                 seen_ids.add(checkpoint.manifest.id)
                 yield checkpoint
-        # The run may have been resumed while its last checkpoints were evaluated.
+        # The caller may take long to evaluate a checkpoint, and the run may have been resumed meanwhile. So wait anew
+        # if there were new checkpoints.
         if runs or len(seen_ids) > num_before:
             idle_seconds = 0.0
             if len(seen_ids) > num_before:

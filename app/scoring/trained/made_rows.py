@@ -13,7 +13,7 @@ from data_prep.options.kinds import KINDS, time_range, time_text
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.schema import DAY, NEWEST
 
-OUTSIDE, MISSING = 0.1, 0.1  # Share of the cells with a value outside the vocabulary, and share of missing cells.
+OUTSIDE, MISSING = 0.1, 0.1  # Share of made-up cells with a value outside the vocabulary, and share of missing cells.
 # Time in milliseconds since 1970 that a time column's made-up times lie before if the schema has no newest time for it.
 SOME_TIME = 1_700_000_000_000
 

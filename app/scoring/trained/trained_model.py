@@ -1,4 +1,4 @@
-"""Combine a checkpoint with the settings and the data that it is used with."""
+"""Combine a checkpoint with the settings of its run and with a prepared data folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Trained:
         return self.config.train.batch_size
 
     def with_device(self, **changes: Any) -> Trained:
-        """Return a copy with other settings in the section `device`."""
+        """Return a copy in which the settings `changes` of the section `device` are replaced."""
         return replace(self, config=replace(self.config, device=replace(self.config.device, **changes)))
 
 

@@ -55,7 +55,8 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger(__name__)
 
 GOLDEN_ROWS, NEW_GOLDEN_ROWS = 100, 10
-# Minimum tolerance for a logit that is computed on another processor. On the same machine the bits are equal.
+# Lower bound of the tolerances in golden.parquet. On the machine of the export, logits are reproduced bit for bit, but
+# another processor may round differently.
 GOLDEN_TOLERANCE = 1e-5
 # Packages that scoring with a bundle needs.
 PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm", "tzdata")
@@ -330,7 +331,8 @@ def finish(folder: Path, manifest: BundleManifest, texts: Mapping[str, str], bes
 _EVERY_ROW = 255.0
 
 
-# Function from a table's name ("deep" or "wide") and ids [n] to float32 rows, [n, D] or [n].
+# Function that takes a table's name ("deep" or "wide") and ids [n], and returns their rows, float32: [n, D] for "deep",
+# [n] for "wide".
 ReadRows = Callable[[str, np.ndarray], np.ndarray]
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OPSET, IR_VERSION = 20, 9
 # If the weights take more bytes, they go to a second file, because protobuf cannot read files above 2 GiB.
 MOST_BYTES = 2_000_000_000
-NORM_EPSILON = 1e-5  # The same constant is in app/model/batch_norm.py.
+NORM_EPSILON = 1e-5  # Epsilon of batch normalization. It must equal the constant in app/model/batch_norm.py.
 # ONNX operator of each activation and the operator's attributes. Silu is missing, because `build_tower` composes it of
 # two operators. MindSpore's nn.GELU is the tanh approximation.
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -127,7 +127,9 @@ def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarra
     for i in range(num_hidden):
         matrix, bias = (dense[f"tower.{name}_{i}"].astype(np.float64) for name in ("matrix", "bias"))
         if i == 0 and "tower.numeric_rows" in dense:
-            # Field f adds x_f · (E_f · W_f) to the layer's sums, which is one more row of the matrix.
+            # With x_f the number in numeric field f, E_f the field's embedding row and W_f its matrix, the field adds
+            # x_f · (E_f · W_f) to the layer's sums. So E_f · W_f becomes one more row of the matrix, and x_f one more
+            # input.
             rows, matrices = dense["tower.numeric_rows"], dense["tower.numeric_matrix"]
             folded = np.einsum("nd,ndh->nh", rows.astype(np.float64), matrices.astype(np.float64))
             matrix = np.concatenate([matrix, folded])
@@ -143,9 +145,9 @@ def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarra
 def rounding_bound(
     dense: Mapping[str, np.ndarray], deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray
 ) -> np.ndarray:
-    """Return a bound on the difference between two correct float32 evaluations of each logit, [n].
+    """Return for each of n rows a bound on the difference between two correct float32 computations of its logit, [n].
 
-    `wide_rows` [n, C] must not be summed over fields.
+    `deep_rows` are the deep rows side by side, [n, C * D], and `wide_rows` [n, C] the single wide rows, not their sum.
 
     A float32 sum of n terms has an error of about √n · 2⁻²⁴ relative to the root of its terms' sum of squares, because
     rounding errors behave like random steps (Higham & Mary, "A New Approach to Probabilistic Rounding Error Analysis",

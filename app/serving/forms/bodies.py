@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from app.scoring.predictor import Predictor
 
-BODY_SECONDS = 30.0  # Time for a whole body to arrive.
+BODY_SECONDS = 30.0  # A request whose body has not arrived after this time gets status 408.
 BODIES_HELD = 4  # All bodies in memory together may have this many times the size of the largest allowed body.
 # `Bodies.read` returns bodies up to this size as bytes. It returns larger ones as bytearrays, as they were received,
 # because copying 64 MiB takes 40 ms.
@@ -30,7 +30,8 @@ BODY_ARRIVED = "body_arrived"
 # Headers of the response to a request whose body was not read, so that the connection ends.
 CLOSE = {"connection": "close"}
 _ACCEPTED = "gzip, zstd"
-_CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}  # Codecs of pyarrow by their names in HTTP.
+# pyarrow's name of each codec, by its name in the header content-encoding.
+_CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
 _PIECE = 1 << 20
 
 
@@ -62,7 +63,7 @@ class Bodies:
     """Receives the bodies of requests, and counts the memory that the bodies of unanswered requests take."""
 
     def __init__(self, most_bytes: int) -> None:
-        """`most_bytes` is the maximum size of a body."""
+        """Start without bodies. `most_bytes` is the maximum size of a body, decompressed."""
         self._most_bytes, self.held_bytes = most_bytes, 0
 
     async def read(self, request: ServiceRequest, most: int | None = None) -> bytes:

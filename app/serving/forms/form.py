@@ -48,8 +48,8 @@ class Form:
     """A format in which /v1/score accepts rows, such as CSV, and the functions that read and describe it."""
 
     content_type: str
-    title: str  # Name of the form in a list of all forms.
-    # Function that converts a body to rows. It raises RequestError.
+    title: str  # Name of the form in texts for users, such as "CSV with a header".
+    # Function that converts a body to rows. It raises RequestError if the body is wrong or has too many rows.
     to_chunk: Callable[[bytes, LogFormat, Limits], RowsToScore]
     # Function that returns what the OpenAPI document says about a body: its schema, and the given row as an example.
     describe: Callable[[LogFormat, dict[str, Any]], dict[str, Any]]

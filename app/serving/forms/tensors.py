@@ -35,7 +35,7 @@ _WRONG_VALUE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class Tensor(msgspec.Struct):
-    """An input tensor of a V2 request."""
+    """An input tensor of a V2 request, in the form of the request's JSON."""
 
     name: str
     shape: list[int]
@@ -45,7 +45,7 @@ class Tensor(msgspec.Struct):
 
 
 class WantedOutput(msgspec.Struct):
-    """An output that a V2 request asks for."""
+    """An output that a V2 request asks for: its name, and parameters such as binary_data."""
 
     name: str
     parameters: dict[str, Any] | None = None
