@@ -350,8 +350,8 @@ class Run:
         """Explain the best checkpoint's scores: how much each column contributes to the logit of one raw row, or of
         each of several rows.
 
-        For one row (a line or a mapping) the result is a list of `FieldEffect`, for several rows a table with one
-        column for each column of the log. See `Predictor.explain`.
+        For one row (a line or a mapping) the result is a list of `FieldEffect`, for several rows a table with the
+        intercept and one column for each column of the log. See `Predictor.explain`.
         """
         return self.predictor.explain(rows, orders)
 

@@ -24,7 +24,7 @@ PRINTED_METRICS = ("auc", "log_loss", "normalized_entropy")
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to `python -m app`."""
+    """Add the command `baseline` with its arguments to the parser of `python -m app`."""
     parser = commands.add_parser(
         "baseline",
         help="fit logistic regression to a prepared folder, the floor for a model",

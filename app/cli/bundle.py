@@ -27,7 +27,7 @@ from common.text import show
 
 def add_arguments(parser: argparse.ArgumentParser) -> Any:
     """Add the subcommands verify, explain and effects to the parser. Return argparse's object to which a caller can add
-    more.
+    further subcommands.
     """
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
     verify = subcommands.add_parser("verify", help="read and check every byte, score the golden rows")

@@ -28,7 +28,7 @@ log = logging.getLogger("app")
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to `python -m app`."""
+    """Add the command `evaluate` with its arguments to the parser of `python -m app`."""
     parser = commands.add_parser("evaluate", help="evaluate a checkpoint")
     add_shared(parser, "--run")
     parser.add_argument(

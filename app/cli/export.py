@@ -23,7 +23,7 @@ MOST_AUC_LOST = {"float32": 1e-5, "float16": 1e-5, "int8": 1e-4}
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to `python -m app`."""
+    """Add the command `export` with its arguments to the parser of `python -m app`."""
     parser = commands.add_parser("export", help="write a bundle that scores raw rows without MindSpore")
     parser.add_argument(
         "source", type=Path, metavar="RUN|CHECKPOINT", help="run folder (its best checkpoint is exported) or checkpoint"

@@ -51,7 +51,7 @@ HELP = {
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to `python -m app`."""
+    """Add the command `online` with its arguments to the parser of `python -m app`."""
     parser = commands.add_parser("online", help="train on the parts of a log as they come, and publish bundles")
     parser.add_argument(
         "source",

@@ -21,7 +21,7 @@ log = logging.getLogger("app")
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to `python -m app`."""
+    """Add the command `sweep` with its arguments to the parser of `python -m app`."""
     parser = commands.add_parser("sweep", help="train one run for each of many settings, and compare them")
     parser.add_argument("sweep", type=Path, metavar="SWEEP.yaml", help="the values to try (docs/recipes.md)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the runs (name of SWEEP without .yaml)")

@@ -25,7 +25,7 @@ CONFIG = Path("configs/auto.yaml")
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to `python -m app`."""
+    """Add the command `train` with its arguments to the parser of `python -m app`."""
     parser = commands.add_parser("train", help="train a new run, or resume the one in ./device_0 or ./NAME")
     parser.add_argument(
         "--config", type=Path, default=CONFIG, metavar="FILE", help="YAML file with settings (%(default)s)"

@@ -117,7 +117,7 @@ class OnlineTrainer(Trainer):
                 start = time.monotonic()
                 if (part_and_checksum := self.source.next_part(self.ledger)) is not None:
                     self._take_part(*part_and_checksum)
-                    give_back_freed_memory()  # The memory of the part's rows is no longer needed.
+                    give_back_freed_memory()  # Return the memory of the part's rows to the system.
                     continue
                 self._write_status(is_idle=True)
                 if self.options.once:

@@ -238,7 +238,7 @@ def _time_text(milliseconds: float) -> str:
 
 
 def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return all values of a categorical column in rows, and for each value the effect of its cell.
+    """Return the values of a categorical column in all rows, and for each value the effect of the cell that it is in.
 
     A list counts as one value for each of its distinct items, all with the effect of the whole cell. `changes` [n]
     holds the effects of the cells.

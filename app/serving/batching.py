@@ -121,8 +121,8 @@ class Batcher:
 
 
 class Refusals:
-    """Computes how long refusals (status 429) are delayed, so that at most REFUSALS_A_SECOND are sent at once in a
-    second.
+    """Computes the delay of each refusal (status 429). Under overload, refusals are spread over time so that about
+    REFUSALS_A_SECOND are sent in a second. None waits longer than MOST_DELAY.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -32,9 +32,9 @@ from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
 
-# The decoding process is killed if starting it and sending it a body takes longer.
+# The decoding process is killed if starting it and sending it a body takes more than this many seconds.
 TAKEN_SECONDS = 30.0
-DECODE_SECONDS = 10.0  # The decoding process is killed if it decodes a body for longer.
+DECODE_SECONDS = 10.0  # The decoding process is killed if it decodes a body for longer than this.
 # Memory limit of the decoding process, as a multiple of the largest allowed body. Decoded JSON takes 5 to 30 times the
 # size of its text.
 MEMORY_OF_BODIES = 16

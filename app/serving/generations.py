@@ -406,7 +406,7 @@ class Generations:
         log.info("%s: %.0f %% of the rows have changed; folding", delta, 100 * self.current.changed_share)
         clear_leftovers(self._path, f"*{FOLDED}")
         output = delta.with_name(f"{delta.name}{FOLDED}")
-        # A bundle of that name exists. It is damaged or of another version, or it would serve.
+        # A bundle of that name exists but does not serve, so it is damaged or of another version. Use a longer name.
         if output.exists():
             output = delta.with_name(f"{delta.name}-{short(self.current.version)}{FOLDED}")
         command = ["nice", sys.executable, "-m", "app.cli.fold", "--end-with-parent", str(delta), str(output)]

@@ -226,8 +226,8 @@ class _Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _plan_restart(self, seat: _Seat, exit_status: int | None) -> int:
-        """Schedule the restart of a worker that has ended, after a pause that doubles if it ends soon again, and return
-        0.
+        """Schedule the restart of a worker that has ended, and return 0. The pause before the restart doubles each time
+        the worker ends soon after its start.
 
         If the worker ended before its model was open, and no other worker serves, stop the service instead and return
         CANNOT_START.
