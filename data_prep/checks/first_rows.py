@@ -1,6 +1,6 @@
-"""Read the first rows of an unknown log as columns of text, and find out how its lines are written.
+"""Read the first rows of an unknown log as columns of text, and find out its separator, header and quotes.
 
-`propose.describe` uses the result.
+`propose.describe` proposes a description of the log from the result.
 """
 
 from __future__ import annotations
@@ -32,29 +32,35 @@ from data_prep.raw_log.text_lines import MOST_LINES_BEFORE, NUL_BYTES, columns_o
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEFAULT_ROWS = 100_000  # Number of rows that are read.
+DEFAULT_ROWS = 100_000  # Number of rows that `describe` and `pre-check` read unless --rows says otherwise.
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf")
 # Matches large whole numbers in the forms in which programs write floats.
 _LARGE_FLOAT = re.compile(r"-?[0-9]{16,}\.0+|-?[0-9](\.[0-9]+)?e\+[0-9]{2,3}")
 TYPE_IN_NAME = re.compile(r":(token|float|token_seq|float_seq)$")
 _SEPARATORS, _RARE_SEPARATORS = "\t,;|\x01 ", "^~\x02"
-_MOST_FILES = 20  # Maximum number of files of which the first rows are read.
-_LAYOUT_ROWS = 1_000  # Number of lines that decide separator, header and quotes.
+_MOST_FILES = 20  # Of a log in several files, at most this many files are read.
+_LAYOUT_ROWS = 1_000  # The separator, the header and the quotes are decided from this many lines.
 _MOST = 0.9  # A form such as libsvm's is recognized if at least this fraction of the lines matches it.
-_MOST_BROKEN = 0.5  # At least this fraction of the lines must have the same number of columns.
-_BROKEN = 0.02  # Fraction of broken lines that is tolerated in a comparison of separators and in a check of quotes.
-_SLIPS = 0.002  # Fraction of the cells of a column that may have another form than all others.
-_LEAST_PLACES = 4  # At least this many names 0, 1, 2 … count as a header, not as a row.
-_SHOWN = 60  # Number of characters of a line that a message shows.
-# Names of a contest's files, which often share a folder but are not one log. Parts of a log may be named train or test
-# too, so these names only count if both occur.
+# A separator is accepted if at least this fraction of the lines has the same number of columns with it.
+_MOST_BROKEN = 0.5
+# Separators whose fractions of well-formed lines differ by at most this much count as equally good. At most this
+# fraction of the lines may have quotes that do not match.
+_BROKEN = 0.02
+_SLIPS = 0.002  # A column counts as numeric, for example, although up to this fraction of its cells are not numbers.
+# If at least this many cells of the first line are 0, 1, 2 … in order, the line may be a header, as pandas writes it
+# for an array.
+_LEAST_PLACES = 4
+_SHOWN = 60  # Messages show at most this many characters of a line.
+# Parts of the names of files from a contest, such as submission.csv. These files often share a folder but are not one
+# log. Parts of one log may also be named train or test, so these two words only count if both occur among the files.
 _SUBMISSION, _TRAIN_AND_TEST = (
     re.compile("submission", re.IGNORECASE),
     tuple(re.compile(f"(?<![a-z]){part}") for part in ("train", "test")),
 )
 _DIGIT = re.compile(".*[0-9].*")
-# Matches a cell that does not show the form of its column, such as a word for a missing value.
+# Matches a cell that does not tell whether its column holds numbers or text, such as an empty cell or a word for a
+# missing value.
 _NOTHING = re.compile(r"(?i)\W*|\\N|[(<#]?(na|n/a|nan|nat|null|none|nil|unk|unknown|missing|undefined)[)>]?")
 # Forms of lines whose columns are not separated by a single character: a regular expression for a line, a description
 # of the form, and a sed expression that converts the lines to columns.
@@ -86,16 +92,16 @@ _CLOCK = re.compile(r"[^:]*([ \t]+[0-2]?[0-9]:[0-5][0-9](:[0-5][0-9]([.,][0-9]+)
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the first rows, stored as its distinct values and an index of each cell.
+    """A column of the first rows: its distinct values, and for each cell the index of its value.
 
-    The values are texts. If the preparation has parsed the column, they are an array: numbers in ascending order, or
-    values of another type.
+    The values are texts. In a column that the preparation has parsed, they are an array instead: numbers in ascending
+    order, or objects such as bytes.
     """
 
     name: str
     codes: NDArray[np.int64]  # Index of each cell [n] in `values`, or -1 if the cell is missing.
     values: Sequence[str] | NDArray[Any]  # The V distinct values.
-    of_type: pa.DataType | None = None  # Type of the column in a Parquet file or a table, or None for text.
+    of_type: pa.DataType | None = None  # Type of the column in a Parquet file or an Arrow table. None in a text log.
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -108,7 +114,7 @@ class Column:
 
     @property
     def missing(self) -> float:
-        """Fraction of the rows in which the column is missing."""
+        """Fraction of the rows whose cell in this column is missing."""
         return float(np.mean(self.codes < 0))
 
     @cached_property
@@ -120,16 +126,19 @@ class Column:
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """Number of each cell [n] from 1, or 0 if the cell is missing. Numbers are counted in ascending order."""
+        """Rank of each cell's value [n] among the distinct values, from 1, or 0 if the cell is missing.
+
+        Numbers are ranked in ascending order, and other values in the order in which they are stored.
+        """
         if self.numbers is None:
             return self.codes + 1
         return np.append(np.unique(self.numbers, return_inverse=True)[1] + 1, 0)[self.codes]
 
     @property
     def are_inexact(self) -> bool:
-        """True if the column has whole numbers that were stored as floats and are too large to be exact.
+        """True if whole numbers of 2**53 or more in the column were written as floats and so may have lost digits.
 
-        This happens to integer ids if a missing cell turns their column into floats.
+        pandas, for example, turns a column of integer ids into floats if one of its cells is missing.
         """
         import pyarrow as pa
 
@@ -155,9 +164,9 @@ class Column:
         return sum(int(count) for value, count in zip(self.values, self.counts, strict=True) if value in value_set)
 
     def cleaned(self, trim: bool, missing: Collection[str]) -> Column:
-        """Return a copy in which the words in `missing` and empty cells are missing.
+        """Return a copy of the column in which empty cells and cells with a word of `missing` count as missing.
 
-        With `trim`, blanks around the values are removed first.
+        If `trim` is True, blanks around the values are removed first.
         """
         if trim and any(value != value.strip(" ") for value in self.values):
             trimmed = _column(self.name, [value.strip(" ") for value in self.values])
@@ -174,16 +183,17 @@ class Column:
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The first rows of a log, and the layout of its lines."""
+    """The first rows of a log as columns, and how its lines are written (separator, header, quotes)."""
 
     location: str
     columns: list[Column]
-    layout: dict[str, Any]  # Fields of LogFormat, such as separator and header, that differ from the defaults.
+    # Settings of LogFormat, such as separator and header, whose values differ from the defaults.
+    layout: dict[str, Any]
     lines: bytes = b""  # The rows as lines of text, or b"" for a table.
     table: pa.Table | None = None
     file: FileOfLog = field(default=ONLY_FILE)
     findings: tuple[Finding, ...] = ()  # Oddities of the lines or files.
-    sampled: str = ""  # Description of the sampled rows and files, unless they are the first rows of a single file.
+    sampled: str = ""  # Says which rows of which files were read. "" if they are the first rows of a single file.
 
     @property
     def num_rows(self) -> int:
@@ -191,7 +201,7 @@ class FirstRows:
 
     @property
     def num_lines(self) -> int:
-        """Number of lines, including lines that are not rows because they have another number of columns."""
+        """Number of lines that were read, including lines that are not rows because their number of columns differs."""
         return self.lines.count(b"\n") or self.num_rows
 
     @property
@@ -200,7 +210,7 @@ class FirstRows:
         return [line for line in self.lines.split(b"\n") if not is_utf8(line)]
 
     def chunk(self, log_format: LogFormat) -> Chunk:
-        """Return the rows as a chunk, in the way in which the preparation would read them with `log_format`."""
+        """Return the rows as a chunk, exactly as the preparation reads them if the log is described by `log_format`."""
         if self.table is None:
             return Chunk(0, self.lines.count(b"\n"), self.lines, self.file)
         from data_prep.raw_log.arrow_to_text import TableChunk
@@ -212,9 +222,9 @@ class FirstRows:
 def read_first_rows(log: Any, num_rows: int) -> FirstRows:
     """Read the first `num_rows` rows of a log.
 
-    `log` is an Arrow table, a pandas DataFrame, or paths or URIs as for `find_log`. Of several files, the first rows of
-    up to 20 files are read. Raise FileNotFoundError if there is no log, and ValueError if a file cannot be read or has
-    no rows or no columns.
+    `log` is an Arrow table, a pandas DataFrame, or paths or URIs as `find_log` takes them. If the log has several
+    files, the rows come from the starts of up to 20 of them. Raise FileNotFoundError if there is no log, and ValueError
+    if a file cannot be read or has no rows or no columns.
     """
     if hasattr(log, "iloc") or hasattr(log, "to_batches"):
         import pyarrow as pa
@@ -255,7 +265,7 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     body = [row for row in rows if len(row) == width and row != found]
     if not body:
         raise ValueError(f"{file.location} has a header and no rows to describe")
-    has_others = "" in names or (header and len(first) != width)  # Some column has no name.
+    has_others = "" in names or (header and len(first) != width)  # True if some column has no name.
     others = "ignored" if has_others else "refused"
     form = {"separator": separator, "header": header, "others": others, "quotes": quotes}
     layout = {key: value for key, value in form.items() if value != getattr(LogFormat(), key)}
@@ -272,8 +282,9 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
 def _findings(
     columns: list[Column], rows: list[list[str]], header: list[str] | None, lines: list[bytes]
 ) -> Iterator[Finding]:
-    """Yield findings about columns without a name, repeated headers, and lines with a wrong number of columns."""
-    first, width = 1 + (header is not None), len(columns)  # Number of the first row's line, and number of columns.
+    """Yield findings about unnamed columns, a header that occurs again, and lines with a wrong number of columns."""
+    # Number of the line in which the first row stands, and number of columns.
+    first, width = 1 + (header is not None), len(columns)
     for place, column in enumerate(columns):
         if not column.name and any(map(str.strip, column.values)) and not (place == 0 and column.are_integers):
             advice = "to have it, give it one in the first line"
@@ -292,7 +303,10 @@ def _findings(
 
 
 def _check_headers(rows: list[list[str]], names: list[str], location: str) -> None:
-    """Raise ValueError if a row is the header of another file, with these columns in another order, or more."""
+    """Raise ValueError if a later line is the header of a file whose columns differ from those of the first file.
+
+    Such a header contains all `names`, but in another order or with further names.
+    """
     given = {*names}
     other = next((row for row in rows[1:] if names[0] in row and row != names and given <= {*row}), None)
     if other:
@@ -310,7 +324,8 @@ def _numbered(width: int) -> list[str]:
 def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
     """Return the first lines of several files. A header that is repeated in each file is included once.
 
-    Lines that are too long are replaced by empty ones. Raise ValueError if the lines are not text that can be read.
+    A line longer than `MAX_LINE_BYTES` is returned as an empty line. Raise ValueError if there are no lines, if all are
+    empty or too long, if lines end in \\r alone or contain NUL bytes, or if the lines are JSON objects.
     """
     samples = sample_log(files, LogFormat(), num_lines + len(files) - 1, estimate_bytes=0)
     parts = [sample.chunk.lines.split(b"\n")[:-1] for sample in samples if sample.chunk is not None]
@@ -321,7 +336,8 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
             f"{file.location}: its lines end in \\r alone, as on an old Mac; lines end in \\n or \\r\\n here. Change "
             "the line ends and describe the new file: tr '\\r' '\\n' < OLD > NEW"
         )
-    # A line that is too long will be rejected. It is kept as an empty line, so that it is counted.
+    # The preparation will reject a line that is too long. It becomes an empty line here, so that line numbers stay
+    # right.
     lines = [line.removesuffix(b"\r") if len(line) <= MAX_LINE_BYTES else b"" for line in all_lines]
     if not lines:
         raise ValueError(f"{file.location} has no lines to describe")
@@ -340,9 +356,9 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
 
 
 def _check_form(lines: list[str], location: str) -> None:
-    """Raise ValueError if lines have a known form without columns, such as libsvm's.
+    """Raise ValueError if most of the lines have a known form that is not columns, such as libsvm's.
 
-    The message contains a command that converts such lines.
+    The message contains a sed command that converts the lines to columns.
     """
     for pattern, (form, expression) in _OTHER_FORMS.items():
         num_alike = sum(bool(re.fullmatch(pattern, line)) for line in lines)
@@ -353,7 +369,10 @@ def _check_form(lines: list[str], location: str) -> None:
 
 
 def _check_quotes(lines: list[bytes], log_format: LogFormat, file: LogFile) -> None:
-    """Raise ValueError if the quotes of many lines do not match, because cells contain line ends."""
+    """Raise ValueError if more than a few lines have an opening quote without a closing one.
+
+    This happens if cells contain line ends.
+    """
     num_bad = sum(b'"' in line and quoted_cells(line, log_format) is None for line in lines)
     if num_bad > _BROKEN * len(lines):
         found = f"{num_bad:,} of its first {len(lines):,} lines have quotes that do not match"
@@ -361,11 +380,12 @@ def _check_quotes(lines: list[bytes], log_format: LogFormat, file: LogFile) -> N
 
 
 def _divide(lines: list[str], location: str) -> tuple[str, bool]:
-    """Return the separator of lines, and whether blanks may come before quotes.
+    """Return the separator of the lines, and whether blanks may stand between a separator and an opening quote.
 
     The separator is the one with which most lines have the same number of columns. If several separators are nearly as
-    good, prefer one that also divides the first line into this number of columns, and then the one with more columns.
-    This matters if each row has a text with a space in it, which can be more regular than the true separator.
+    good, prefer one that divides the first line into that number of columns too, then the one with more columns. The
+    second rule matters if each row has a text with one space in it, because then the space can divide more lines evenly
+    than the true separator does.
     """
     trials: list[tuple[float, bool, int, str, bool]] = []
     for separator in _SEPARATORS + _RARE_SEPARATORS:
@@ -392,7 +412,7 @@ def _usual(widths: Iterable[int]) -> tuple[int, int]:
 
 
 def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool) -> Iterable[list[str]]:
-    """Split each line into its cells."""
+    """Yield the cells of each line."""
     # Every line is split separately, as in the preparation, so that an unclosed quote does not join several lines.
     how: dict[str, Any] = {"delimiter": separator, "skipinitialspace": skip_blanks}
     for line in lines:
@@ -402,8 +422,8 @@ def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool
 def _header(rows: list[list[str]], width: int, location: str) -> list[str] | None:
     """Return the names of the columns if the first line is a header, or None if it is a row.
 
-    A column without a name has "". Raise ValueError if other lines come before the header, if it has a name twice, or
-    if it has fewer names than a row has cells.
+    The name is "" for a column without a name. Raise ValueError if other lines stand before the header, if the header
+    contains a name twice, or if it has one name fewer than the rows have cells.
     """
     names: list[str] = []
     for place, first in enumerate(rows[:MOST_LINES_BEFORE]):
@@ -432,12 +452,13 @@ def _header(rows: list[list[str]], width: int, location: str) -> list[str] | Non
 
 
 def _is_header(names: list[str], rows: list[list[str]]) -> bool:
-    """Return True if the cells `names` are the names of the columns of `rows`, and not a row themselves.
+    """Return True if `names`, the cells of a line, are the names of the columns of `rows`, and False if they are a row.
 
-    A cell that has another form than the cells below it, such as a word above numbers, is evidence for a header. A cell
-    that occurs again below is evidence for a row. Names may be numbers or empty.
+    A name that has another form than the cells below it, such as a word above numbers, is evidence for a header. A name
+    that occurs among the cells below it is evidence for a row. Names may be numbers or empty.
     """
-    rows = [row for row in rows if row != names]  # A header may be repeated among the rows.
+    # The rows may contain copies of the header, for example at the starts of later files.
+    rows = [row for row in rows if row != names]
     given = [name for name in names if name.strip()]
     if not rows or len(names) != len(rows[0]):
         return not rows and not any(map(DECIMAL.fullmatch, given))
@@ -452,7 +473,7 @@ def _is_header(names: list[str], rows: list[list[str]]) -> bool:
             others += not _DIGIT.fullmatch(name) and _are_nearly_all(_DIGIT, cells)
             others += is_number and not any(map(DECIMAL.fullmatch, filled))
     if len(given) >= _LEAST_PLACES - bool(others) and given[:-1] == [str(place) for place in range(len(given) - 1)]:
-        # pandas names the columns of an array 0, 1, 2 …
+        # pandas names the columns of an array 0, 1, 2 … if they have no other names.
         return others > 0 or 2 * len(repeated) <= len(given)
     if len({*given}) < len(given) and repeated:
         return False
@@ -466,7 +487,7 @@ def _is_header(names: list[str], rows: list[list[str]]) -> bool:
 
 
 def _are_nearly_all(form: re.Pattern[str], cells: Iterable[str]) -> bool:
-    """Return True if nearly all cells that are not missing match the form."""
+    """Return True if nearly all cells match the pattern `form`. Missing cells do not count."""
     filled = [cell.strip(" ") for cell in cells if not _NOTHING.fullmatch(cell)]
     return sum(not form.fullmatch(cell) for cell in filled) <= _SLIPS * len(filled)
 
@@ -479,9 +500,9 @@ def _column(name: str, cells: Sequence[str]) -> Column:
 
 
 def _has_blanks(column: Column) -> bool:
-    """Return True if blanks around cells should be trimmed.
+    """Return True if blanks around the cells of a column should be removed.
 
-    That is the case if a cell consists of blanks, or if more than a few cells begin or end with blanks.
+    They should if some cell consists of blanks only, or if more than a few cells begin or end with blanks.
     """
     spaced = [value for value in column.values if value != value.strip(" ")]
     slips = 0.001 * len(column.codes) + 2
@@ -489,10 +510,10 @@ def _has_blanks(column: Column) -> bool:
 
 
 def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
-    """Read the first rows of tables in files.
+    """Read the first rows of several files of tables, such as Parquet files, as one table.
 
-    A file is left out, with a remark, if its columns have types that cannot be combined with those of the first file,
-    such as text for numbers.
+    If the types of a file's columns cannot be combined with those of the first file (text and numbers, for example),
+    the file is left out and a finding names it.
     """
     import pyarrow as pa
 
@@ -512,23 +533,25 @@ def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
 def _of_table(location: str, table: pa.Table) -> FirstRows:
     if not table.num_rows:
         raise ValueError(f"{location} has no rows to describe")
-    # Columns that pandas made from the index of a frame are removed, because a frame to score does not have them.
+    # If a pandas DataFrame was stored with its index, the index is a column of the table. It is removed, because frames
+    # that are scored later do not have that column.
     index = (table.schema.pandas_metadata or {}).get("index_columns", ())
     table = table.drop_columns([name for name in table.column_names if name in index or name.startswith("__index_")])
     columns = [_of_arrow(name, table.column(name)) for name in table.column_names]
-    # A table has no lines. This layout describes a CSV file with the same columns, which a model may score.
+    # A table has no lines of text. This layout describes a CSV file with the same columns, which a model can score too.
     layout: dict[str, Any] = {"separator": ",", "header": True, "quotes": True}
     layout |= {"trim": True} if any(map(_has_blanks, columns)) else {}
     return FirstRows(location, columns, layout, table=table)
 
 
 def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
-    """Convert an Arrow column to a `Column`. The values of a list are joined with tabs."""
+    """Convert an Arrow column to a `Column`. If its cells are lists, the values of a cell are joined with tabs."""
     import pyarrow as pa
 
     from data_prep.raw_log.arrow_to_text import cells_as_text, decoded
 
-    encoded = decoded(cells.combine_chunks())  # A dictionary may contain values that do not occur in any row.
+    # Decode Arrow dictionaries, which may contain values that occur in no row.
+    encoded = decoded(cells.combine_chunks())
     try:
         encoded = encoded.dictionary_encode()
         cells_of_values = cells_as_text(encoded.dictionary, "float", b"\n")
@@ -543,7 +566,7 @@ def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
 
 
 def cell_text(value: Any) -> str:
-    """Return a cell of a list or struct column as text. A missing value becomes ""."""
+    """Return a cell of a column of lists or structs as text. A missing value (None or NaN) becomes ""."""
     if value is None or (isinstance(value, float) and value != value):
         return ""
     if isinstance(value, list):

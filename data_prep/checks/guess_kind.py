@@ -1,4 +1,4 @@
-"""Guess the kind of a column of a log from its cells, its name, and how well it predicts the label."""
+"""Guess the kind of each column of a log from its cells, its name, and how well it predicts the label."""
 
 from __future__ import annotations
 
@@ -44,38 +44,52 @@ _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+|[-+]?[0-9]+")
 _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+|[-+]?[0-9]{1,3}")
 # Matches numbers with marks between thousands: 1,234.50 or 1.234,50.
 _GROUPED = re.compile(r"[-+]?[0-9]{1,3}(,[0-9]{3})*(\.[0-9]+)?|[-+]?[0-9]{1,3}(\.[0-9]{3})*(,[0-9]+)?")
-# Matches numbers with a sign of a currency or percent: 12.5% and $3,000.
+# Matches numbers with a currency sign or a percent sign: 12.5% and $3,000.
 _MARKED = re.compile(r"(?=.*[%$€£])[-+]?[$€£]?[-+]?[0-9]+([.,][0-9]+)* ?[%$€£]?")
-_MANY_ROWS = 1_000  # From this many rows on, a fraction of distinct values is meaningful.
-_FEW_ROWS = 20  # From this many rows on, it is meaningful that all values of a column are distinct.
-_UNIQUE_SHARE = 0.99  # Fraction of rows with distinct values from which a column counts as unique.
-_FEW_CODES = 50  # Whole numbers with at most this many distinct values are codes if some of them are large.
-# Numbers that all have the same length, and at least this many digits, are codes, such as product codes.
+_MANY_ROWS = 1_000  # With at least this many rows, a column may have a few repeated values and still count as unique.
+_FEW_ROWS = 20  # With fewer rows, it is chance if all values of a column are distinct.
+# A column counts as unique if it has more distinct values than this fraction of its present cells.
+_UNIQUE_SHARE = 0.99
+# If a column of whole numbers has at most this many distinct values and some are above 1,000, they are codes.
+_FEW_CODES = 50
+# If most numbers of a column have the same length of at least this many digits, they are codes, such as product codes.
 _LONG_CODE = 12
-_SAME_LENGTH = 0.8  # Fraction of the distinct numbers that must have the same length to count as codes.
-_SLIP_SHARE = 0.001  # Fraction of the cells that may differ from the kind of all others.
-# Up to 3 words in a column with at least 20 distinct numbers are words for a missing value.
+# For numbers to count as codes, at least this fraction of the distinct ones must have the same number of digits.
+_SAME_LENGTH = 0.8
+_SLIP_SHARE = 0.001  # A column counts as numeric although up to this fraction of its cells are not numbers.
+# If a column has at least `_MANY_NUMBERS` distinct numbers and at most `_FEW_WORDS` other words, these words stand for
+# missing cells.
 _FEW_WORDS, _MANY_NUMBERS = 3, 20
-_SURE_ERRORS = 2.0  # Number of standard errors from which a difference of log losses counts.
-_LEAST_GAIN = 5e-4  # A column that lowers the log loss by a smaller fraction tells nothing about the label.
-_SURE_ERRORS_OF_ORDER = 6.0  # Number of standard errors from which the order of ids counts more than their name.
+_SURE_ERRORS = 2.0  # A difference of two mean log losses counts if it is more than this many standard errors.
+# A column that lowers the log loss of the label by a smaller fraction than this does not predict the label.
+_LEAST_GAIN = 5e-4
+# The name of an id or a decimal point decides whether numbers are codes or amounts, unless the opposite reading
+# predicts the label better by more than this many standard errors.
+_SURE_ERRORS_OF_ORDER = 6.0
 _MIN_COUNT = PrepareOptions.min_count
-# Numbers whose range is at most this many times the number of rows are dense, as row numbers are.
+# Numbers look like row numbers if their range is at most this many times the number of rows.
 _MOST_SPREAD = 1.2
 _EXAMPLES = 3
-_ONE_VALUE_SHARE = 0.99  # A column with a single value is ignored if more than this fraction of the rows have it.
-_LEAST_LABELS = 50  # Number of clicks, and of other rows, that are needed to compare log losses.
-_SURE_SEPARATORS = "|;^#\x02"  # Separators of lists that rarely occur within a text.
-_WORD_SEPARATORS = " /~+&"  # These separate a list only if its values are words of letters and digits.
+# A column with a single value is ignored if more than this fraction of its cells have the value and the others are
+# missing.
+_ONE_VALUE_SHARE = 0.99
+# Log losses are compared only if there are at least this many clicks and at least this many rows without a click.
+_LEAST_LABELS = 50
+_SURE_SEPARATORS = "|;^#\x02"  # These characters separate the values of a list. They rarely occur within a text.
+# These characters separate the values of a list only if all values match `_LIST_WORD`, because texts contain them too.
+_WORD_SEPARATORS = " /~+&"
 _LIST_SEPARATORS = _SURE_SEPARATORS + "," + _WORD_SEPARATORS
-# Matches such a word, with its weight if it has one, or a word that pads lists, such as <pad>.
+# Matches a value of a list: a word of letters and digits, perhaps with a weight after it (`:0.5`), or a word that pads
+# lists, such as <pad>.
 _LIST_WORD = r"([\w-]+([:=]-?[0-9]+\.[0-9]+)?|[<\[]\w+[>\]])"
 _LARGEST_FLOAT32 = 3.4028235e38
-# Number of values that are compared with words for true and false. Both words in all cases are fewer.
+# Only this many distinct values are compared with the words for true and false. A column of booleans has fewer, even if
+# it has both words in lower case, upper case and capitalized.
 _MOST_WORDS_OF_BOOLEANS = 13
 _COUNTRY = re.compile("[A-Z]{2}")
 _WITH_ZONE = re.compile(r".*:[0-9.]+ ?(Z|UTC|GMT|[+-][0-9:]{2,5})")
-_ONE_IN_BRACKETS = re.compile(r"\[ *(['\"0-9-].*)?\]")  # [INFO] is a text
+# A word in brackets without quotes, such as [INFO], is a text and not a list.
+_ONE_IN_BRACKETS = re.compile(r"\[ *(['\"0-9-].*)?\]")
 _FRACTION = re.compile(r" *-?[0-9]+\.[0-9]*([eE]-?[0-9]+)? *")
 _WEIGHTED = re.compile(r".+[:=]-?[0-9]+\.?[0-9]*")
 _VECTOR = "a vector: no kind has several numbers in a cell, so give each a column of its own"
@@ -83,9 +97,10 @@ _VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|[0-9]{1,3}")
 _VERSION_NAMES = re.compile(
     r"(^|[_ .-])(v|ver|version|release|os|sdk|build|firmware)$|(?-i:[a-z](Version|Ver))$", re.IGNORECASE
 )
-# A value pads lists if this fraction of the lists that end in the same value twice end in it.
+# A value is padding if it accounts for more than this fraction of the lists whose last two values are equal.
 _MOST_FILLED = 0.9
-# Fraction of the cells that must have several values for a list. If cells are in brackets, a single cell is enough.
+# Cells are lists if at least this fraction of them has several values. If all cells are in brackets, one cell with
+# several values is enough.
 _LIST_SHARE = 0.2
 
 
@@ -98,17 +113,17 @@ class Guess:
     reason: str
     form: str = ""  # Form of the times, if the kind is timestamp.
     list_form: ListForm | None = None
-    has_blanks: bool = False  # around the values of a list
+    has_blanks: bool = False  # True if blanks stand around the values of a list.
     decimal: str = "."
-    is_bucketed: bool = False  # Buckets of this number would help as a categorical field.
+    is_bucketed: bool = False  # True if buckets of this number would help the model as an additional categorical field.
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of evenly spaced rows of the sample, among those with a valid label."""
+    """The labels of a sample of evenly spaced rows. Rows without a valid label are left out."""
 
-    rows: NDArray[np.int64]  # Indices of the rows in the sample.
-    clicks: NDArray[np.bool_]  # Label of each of these rows.
+    rows: NDArray[np.int64]  # Indices of these rows among the rows that were read.
+    clicks: NDArray[np.bool_]  # True for each of these rows that is a click.
 
     @classmethod
     def of(cls, clicks: NDArray[np.bool_], good: NDArray[np.bool_]) -> Labels:
@@ -117,15 +132,16 @@ class Labels:
 
     @property
     def are_enough(self) -> bool:
-        """True if there are enough clicks and enough other rows to compare log losses."""
+        """True if there are enough clicks, and enough rows without a click, to compare log losses."""
         num_clicks = int(self.clicks.sum())
         return min(num_clicks, len(self.clicks) - num_clicks) >= _LEAST_LABELS
 
 
 def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tuple[str, ...]:
-    """Return the words that stand for missing cells, without those in `known_words`.
+    """Return the words that stand for missing cells in the columns, except those in `known_words`.
 
-    They are words that commonly mean a missing value, and words that occur among the numbers of a column.
+    Such a word commonly means a missing value (NULL), is one of a few words among the numbers of a column, or is one of
+    a few numbers beyond the range of float32.
     """
     words: dict[str, None] = {}
     for column in columns:
@@ -140,7 +156,8 @@ def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tupl
         if is_numeric and 2 * column.count_of(texts) < column.num_present:
             known |= {value for value in texts if _WORD.fullmatch(value) and column.count_of([value]) > 1}
         if column.num_present and all(map(_COUNTRY.fullmatch, {*column.values} - known)):
-            known.discard("NA")  # Among codes of two letters, NA is Namibia or North America.
+            # If all values are country codes of two letters, NA means Namibia or North America and not a missing cell.
+            known.discard("NA")
         if texts and not is_numeric:
             beyond = []
         elif column.numbers is None:
@@ -157,12 +174,12 @@ def _is_beyond_float32(value: str) -> bool:
 
 
 def examples_of(values: Iterable[str]) -> str:
-    """Return the first few values as a text, each without line ends and not too long."""
+    """Return the first few values as a text, separated by commas. Line ends are escaped and long values are cut."""
     return ", ".join(repr(value)[1:-1][:24] for value in itertools.islice(values, _EXAMPLES))
 
 
 def some_values(column: Column) -> str:
-    """Return the number of a column's values, and the most frequent ones."""
+    """Return a text with the number of a column's distinct values and the most frequent ones."""
     more = ", …" if len(column.values) > _EXAMPLES else ""
     return f"{len(column.values):,} values: {examples_of(column.frequent(_EXAMPLES))}{more}"
 
@@ -170,7 +187,8 @@ def some_values(column: Column) -> str:
 def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
     """Guess the kind of a column that is not the label.
 
-    `separator` is the separator of the log's columns. `labels` help to tell numbers from codes; they may be None.
+    `separator` is the character between the columns of the log. `labels` help to tell whether numbers are amounts or
+    codes. If they are None, only the name and the values decide.
     """
     declared = TYPE_IN_NAME.search(column.name)
     shown, of = examples_of(column.frequent(_EXAMPLES)), some_values(column)
@@ -180,7 +198,8 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return Guess(column.name, "ignored", "missing in all rows")
     if len(column.values) == 1 and column.num_present > _ONE_VALUE_SHARE * len(column.codes):
         return Guess(column.name, "ignored", f"one value only: {shown}")
-    if len(column.values) == 1:  # Whether a cell is missing may help to predict the label.
+    # The column is kept, because whether its cell is missing may help to predict the label.
+    if len(column.values) == 1:
         return Guess(column.name, "string", f"{shown}, or missing")
     if declared:
         return _declared(column, declared[1], of, separator)
@@ -212,7 +231,10 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
 
 
 def _as_string(column: Column, of: str) -> Guess:
-    """Return a guess of kind string, with remarks about odd values in its reason."""
+    """Guess that a column has the kind string.
+
+    `of` describes its values and becomes the reason, with remarks about values that look odd.
+    """
     values = set(column.values)
     twice = next((value for value in column.values if f"{value}.0" in values and INTEGER.fullmatch(value)), None)
     if twice is not None:
@@ -223,7 +245,7 @@ def _as_string(column: Column, of: str) -> Guess:
 
 
 def _of_list(lists: Sequence[Sequence[str]]) -> str:
-    """Return a remark if the values of lists contain weights, or one that pads the lists, else ""."""
+    """Return a remark if the values of lists contain weights, or if one value only pads the lists. Else return ""."""
     if all(_WEIGHTED.fullmatch(part) for parts in lists for part in parts if part):
         return "; the weights are part of the values: take them out of the cells to have the values alone"
     ends = Counter(parts[-1] for parts in lists if len(parts) > 1 and parts[-1] == parts[-2])
@@ -232,9 +254,9 @@ def _of_list(lists: Sequence[Sequence[str]]) -> str:
 
 
 def _of_type(column: Column, of: str) -> Guess | None:
-    """Guess the kind of a column of a Parquet file or a table from its type.
+    """Guess the kind of a column of a Parquet file or an Arrow table from its Arrow type.
 
-    Return None if the type is not enough, as for numbers and text.
+    Return None if the type does not decide it, as with numbers and text.
     """
     import pyarrow as pa
 
@@ -261,7 +283,7 @@ def _of_type(column: Column, of: str) -> Guess | None:
 
 
 def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
-    """Return the kind that a typed header declares, such as `item_id:token` in RecBole's files."""
+    """Guess the kind of a column whose header declares a type, such as `item_id:token` in files for RecBole."""
     of = f"{declared} in the header; {of}"
     if declared == "token_seq":
         between = "," if separator == " " else " "
@@ -277,9 +299,9 @@ def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
 
 
 def _are_booleans(column: Column) -> bool:
-    """Return True if a column has the type boolean, or two words for true and false.
+    """Return True if a column has the Arrow type boolean, or if its values are a pair of words for true and false.
 
-    The texts 1 and 0 do not count as such words, because they may be numbers.
+    The texts 1 and 0 are not such a pair, because they may be numbers.
     """
     if column.of_type is not None and str(column.of_type) == "bool":
         return True
@@ -288,19 +310,24 @@ def _are_booleans(column: Column) -> bool:
 
 
 def _is_unique(column: Column) -> bool:
-    """Return True if nearly every row has a value of its own. With few rows, every row must have one."""
+    """Return True if nearly every present cell has a value that no other cell has.
+
+    With fewer than 1,000 present cells, all values must be distinct. With fewer than 20, the result is False.
+    """
     share = _UNIQUE_SHARE if column.num_present >= _MANY_ROWS else 1 - 1e-9
     return column.num_present >= _FEW_ROWS and len(column.values) > share * column.num_present
 
 
 def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
-    """Return the distinct values of a column as numbers, and a remark, or None if the column does not hold numbers.
+    """Return the distinct values [V] of a column as numbers, and a remark or "".
 
-    A few values may not be numbers. They become NaN, and the remark names them.
+    Up to one in a thousand cells may hold something else. The values of these cells become NaN, and the remark names
+    them. Return None and "" if more cells are not numbers, or if the values are codes such as 007.
     """
     if column.numbers is not None:
         is_code = any(value[:1] == "0" and value[1:].isdigit() for value in column.values)
-        is_code |= not column.are_integers and all(map(str.isdigit, column.values))  # Digits too long for an integer.
+        # Numbers with more than 18 digits are too long for an integer.
+        is_code |= not column.are_integers and all(map(str.isdigit, column.values))
         return (None if is_code else column.numbers), ""
     most = int(_SLIP_SHARE * column.num_present)
     texts = list(itertools.islice((each for each in column.values if not DECIMAL.fullmatch(each)), most + 1))
@@ -313,7 +340,10 @@ def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
 
 
 def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: str, labels: Labels | None) -> Guess:
-    """Guess whether a column of numbers holds amounts or codes. A model scales amounts, but looks codes up by value."""
+    """Guess whether a column of numbers holds amounts (kind integer or float) or codes (kind string).
+
+    The model uses an amount as a number, but looks up an embedding row for each code.
+    """
     good = [value for value in column.values if DECIMAL.fullmatch(value)] if slips else []
     is_integer = column.are_integers or (bool(good) and all(map(INTEGER.fullmatch, good)))
     kind: Kind = "integer" if is_integer else "float"
@@ -344,9 +374,9 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
 
 
 def _are_versions(column: Column, numbers: NDArray[np.float64]) -> bool:
-    """Return True if numbers with a point seem to be versions.
+    """Return True if the numbers of a column seem to be versions of something, such as 10.1.
 
-    They do if the name of the column says so, or if the same number occurs in two forms, such as 10.1 and 10.10.
+    They do if the name of the column says so, or if the same number is written in two ways, such as 10.1 and 10.10.
     """
     if column.are_integers or not all(map(_VERSION.fullmatch, column.values)):
         return False
@@ -357,17 +387,19 @@ def _are_versions(column: Column, numbers: NDArray[np.float64]) -> bool:
 def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None) -> tuple[float, float, float]:
     """Compare how well a column predicts the label as a number and as a category.
 
-    Return the relative change of the log loss as a number, the same as a category (both negative if the column helps),
-    and by how many standard errors the category is better than the number. Losses are measured on held-out rows.
+    Return the relative change of the label's log loss as a number, the same as a category (both are negative if the
+    column helps), and by how many standard errors the category is better than the number. Return zeros if there are too
+    few labels or values. Losses of a row are estimated without using its own label, or corrected for using it.
     """
     if labels is None or not labels.are_enough or len(column.values) < 3:
         return 0.0, 0.0, 0.0
     as_number = number_losses(np.array([*numbers, np.nan])[column.codes[labels.rows]], labels.clicks)
-    # 7 and 7.0 count as the same category, but 10.1 and 10.10 do not, since they are different versions.
+    # As categories, 7 and 7.0 count as the same value. 10.1 and 10.10 do not, because they may be different versions.
     numbers_of: dict[str, int] = {}
     alike = [numbers_of.setdefault(value.removesuffix(".0"), len(numbers_of)) for value in column.values]
     codes = np.array([*alike, -1])[column.codes[labels.rows]]
-    # Values too rare to get an id in the preparation are combined to a single category.
+    # The preparation gives no id to a value with fewer than `_MIN_COUNT` rows. Such rare values form a single category
+    # here.
     rare = np.bincount(codes + 1) < _MIN_COUNT * len(codes) / len(column.codes)
     as_category = category_losses(np.where(rare[codes + 1], len(column.values), codes), labels.clicks)
     uncertain = entropy(labels.clicks)
@@ -376,10 +408,11 @@ def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None
 
 
 def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) -> bool:
-    """Return True if numbers seem to identify rows.
+    """Return True if the numbers of a column, which are nearly all distinct, seem to identify rows.
 
-    They do if they are sorted, if they are dense, or if they are widely spread and tell nothing about the label.
-    `gain` is the relative change of the log loss by the number.
+    They do if they are sorted by row, if they are dense as row numbers are, or if they are widely spread and do not
+    predict the label. `gain` is the relative change of the label's log loss if the number predicts it (negative if it
+    helps).
     """
     steps = np.diff(numbers[column.codes[column.codes >= 0]])
     is_sorted = bool((steps >= 0).all() or (steps <= 0).all())
@@ -389,9 +422,10 @@ def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) ->
 
 
 def _are_like_codes(column: Column, numbers: NDArray[np.float64]) -> bool:
-    """Return True if numbers look like codes.
+    """Return True if the numbers of a column look like codes and not like amounts.
 
-    They do if there are few distinct values and some are large, or if repeated values have the same number of digits.
+    They do if there are few distinct values and some are above 1,000, or if most values have the same number of digits
+    and either recur or are long.
     """
     finite = numbers[np.isfinite(numbers)]
     if finite.min() < 0:
@@ -410,7 +444,10 @@ def _with_group(name: str, of: str) -> str:
 
 
 def _nearly(column: Column) -> str:
-    """Return a remark if nearly all cells of a column have a kind other than text, with examples of the others."""
+    """Return a remark if all but a few cells of a text column are numbers or hexadecimal, with examples of the few.
+
+    Else return "".
+    """
     for kind, pattern in (("integer", INTEGER), ("float", DECIMAL), ("hex32", _HEX)):
         misfits = [value for value in column.values if not pattern.fullmatch(value)]
         count = column.count_of(set(misfits))
@@ -420,9 +457,9 @@ def _nearly(column: Column) -> str:
 
 
 def _list_form(column: Column, separator: str) -> ListForm | None:
-    """Return the form of a column of lists, or None if its cells do not seem to be lists.
+    """Return the separator and the length of a column's lists, or None if its cells do not seem to be lists.
 
-    Cells are lists if they have several values and if the same values occur in other cells as well.
+    Cells are lists if enough of them have several values and if the same values occur in other cells as well.
     """
     cells = [value.encode() for value in column.values]
     is_bracketed = all(spans_in_brackets(cell, ",") is not None for cell in cells)
@@ -443,7 +480,7 @@ def _list_form(column: Column, separator: str) -> ListForm | None:
         elif between in _SURE_SEPARATORS:
             is_list = 2 * len(values) <= len(parts) and len(values) < len(column.values) + 1
         else:
-            # Two parts with different sets of values, such as a city and its country, are one text.
+            # Some texts have two parts that never share a value, such as a city and its country. They are not lists.
             are_halves = (found.lengths == 2).all() and {*parts[::2]}.isdisjoint(parts[1::2])
             is_list = 2 * len(values) <= len(column.values) and not are_halves
         are_words = re.compile(rf" *{_LIST_WORD}({re.escape(between)}+{_LIST_WORD})* *")

@@ -1,4 +1,4 @@
-"""Recognize whether a column of a log holds times and in which form, from its values, their spread and its name."""
+"""Decide whether a column of a log holds times, and in which form, from its values, their range and its name."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ _TIME_NAMES = re.compile(
 )
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
 _NO_TIMES = ("0", "-1", "0.0", "-1.0")
-_MOST_TIMES = 2_000  # Maximum number of distinct times that are examined.
-_FEW_TIMES = 50  # Number of times that are tried first, because they already exclude most forms.
-_SLIP_SHARE = 0.001  # Fraction of the values that may have another form.
-_MOST_NO_TIMES = 0.5  # Fraction of the rows that may have 0 or -1, which mean that there is no time.
-# Limits for numbers in a column that is not named like a time: the maximum seconds between the first and last time,
-# and the minimum fraction of rows with distinct times.
+_MOST_TIMES = 2_000  # At most this many distinct values of a column are examined.
+_FEW_TIMES = 50  # This many values are tried first, because they already exclude most forms.
+_SLIP_SHARE = 0.001  # A column holds times although up to this fraction of its values have another form.
+_MOST_NO_TIMES = 0.5  # A column holds times although up to this fraction of its rows have 0 or -1 instead of a time.
+# Numbers in a column that is not named like a time count as times only if the first and the last are at most
+# `_MOST_SPREAD` seconds apart. They must also be sorted, or have more distinct values than the fraction
+# `_LEAST_DISTINCT` of the rows.
 _MOST_SPREAD = 3 * 365 * 86_400
 _LEAST_DISTINCT = 0.5
-# If at least this many distinct numbers are all valid dates with a year of two digits, that is hardly chance.
+# If at least this many distinct numbers are all valid dates with a year of two digits, they are hardly so by chance.
 _FEW_DAYS = 24
-# Forms of dates without punctuation, by their number of digits. Those with a year of two digits need more evidence,
-# see `_digit_form`.
+# Forms of dates without punctuation, by their number of digits. `_digit_form` demands more evidence for forms with a
+# year of two digits.
 _DATES_OF_DIGITS = {
     6: ("%y%m%d",),
     8: ("%Y%m%d", "%y%m%d%H"),
@@ -40,10 +41,10 @@ _DATES_OF_DIGITS = {
     17: ("%Y%m%d%H%M%S%f",),
     20: ("%Y%m%d%H%M%S%f",),
 }
-# Orders of a date's numbers beside the name of a month, and of those of one without it.
+# Possible orders of year, month and day in a date: with the month as a name (left out here) and as a number.
 _WITH_MONTH = ("dY", "Yd", "dy", "yd")
 _WITHOUT_MONTH = ("mdY", "dmY", "Ymd", "Ydm", "mdy", "dmy", "ymd", "ydm")
-_WITH_HOUR = ("YmdH", "YmdHM", "YmdHMS")  # without colons, as in 2024-05-07-22
+_WITH_HOUR = ("YmdH", "YmdHM", "YmdHMS")  # Hours without colons, as in 2024-05-07-22
 _MONTH = "(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _WEEKDAY = "(?i:mon|tue|wed|thu|fri|sat|sun)[a-z]*"
 _LIKE_A_MOMENT = re.compile(
@@ -52,10 +53,10 @@ _LIKE_A_MOMENT = re.compile(
 
 
 def time_form(column: Column, is_code: bool) -> tuple[str, str]:
-    """Return the form of the times in a column, or "" if it does not hold times, and a remark.
+    """Return the form of the times in a column, or "" if it does not hold times. Also return a remark or "".
 
-    The remark names another form that is nearly as likely, and the setting for it. `is_code` is True if the name of
-    the column says that it holds identifiers. Then numbers only count as times if the name also says that.
+    The remark names another reading that is nearly as likely, and the setting for it. `is_code` is True if the name of
+    the column says that it holds identifiers. Numbers in such a column count as times only if the name also says time.
     """
     is_named = bool(_TIME_NAMES.search(TYPE_IN_NAME.sub("", column.name)))
     values = [value for value in column.values if value not in _NO_TIMES]
@@ -87,8 +88,8 @@ def _digit_form(values: Sequence[str], is_named: bool) -> str:
     if len({*map(len, digits)}) > 1 or not all(value.endswith(end) for value in values):
         return ""
     for form in _DATES_OF_DIGITS.get(len(digits[0]), ()):
-        # Dates are tried before units of time. As seconds, 2026112714 would be in 2034, but numbers of seconds are
-        # hardly ever all valid dates.
+        # Dates are tried before numbers of seconds. As seconds, 2026112714 would be a time in 2034, but numbers of
+        # seconds are hardly ever all valid dates.
         if form.startswith("%Y"):
             is_likely = all("1950" <= value[:4] <= "2100" for value in digits)
         else:
@@ -100,9 +101,9 @@ def _digit_form(values: Sequence[str], is_named: bool) -> str:
 
 
 def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, str]:
-    """Return the unit of numbers since 1970, or "" if neither their spread nor their name suggests times.
+    """Return the unit of numbers that count time since 1970 (such as s or ms), or "" if they do not seem to be times.
 
-    The second result is a remark about other readings.
+    Also return a remark about another reading, or "". The range of the numbers and the name of the column decide.
     """
     numbers = np.array(values, np.float64)
     for form, power in UNITS.items():
@@ -120,7 +121,7 @@ def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, s
 
 
 def _strays(values: Sequence[str], form: str) -> list[str] | None:
-    """Return the few values that are not times in the given form, or None if they are more than slips."""
+    """Return the values that are not times in the given form, or None if they are more than 1 in 1,000."""
     strays: list[str] = []
     for some in (values[:_FEW_TIMES], values):
         _, present, good = parse_times([value.encode() for value in some], form, "")
@@ -132,27 +133,29 @@ def _strays(values: Sequence[str], form: str) -> list[str] | None:
 
 def _forms_of_text(values: Sequence[str], is_named: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield the forms in which nearly all values are times, the most likely form first, and the other values."""
-    # The longest value has a fraction if some values have one.
+    # Forms are derived from the longest value, because it has fractions of a second if some values have them.
     longest = max(values[:: len(values) // _FEW_TIMES + 1], key=len)
     if re.match(r"[0-9]{4}-[0-9]", longest) and (strays := _strays(values, ISO)) is not None:
         yield ISO, strays
     all_strays = {form: _strays(values, form) for form in _forms_like(longest, is_named)}
     found = [(form, strays) for form, strays in all_strays.items() if strays is not None]
-    # A log has fewer distinct years than months, and fewer months than days. So 20-05-07 to 20-05-27 are taken as days
-    # of May 2020.
+    # A log has fewer distinct years than months, and fewer months than days. Therefore the form with the fewest years
+    # and then months is the likeliest: 20-05-07 to 20-05-27 are days of May 2020, and not the 20th of May in several
+    # years.
     yield from sorted(found, key=lambda form_strays: _num_distinct(values, form_strays[0])) if found[1:] else found
 
 
 def _num_distinct(values: Sequence[str], form: str) -> tuple[int, int]:
-    """Return the number of distinct years and of distinct months in the values, if they are read in the given form."""
+    """Return the numbers of distinct years and months that the values have if they are read in the given form."""
     matches = [time_pattern(form).fullmatch(value.encode()) for value in values]
     groups = [match.groupdict() for match in matches if match]
     return tuple(len({group.get(codes[0]) or group.get(codes[1]) for group in groups}) for codes in ("Yy", "mb"))  # type: ignore[return-value]
 
 
 def _forms_like(text: str, is_named: bool) -> Iterator[str]:
-    """Yield the forms with % codes that the time in `text` may have."""
-    text = re.sub("  (?=[0-9](?![0-9]))", " ", text)  # Remove a blank that replaces a leading zero.
+    """Yield the possible forms of the time in `text`, as strptime codes such as %Y-%m-%d."""
+    # If a leading zero is written as a blank ("May  7"), remove the blank.
+    text = re.sub("  (?=[0-9](?![0-9]))", " ", text)
     clock = re.search(r"(?<![0-9])[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]{1,9})?( ?[AaPp][Mm])?(?![0-9:])", text)
     clock = clock or re.search(r"((?<=[0-9]T)|(?<=[0-9]{8}[_ -]))([0-9]{2}){2,3}(?![0-9])", text)
     before, after, of_clock = text, "", ""
@@ -166,7 +169,7 @@ def _forms_like(text: str, is_named: bool) -> Iterator[str]:
     parts = re.sub(r"(?<![0-9])[0-9]{8}(?![0-9])", "%Y%m%d", parts)
     numbers = re.findall("[0-9]+", parts)
     if re.search("[a-zA-Z]", re.sub("%[a-zA-Z]|T(?=\0)| at ", "", parts)):
-        return  # The text contains other words or the abbreviation of a time zone, so no form fits.
+        return  # No form fits a text with other words, such as the abbreviation of a time zone.
     for codes in [[]] if not numbers and "%d" in parts else _date_codes(numbers, "%b" in parts, is_named, bool(clock)):
         of_each = iter(codes)
         form = re.sub("[0-9]+", lambda _: next(of_each), parts)  # noqa: B023
@@ -183,9 +186,10 @@ def _form_of_clock(clock: str) -> str:
 
 
 def _date_codes(numbers: Sequence[str], has_month: bool, is_named: bool, has_clock: bool) -> Iterator[list[str]]:
-    """Yield the possible orders of year, month, day and hour for the numbers of a date, as % codes.
+    """Yield the possible orders of year, month, day and hour for the numbers of a date, each as a list of % codes.
 
-    `has_month` is True if the month is a name. A year of two digits needs a month's name, a clock or a column's name.
+    `has_month` is True if the month is written as a name. A year of two digits is only accepted if the date has a
+    month's name or a clock, or if the column is named like a time.
     """
     for order in _WITH_MONTH if has_month else _WITHOUT_MONTH if has_clock else _WITHOUT_MONTH + _WITH_HOUR:
         pairs = [*zip(order, map(len, numbers), strict=False)]
@@ -195,14 +199,18 @@ def _date_codes(numbers: Sequence[str], has_month: bool, is_named: bool, has_clo
 
 
 def _order_of_date(form: str) -> str:
-    """Return a remark about the order of day, month and year that a form assumes, if the numbers do not decide it."""
+    """Return a remark that says which of day, month and year comes first in a form. Else return "".
+
+    The remark is needed because the numbers may fit another order too. If the form starts with a year of four digits,
+    or names the month, there is no remark.
+    """
     first, *others = re.findall("%[dmyY]", form) or [""]
     word = {"%d": "day", "%m": "month", "%y": "year"}.get(first)
     return f"; the {word} is first: {form}" if word and len(others) == 2 else ""
 
 
 def _mixed_times(column: Column) -> str:
-    """Return a remark if a column seems to hold times in several forms or with names of time zones, else ""."""
+    """Return a remark if a column seems to hold times in several forms or with names of time zones. Else return ""."""
     if not all(map(_LIKE_A_MOMENT.fullmatch, itertools.islice(column.values, _FEW_TIMES))):
         return ""
     return "; times of several forms or zones: write all alike, as 2024-05-07T22:08:37+02:00, to have a timestamp"

@@ -1,6 +1,6 @@
-"""Measure how well a single column predicts the label of held-out rows, as a category or as a number.
+"""Measure how well a single column predicts the label of rows that its predictor was not fitted to.
 
-A column that predicts it by itself is a leak.
+The column is used as a category or as a number. A column that predicts the label almost alone is a leak.
 """
 
 from __future__ import annotations
@@ -15,35 +15,39 @@ from data_prep.checks.first_rows import Column
 from data_prep.prepared.truth import area_under_curve
 
 MOST_ROWS = 20_000
-# Strengths of smoothing that are tried: numbers of rows with the mean rate that are added to the rows of each value.
+# Click rates of values are smoothed by adding this many rows with the mean click rate to the rows of each value. The
+# best of these strengths is used.
 _STRENGTHS = (2.0, 10.0, 50.0)
-_BINS = (4, 8, 16, 32)  # Numbers of bins that are tried.
-_VALUES_A_BIN = 3  # Minimum number of distinct values per bin. With finer bins, a number would be a category.
+_BINS = (4, 8, 16, 32)  # Numbers of bins into which a column of numbers is divided. The best is used.
+# Minimum number of distinct values per bin. With fewer, the bins would treat the number as a category.
+_VALUES_A_BIN = 3
 _NEWTON_STEPS = 8
-# A single column with a higher AUC is a leak. The best models of public click logs reach 0.8 with all columns.
+# A single column with a higher AUC is a leak. On public click logs, the best models reach an AUC of 0.8 with all
+# columns.
 _LEAK_AUC = 0.95
-# Minimum number of clicks, and of other rows, for an AUC. By chance it is then within 0.5 ± 0.2.
+# An AUC is only computed with at least this many clicks and this many other rows. The AUC of a column that predicts
+# nothing is then within 0.5 ± 0.2.
 _MIN_TEST_ROWS = 50
-_LARGEST = 1e15  # Larger numbers are clipped, so that their squares do not break the regression.
+_LARGEST = 1e15  # Larger numbers are clipped to this one, so that their squares do not overflow in the regression.
 
 
 def some_rows(good: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the numbers of evenly spaced rows among the `good` [n] ones, at most `MOST_ROWS`."""
+    """Return the indices of at most `MOST_ROWS` evenly spaced rows among those for which `good` [n] is True."""
     rows = np.flatnonzero(good)
     return rows[:: -(-len(rows) // MOST_ROWS) or 1]
 
 
 def entropy(labels: NDArray[np.bool_]) -> float:
-    """Return the mean log loss of predicting the mean click rate for all rows."""
+    """Return the mean log loss if the mean click rate of the rows is predicted for every row."""
     rate = float(labels.mean())
     return 0.0 if rate in (0.0, 1.0) else -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
 
 
 def category_losses(codes: NDArray[np.int64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the log loss of each row [n] if the column is a category.
+    """Return the log loss of each row [n] if its label is predicted from its value of a column, used as a category.
 
-    A row is predicted by the smoothed click rate of the other rows with the same value. `codes` [n] are the values,
-    from -1 on. The best of several strengths of smoothing is used.
+    The prediction is the smoothed click rate of the other rows with the same value. `codes` [n] are the indices of the
+    values, or -1 for a missing cell. The best of several strengths of smoothing is used.
     """
     clicked, values = labels.astype(np.float64), codes + 1
     num_others = np.bincount(values)[values] - 1
@@ -53,9 +57,9 @@ def category_losses(codes: NDArray[np.int64], labels: NDArray[np.bool_]) -> NDAr
 
 
 def number_losses(numbers: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the log loss of each row [n] if the column is a number, which is NaN where it is missing.
+    """Return the log loss of each row [n] if its label is predicted from a number. NaN is a missing number.
 
-    The number is predicted by bins or by a smooth curve, whichever is better.
+    The prediction comes from bins of the number or from a smooth curve, whichever has the lower mean loss.
     """
     return _best(_by_number(numbers, labels))
 
@@ -77,7 +81,10 @@ def _by_number(numbers: NDArray[np.float64], labels: NDArray[np.bool_]) -> Itera
 def _smooth_losses(
     numbers: NDArray[np.float64], present: NDArray[np.bool_], labels: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Return the log losses of a logistic regression on a number, its logarithm, and the squares of both."""
+    """Return the log loss of each row [n] for a logistic regression on a number, its logarithm and the squares of both.
+
+    The mean loss includes a correction for fitting the regression to the same rows.
+    """
     filled = np.clip(np.where(present, numbers, 0), -_LARGEST, _LARGEST)
     logs = np.sign(filled) * np.log1p(np.abs(filled))
     curve = [of for each in (filled, logs) for of in (each, (each - each.mean()) ** 2)]
@@ -92,8 +99,8 @@ def _smooth_losses(
         curvature = columns.T @ (columns * np.maximum(rates * (1 - rates), 1e-6)[:, None]) + ridge
         weights += np.linalg.solve(curvature, columns.T @ (labels - rates) - ridge @ weights)
     rates = 1 / (1 + np.exp(-np.clip(columns @ weights, -30, 30)))
-    # The regression is fitted to the same rows, so their mean loss is too low. On other rows it is higher by about the
-    # number of weights divided by the number of rows (Akaike).
+    # The regression is fitted to the rows that it predicts, so the mean of their losses is too low. On other rows the
+    # mean is higher by about the number of weights divided by the number of rows (Akaike), which is added here.
     optimism: NDArray[np.float64] = _losses(rates, labels) + columns.shape[1] / len(labels)
     return optimism
 
@@ -108,9 +115,9 @@ def _best(losses: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def deviations(worse: NDArray[np.float64], better: NDArray[np.float64]) -> float:
-    """Return by how many standard errors the mean of the losses `worse` [n] exceeds that of `better` [n].
+    """Return by how many standard errors the mean of the losses `worse` [n] exceeds the mean of `better` [n].
 
-    The losses are of the same rows, so the standard error is that of their differences.
+    Both are losses of the same rows, so the standard error is computed from the differences of each row.
     """
     difference = worse - better
     error = float(difference.std()) / math.sqrt(len(difference))
@@ -120,9 +127,10 @@ def deviations(worse: NDArray[np.float64], better: NDArray[np.float64]) -> float
 def leaking_columns(
     columns: Iterable[Column], labels: NDArray[np.bool_], good: NDArray[np.bool_]
 ) -> Iterator[tuple[str, float]]:
-    """Yield the name and the AUC of each column that predicts the labels [n] of the rows `good` [n] by itself.
+    """Yield the name and the AUC of each column that alone predicts the label with an AUC above 0.95.
 
-    With too few clicks or other rows, nothing is yielded.
+    `labels` [n] is True for clicks, and `good` [n] for rows with a valid label, which are used. With too few clicks or
+    too few other rows, nothing is yielded.
     """
     labels = labels[good]
     is_test = np.random.default_rng(1).random(len(labels)) < 0.5
@@ -132,7 +140,8 @@ def leaking_columns(
     for column in columns:
         ranks = column.ranks[good]
         auc = area_under_curve(_click_rates(ranks, labels, is_test), labels[is_test])
-        # A missing cell counts as below all numbers, so the AUC also shows whether missing cells predict the label.
+        # A missing cell has rank 0, below all numbers. The AUC therefore also shows whether missing cells predict the
+        # label.
         if column.numbers is not None:
             by_number = area_under_curve(ranks, labels)
             auc = max(auc, by_number, 1 - by_number)
@@ -143,10 +152,10 @@ def leaking_columns(
 def _click_rates(
     codes: NDArray[np.int64], labels: NDArray[np.bool_], is_test: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Predict the label of each test row by the click rate that its value has in the training rows.
+    """Predict the label of each test row by the click rate of the training rows that have the same value of a column.
 
-    Rates are shrunk toward the click rate of all training rows. So a value that occurs only once, such as a row
-    identifier, predicts nothing.
+    The click rates are shrunk toward the click rate of all training rows. Therefore a value that occurs only once, such
+    as the identifier of a row, predicts nothing.
     """
     train_codes, train_labels = codes[~is_test], labels[~is_test]
     counts = np.bincount(train_codes, minlength=codes.max() + 1)

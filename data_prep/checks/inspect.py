@@ -18,12 +18,13 @@ from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema
 from data_prep.statistics.statistics import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
-# Number of rows of a split, in evenly spaced blocks, from which quantiles are computed. Other figures use all rows.
+# Quantiles are computed from evenly spaced blocks of a split with about this many rows in all. Other figures use all
+# rows.
 QUANTILE_ROWS = 1_000_000
 
 
 def inspect(folder: Path) -> None:
-    """Verify every file of a prepared folder and print tables of its splits and columns.
+    """Verify the size and checksum of every file of a prepared folder, and print tables of its splits and columns.
 
     Raise FileNotFoundError if `folder` is not a prepared folder, and ValueError if a file is damaged.
     """
@@ -77,7 +78,7 @@ def _cell(value: object) -> str:
 
 
 def _file_ranges(schema: Schema) -> Iterator[str]:
-    """Yield the names of the first and the last file of each split that has files."""
+    """Yield a text with the names of the first and the last file of each split that has files."""
     for split in schema.splits.values():
         names = [file.name for file in split.files]
         if names:
@@ -86,18 +87,19 @@ def _file_ranges(schema: Schema) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """Figures about the rows of one split."""
+    """Figures about the rows of one split, for the tables of `inspect`."""
 
-    missing_percent: NDArray[np.float64]  # Percentage of rows with a missing cell, by categorical column [C].
-    # Percentage of rows with an out-of-vocabulary value, by categorical column [C]. In a list one such value is enough.
+    missing_percent: NDArray[np.float64]  # Percentage of rows whose cell is missing, for each categorical column [C].
+    # Percentage of rows with an out-of-vocabulary value, for each categorical column [C]. A row counts if its list has
+    # at least one such value.
     oov_percent: NDArray[np.float64]
-    # Percentage of missing cells, followed by the quantiles of the present cells, by numeric column. Without missing
-    # indicators, the quantiles include missing cells.
+    # For each numeric column: the percentage of missing cells, then the quantiles `QUANTILES` of the present cells. If
+    # the folder was prepared without missing indicators, the percentage is 0 and missing cells are among the quantiles.
     numeric: dict[str, list[float]]
 
 
 def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
-    """Read all rows of a split and return figures about them."""
+    """Read all rows of a split and return the percentages and quantiles of its columns."""
     lengths = np.array([field.max_length for field in schema.categorical])
     starts = np.cumsum(lengths) - lengths
     missing_ids = np.repeat(_missing_ids(folder, schema), lengths)
@@ -115,10 +117,11 @@ def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
 
 
 def _missing_ids(folder: Path, schema: Schema) -> list[int]:
-    """Return the id of a missing cell in each categorical field [C]."""
+    """Return, for each categorical field [C], the id that stands for a missing cell."""
     values = pq.read_table(folder / VOCABULARY_FILE, columns=["field", "id"], filters=pc.field("value") == "")
     missing_ids = dict(zip(values["field"].to_pylist(), values["id"].to_pylist(), strict=True))
-    # vocabulary.parquet has one entry for all fields that share a vocabulary. They are found by their equal ids.
+    # Fields that share a vocabulary have a single entry in vocabulary.parquet. Such fields have the same range of
+    # out-of-vocabulary ids, by which they are recognized.
     missing_of = {field.oov_ids: missing_ids[field.name] for field in schema.categorical if field.name in missing_ids}
     return [missing_of[field.oov_ids] for field in schema.categorical]
 

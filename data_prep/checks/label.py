@@ -1,4 +1,4 @@
-"""Find the label column of a log by weighing evidence, and decide which of its cells mean a click."""
+"""Find the label column of a log by weighing evidence, and decide which of its values mean a click."""
 
 from __future__ import annotations
 
@@ -19,23 +19,27 @@ from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import BOOLEANS, RELATIONS, REST, LogFormat
 
-NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")  # Cells that mean a missing label in any column.
-_MOST_VALUES = 50  # Maximum number of distinct values of a label that is not a number.
-_MOST_WITH_SLIPS = 1_000  # Maximum number of distinct values of a label if broken cells are among them.
-_BROKEN_SHARE = 0.02  # Fraction of the cells that may have other values than the two of the label.
-# A label is sure, so that the user need not be asked, if its weight is at least this and exceeds the weight of the next
-# candidate by the lead. With column names more weight is needed: the position of a column is then not enough if other
-# columns have two values.
+# In a label column, these cells mean that the label is missing.
+NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")
+# A column with more distinct values is a label only if nearly all of its cells have one of two values.
+_MOST_VALUES = 50
+# A column with more distinct values is not a label, even if nearly all cells have one of two values.
+_MOST_WITH_SLIPS = 1_000
+_BROKEN_SHARE = 0.02  # Up to this fraction of a label's cells may differ from its two values, because rows are broken.
+# A label is accepted without asking the user if its weight (the sum of its evidence) is at least `_SURE_WITH_NAMES`, or
+# `_SURE_WITHOUT_NAMES` if the log has no column names, and exceeds the weight of the second-best column by at least
+# `_LEAD`. With names the limit is higher, because the position of a column is then too little evidence.
 _SURE_WITH_NAMES, _SURE_WITHOUT_NAMES, _LEAD = 2.5, 2.0, 1.0
-_NO_GAIN = 0.002  # If the best column lowers the log loss by a smaller fraction, no column predicts the label.
-_MOST_CANDIDATES = 5  # Maximum number of candidates in a message.
+# If no other column lowers the label's log loss by at least this fraction, the label counts as unpredictable.
+_NO_GAIN = 0.002
+_MOST_CANDIDATES = 5  # Messages list at most this many columns that may be the label.
 
 _NAMED = "named like a label"
 _FIRST, _LAST = "in the first column that has values of several rows", "in the last column"
 _YES_AND_NO, _MORE_THAN_TWO = "two values, of yes and no", "more than two values"
 
 _LETTERS = re.compile(r"[^\W\d_]+")
-_CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # Matches the positions between the words of a name in camelCase.
+_CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # Matches the position between two words of a name in camelCase.
 
 
 def _words(text: str) -> frozenset[str]:
@@ -56,9 +60,9 @@ _LABEL_WORDS = _words(
     resultado cliques alvo rótulo comprou cancelado abandono esito acquistato 标签 点击 目标 クリック 购买 流失
     """
 )
-# Words of `_LABEL_WORDS` that often name other columns too.
+# Words of `_LABEL_WORDS` that often occur in the names of features too.
 _LABEL_WORDS_OF_FEATURES = _words("default left late response passed returned promoted deposit")
-# Words in a column's name that are evidence neither for nor against a label.
+# Words that are evidence neither for nor against a label if they occur in a column's name.
 _NEUTRAL_WORDS = _words(
     """
     is was did has flag ind indicator status yn n on ad ads the a next month payment customer user client in of
@@ -66,7 +70,7 @@ _NEUTRAL_WORDS = _words(
     visit binary col column event reported
     """
 )
-# Words that are weak evidence for a label.
+# Words in a column's name that are weak evidence for a label.
 _HINT_WORDS = _words(
     """
     status result action income salary revenue risk attack tomorrow future next decision paid reached visit
@@ -74,7 +78,7 @@ _HINT_WORDS = _words(
     engaged retained final bad complete completed eligible
     """
 )
-# Words that name columns other than labels.
+# Words in a column's name that are evidence against a label.
 _OTHER_WORDS = _words(
     """
     sex gender weekend holiday weekday day week hour mobile phone married partner senior train test split fold
@@ -83,7 +87,7 @@ _OTHER_WORDS = _words(
     """
 )
 _RATING_WORDS = {"rating", "ratings", "stars", "star", "score", "quality", "overall"}
-# Values of a label that mean a click, and values that mean no click.
+# If one of a label's two values is among these words, it means a click (`_YES`) or no click (`_NO`).
 _YES = _words(
     """
     yes y true t 1 ja oui si sí sim да 是 はい on click clicked churn churned converted bought positive pos spam
@@ -96,7 +100,8 @@ _NO = _words(
     -1 retained stayed ok rejected lost loss
     """
 )
-# Values that mean no click even in a label with more than two values.
+# If one of these words occurs in a column with more than two values, that is evidence that the column is a label: the
+# word means no click, and all other values mean a click.
 _CLEAR_NO = _NO - {"no", "n", "false", "f", "0", "-1", "off", "none", "ok"}
 _WORD_VALUES = {word.lower(): word is yes for yes, no in BOOLEANS for word in (yes, no)}
 _PEOPLE = ({"male", "female"}, {"m", "f"}, {"man", "woman"}, {"h", "m"})
@@ -105,7 +110,10 @@ _CHOICE = re.compile(rf"(?P<name>.+?)\s*(?P<relation>{'|'.join(RELATIONS)}|=)\s*
 
 
 class Evidence(NamedTuple):
-    """A reason for or against a candidate, with a weight. An empty text is not shown, but its weight counts."""
+    """A reason why a column may be the label, or may not, with a positive or negative weight.
+
+    Messages leave out an empty text, but the weight counts all the same.
+    """
 
     weight: float
     text: str
@@ -113,16 +121,16 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Label:
-    """A column that may be the label.
+    """A column that may be the label, with the cells that mean a click and no click, and the evidence for it.
 
-    `clicked` and `not_clicked` are its cells that mean a click and no click, as in LogFormat.
+    `clicked` and `not_clicked` list cells, or are a rule such as ">= 4" or `REST`, as in LogFormat.
     """
 
     name: str
     clicked: tuple[str, ...] | str
     not_clicked: tuple[str, ...] | str = ("0",)
     evidence: tuple[Evidence, ...] = ()
-    close: tuple[str, ...] = ()  # Names of the columns that are nearly as likely.
+    close: tuple[str, ...] = ()  # Names of other columns that are nearly as likely to be the label.
 
     @property
     def weight(self) -> float:
@@ -130,53 +138,57 @@ class Label:
 
     @property
     def why(self) -> str:
-        """Texts of the evidence, separated by semicolons."""
+        """Texts of the evidence, separated by semicolons, for messages."""
         return "; ".join(each.text for each in self.evidence if each.text)
 
     @property
     def format(self) -> LogFormat:
-        """Format of a log with this label, which serves to parse its cells."""
+        """A minimal `LogFormat` with this label column, which is enough to parse labels."""
         columns: dict[str, Kind] = {self.name: "label", f"not {self.name}": "string"}
         return checked_format(LogFormat(columns, clicked=self.clicked, not_clicked=self.not_clicked))
 
     @property
     def settings(self) -> dict[str, tuple[str, ...] | str]:
-        """Values of `clicked` and `not_clicked` that differ from the defaults of LogFormat."""
+        """The settings `clicked` and `not_clicked`, by name. A setting with the default of LogFormat is left out."""
         cells = {"clicked": self.clicked, "not_clicked": self.not_clicked}
         return {name: value for name, value in cells.items() if value != getattr(LogFormat(), name)}
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Cells that `clicked` and `not_clicked` list."""
+        """All cells that are listed in `clicked` and `not_clicked`. A rule or `REST` lists none."""
         return tuple(cell for cells in (self.clicked, self.not_clicked) if isinstance(cells, tuple) for cell in cells)
 
     @property
     def has_rest(self) -> bool:
-        """True if only one meaning has listed cells, and all other cells have the opposite meaning."""
+        """True if cells are listed for only one of click and no click, and all other cells mean the opposite."""
         return REST in (self.clicked, self.not_clicked)
 
     @property
     def has_gaps(self) -> bool:
-        """True if rows without a click have an empty label, as in a log that joins clicks to impressions."""
+        """True if an empty label, or a word such as NULL, means no click.
+
+        Logs in which clicks were joined to impressions have such labels.
+        """
         return not {*NO_LABEL}.isdisjoint(self.not_clicked)
 
     def of(self, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return a mask [n] of the rows that are clicks, and a mask [n] of the rows with a valid label."""
-        # The additional empty cell at the end is found by the code -1 of missing cells.
+        """Return a mask [n] of the rows that are clicks, and a mask [n] of the rows whose label is valid."""
+        # Missing cells have the code -1, which indexes the last element. An empty cell is added there for them.
         cells = Strings.of([*(value.encode() for value in column.values), b""])
         clicks, _, good = parse_labels(cells, self.format)
         return clicks[column.codes], good[column.codes]
 
 
 def words_of(name: str) -> list[str]:
-    """Split a column's name into lower-case words. A type at the end, such as `:token`, is left out."""
+    """Split the name of a column into words in lower case. A type at its end, such as `:token`, is left out."""
     return [word.lower() for word in _LETTERS.findall(_CAPITAL.sub(" ", TYPE_IN_NAME.sub("", name)))]
 
 
 def find_label(columns: Sequence[Column], has_names: bool) -> Label:
-    """Return the most likely label among the columns of a log.
+    """Return the column of a log that is most likely the label, with the cells that mean a click.
 
-    `has_names` is False if the log has no header. Raise ValueError with the candidates if no label is sure.
+    `has_names` is False if the log has no header. Raise ValueError if no column is sure to be the label. The message
+    lists the likeliest columns.
     """
     candidates = sorted(_candidates(columns, has_names), key=lambda each: -each.weight)
     near = [each for each in candidates if candidates[0].weight - each.weight < _LEAD + 1]
@@ -207,10 +219,11 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
 
 
 def _casts_doubt(other: Label, best: Label) -> bool:
-    """Return True if the user should be asked because `other` may be the label instead of `best`.
+    """Return True if `other` is so likely to be the label instead of `best` that the user has to choose.
 
-    That is the case if both have names of labels, such as click and buy. It is also the case if `other` is the last
-    column and has values like yes and no, while `best` is a middle column with an ambiguous name such as default.
+    That is the case if both are clearly named like labels, such as click and buy. It is also the case if `other` is the
+    last column and has values such as yes and no, while `best` is neither first nor last and has an ambiguous name such
+    as default.
     """
     of_best, of_other = ({each.text for each in label.evidence} for label in (best, other))
     if _NAMED in of_best & of_other and not any(map(_has_a_feature_s_name, (best.name, other.name))):
@@ -224,9 +237,9 @@ def _has_a_feature_s_name(name: str) -> bool:
 
 
 def is_another_label(column: Column) -> bool:
-    """Return True if a column could be a label by its name and values, in a log that has another label.
+    """Return True if the name and the values of a column suggest a label. Call it for columns that are not the label.
 
-    Such a column is often made from the label, or known only after it.
+    Such a column should not be a feature: it is often made from the label, or known only after the label.
     """
     label = _meaning(column)
     is_named = _evidence_of_name(column.name).text == _NAMED and not _has_a_feature_s_name(column.name)
@@ -234,7 +247,7 @@ def is_another_label(column: Column) -> bool:
 
 
 def _how_to_choose(column: Column) -> str:
-    """Describe the values of a column, and the option `--label` that chooses it as label."""
+    """Describe the values of a column, and the option `--label` with which the user can choose it as the label."""
     if len(column.values) == 1:
         return (
             f"{column.name} has one value, {column.values[0]!r}, in these rows, and a label two; look at more (--rows)"
@@ -251,9 +264,10 @@ def _how_to_choose(column: Column) -> str:
 
 
 def chosen_label(columns: Sequence[Column], choice: str) -> Label:
-    """Return the label that the option `--label` names: NAME, NAME=VALUE or a rule such as NAME>=4.
+    """Return the label that the user chose with the option `--label`: NAME, NAME=VALUE or a rule such as NAME>=4.
 
-    Raise ValueError if there is no such column or value, or if NAME alone does not say which values mean a click.
+    Raise ValueError if the log has no such column or value, or if only NAME is given and the values of the column do
+    not show which of them mean a click.
     """
     by_name = {column.name: column for column in columns}
     evidence = (Evidence(0.0, "chosen by --label"),)
@@ -305,8 +319,8 @@ def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
             evidence.append(Evidence(1.0, "no other column has two values of the kind"))
         elif of_yes_and_no == [column.name] and is_last:
             evidence.append(Evidence(1.0, "no other column has values of yes and no"))
-        # A column that does not simply have two values is only a candidate if its name suggests a label, or, in a log
-        # without names, if it is the last column.
+        # A column is plain if it has exactly two values. Any other column is only a candidate if its name suggests a
+        # label or, in a log without names, if it is the last column.
         is_plain = not label.has_rest and not label.has_gaps and not isinstance(label.clicked, str)
         if is_plain or (name.weight >= 1 if has_names else is_last):
             yield replace(label, evidence=tuple(evidence))
@@ -338,7 +352,7 @@ def _evidence_of_name(name: str) -> Evidence:
 
 
 def _is_label_word(word: str) -> bool:
-    """Return True for a word of `_LABEL_WORDS` in any form, such as subscribe for subscribed."""
+    """Return True if `word` is in `_LABEL_WORDS` or is another form of such a word, as subscribe is of subscribed."""
     if word in _LABEL_WORDS:
         return True
     return len(word) >= 5 and any(
@@ -368,7 +382,10 @@ def _evidence_of_values(column: Column, label: Label) -> Evidence:
 
 
 def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
-    """Return a candidate with further evidence: whether another column alone predicts it."""
+    """Return the candidate with one more piece of evidence: how well the best single other column predicts it.
+
+    Return it unchanged if it cannot be measured: there are fewer than 100 rows, no other column, or only one class.
+    """
     (label_column,) = [column for column in columns if column.name == label.name]
     labels, good = label.of(label_column)
     rows = some_rows(good)
@@ -388,9 +405,9 @@ def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
 
 
 def _meaning(column: Column) -> Label | None:
-    """Return a column as a candidate for the label, or None if its values cannot be labels.
+    """Return a column as a candidate for the label, with the cells that mean a click, or None if it cannot be a label.
 
-    A label has two values, a number with a rule, or one value that is opposed to all others.
+    A label has two values, or numbers with a rule such as ">= 1", or one value whose opposite is all other values.
     """
     if len(column.values) > _MOST_WITH_SLIPS:
         return None
@@ -427,7 +444,7 @@ def _meaning(column: Column) -> Label | None:
 
 
 def _gaps(column: Column) -> tuple[str, ...]:
-    """Return the cells of a column that mean a missing label: the empty cell and words such as NULL, if they occur."""
+    """Return the cells of a column that mean a missing label: "" and words such as NULL, if the column has them."""
     return ("",) * bool((column.codes < 0).any()) + tuple(value for value in column.values if value in NO_LABEL)
 
 
@@ -436,7 +453,7 @@ def _is_yes(value: str) -> bool:
 
 
 def _ways_of_writing(values: Sequence[str]) -> list[tuple[str, ...]]:
-    """Group values that mean the same: equal numbers, words that differ in case, or words for true or for false."""
+    """Group the values that mean the same: equal numbers, words in different case, or words for true and for false."""
     are_booleans = all(value.lower() in _WORD_VALUES for value in values)
     groups: dict[object, list[str]] = {}
     for value in values:
@@ -446,7 +463,10 @@ def _ways_of_writing(values: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _is_nearly_two(counts: dict[str, int]) -> bool:
-    """Return True if nearly all rows have one of two opposite values, such as yes and no, or sick and notsick."""
+    """Return True if nearly all rows have one of two opposite values, such as yes and no, or sick and notsick.
+
+    `counts` maps each value to its number of rows.
+    """
     largest = sorted(counts, key=lambda value: -counts[value])[:2]
     pair = {value.lower() for value in largest}
     most = sum(counts[value] for value in largest) >= (1 - _BROKEN_SHARE) * sum(counts.values())
@@ -455,9 +475,9 @@ def _is_nearly_two(counts: dict[str, int]) -> bool:
 
 
 def _positive(common: str, rare: str) -> str:
-    """Return which of two values means a click.
+    """Return which of two values means a click. `rare` is the one that fewer rows have.
 
-    It is decided by the meaning of the words, by the larger number, or else by which value is rarer.
+    The meaning of the words decides, or the larger of two numbers. If neither tells, the rare value means a click.
     """
     pair = (common, rare)
     if all(map(DECIMAL.fullmatch, pair)):
@@ -473,7 +493,8 @@ def _positive(common: str, rare: str) -> str:
         without = _NEGATION.sub("", value).strip().lower()
         if without != value.strip().lower() and other.lower() in (without, value.lower()):
             return other
-        # A negated value may contain its opposite among other words: "neutral or dissatisfied" contains "satisfied".
+        # The negated value may contain the other value among more words: "neutral or dissatisfied" contains
+        # "satisfied".
         if other.lower() in value.lower() and _NEGATION.search(value):
             return other
     return rare

@@ -1,8 +1,8 @@
-"""Examine the first rows of a log that has a description, before hours are spent on all rows.
+"""Examine the first rows of a log that has a description, before hours are spent on preparing all rows.
 
-It prints figures of each column. If the log has Criteo's columns, it also prints the figures of Criteo's log beside
-them. It finds what is wrong, so that the preparation would fail or a model would learn nothing, and what is odd.
-It does not need MindSpore.
+The check prints figures of each column. If the log has Criteo's columns, it prints the figures of Criteo's log beside
+them. It reports as wrong what would make the preparation fail or a model learn nothing, and reports other surprises as
+odd. It does not need MindSpore.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.reading import FileSample, sample_log
 from data_prep.sources.shape import FACTS_FILE
 
-_FEW_ROWS = 1_000  # With fewer rows, fractions are too uncertain to be compared.
+_FEW_ROWS = 1_000  # With fewer rows than this, fractions are too uncertain to be compared with known ones.
 _NAMES = 5  # Maximum number of columns that a finding names.
-_COPIED = 0.01  # Fraction of lines that may be copies without a finding.
-_LONGEST_COPY = 50  # Maximum number of successive lines that are compared with other sequences of lines.
+_COPIED = 0.01  # Up to this fraction of the lines may be copies of other lines before a finding says so.
+# Repeated sequences of lines are searched for if at most this many successive lines suffice to rule out chance.
+_LONGEST_COPY = 50
 
 
 class KnownFigures(NamedTuple):
-    """Figures of a column in the whole log of Criteo."""
+    """Published figures of one column of Criteo's whole log."""
 
-    missing: float  # Fraction of the rows in which it is missing.
+    missing: float  # Fraction of the rows whose cell is missing.
     range: tuple[int, int] | None = None  # Smallest and largest number of a numeric field.
 
 
@@ -53,11 +54,11 @@ def pre_check(
     log_format: LogFormat | None = None,
     categorical: Sequence[CategoricalColumn] = (),
 ) -> list[Finding]:
-    """Print figures of the first rows of a log, and return what is wrong and what is odd.
+    """Print figures of the first rows of a log. Return findings about what is wrong and what is odd.
 
-    `inputs` name the log as for `find_log`. `num_rows` rows are read in all. Crosses among the columns `categorical`
-    are shown too. Raise FileNotFoundError if there is no log, and ValueError if a file cannot be read or if `num_rows`
-    is below 1.
+    `inputs` are paths or URIs as `find_log` takes them. At most `num_rows` rows are read, from all files together. If
+    columns of `categorical` are crosses, the crosses are printed too. Raise FileNotFoundError if there is no log, and
+    ValueError if a file cannot be read or if `num_rows` is below 1.
     """
     if num_rows < 1:
         raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
@@ -111,9 +112,9 @@ def _print_size(samples: Sequence[FileSample], num_lines: int, num_rows: int, lo
 def cross_columns(
     rows: Sequence[ParsedRows], log_format: LogFormat, categorical: Sequence[CategoricalColumn]
 ) -> list[Column]:
-    """Return the crosses of parsed rows as columns.
+    """Compute the crosses among `categorical` for parsed rows, and return each cross as a column.
 
-    For a cross with a list, each value of a list counts as a row, and an empty list counts as a missing cell.
+    A cross with a list has a cell for each value of each row's list, and a missing cell for an empty list.
     """
     by_name: dict[str, list[bytes]] = {column.name: [] for column in categorical if column.cross}
     kernels = choose_kernels("auto")
@@ -126,7 +127,7 @@ def cross_columns(
 
 
 def _columns(rows: Sequence[ParsedRows], log_format: LogFormat) -> Iterator[Column]:
-    """Yield the fields of parsed rows as columns."""
+    """Yield each field of the parsed rows as a column: numeric fields first, then other fields."""
     for name in (*log_format.numeric_fields, *log_format.value_fields):
         cells, present = map(np.concatenate, zip(*(part.columns[name] for part in rows), strict=True))
         values, places = np.unique(cells[present], return_inverse=True)
@@ -144,7 +145,7 @@ def _text_column(name: str, texts: Iterable[bytes]) -> Column:
 
 
 def _known_figures(log_format: LogFormat, facts: Mapping[str, Any]) -> dict[str, KnownFigures]:
-    """Return the published figures of Criteo's log by column."""
+    """Return the published figures of Criteo's log, by the name of the column in `log_format`."""
     number, category = facts["integer"], facts["categorical"]
     ranges = zip(number["min"], number["max"], strict=True)
     numeric = zip(log_format.numeric_fields, number["missing_percent"], ranges, strict=True)
@@ -155,7 +156,10 @@ def _known_figures(log_format: LogFormat, facts: Mapping[str, Any]) -> dict[str,
 
 
 def _print_columns(columns: Sequence[Column], known: Mapping[str, KnownFigures], log_format: LogFormat) -> None:
-    """Print a table of the columns. Floats have four significant digits, and times are written as dates."""
+    """Print a table with the missing cells, distinct values and range of each column.
+
+    Floats have four significant digits, and times are printed as dates.
+    """
     lines = {}
     for column in columns:
         figures = known.get(column.name)
@@ -183,9 +187,9 @@ def _check_labels(labels: NDArray[np.bool_], known_rate: float | None) -> Iterat
 
 
 def _check_columns(columns: Sequence[Column], known: Mapping[str, KnownFigures], num_rows: int) -> Iterator[Finding]:
-    """Yield findings about columns that are empty, constant, unique, or unlike those of Criteo's log.
+    """Yield findings about columns that are empty, constant, unique in each row, or unlike the columns of Criteo's log.
 
-    Each kind of finding is one line for all columns, because the first days of a log may lack half of them.
+    A finding names all columns that it concerns, because half of the columns may be missing in the first days of a log.
     """
     is_enough = num_rows >= _FEW_ROWS
     empty = [c.name for c in columns if not len(c.values)]
@@ -203,7 +207,7 @@ def _check_columns(columns: Sequence[Column], known: Mapping[str, KnownFigures],
         if not (figures := known.get(c.name)):
             continue
         share, ends = figures
-        # Days differ among themselves, and a fraction of few rows differs by chance.
+        # The fraction of missing cells differs from day to day, and in few rows also by chance.
         chance = 5 * math.sqrt(max(share * (1 - share), 1e-4) / num_rows)
         if is_enough and abs(c.missing - share) > max(0.1, chance):
             unlike.append(f"{c.name} {c.missing:.1%} for {share:.1%}")
@@ -220,7 +224,7 @@ def _check_columns(columns: Sequence[Column], known: Mapping[str, KnownFigures],
 
 
 def _check_order(rows: ParsedRows, log_format: LogFormat) -> Iterator[Finding]:
-    """Yield findings if the rows of the first file seem to be sorted by the label or by a numeric field."""
+    """Yield a finding if the rows of the log's first file seem to be sorted by the label or by a numeric field."""
     labels = rows.labels
     n, rate = len(labels), float(labels.mean()) if len(labels) else 0.0
     if n < _FEW_ROWS:
@@ -253,19 +257,22 @@ def _check_duplicates(chunks: Sequence[Chunk]) -> Iterator[Finding]:
 
 
 def _are_copied(lines: Sequence[bytes]) -> bool:
-    """Return True if lines occur repeatedly more often than by chance, because a part of the log was written twice.
+    """Return True if so many lines occur repeatedly that a part of the log was probably written twice.
 
-    In a log with few distinct rows, lines repeat by chance. Their counts then follow a mixture of Poisson
-    distributions. If fₖ is the number of distinct lines that occur k times, f₂² is at most 1.5 · f₁ · f₃ in any such
-    mixture. Lines of a part that was written twice violate this, or they repeat in the same order.
+    In a log with few distinct rows, lines repeat by chance. The number of times that a line occurs then follows a
+    mixture of Poisson distributions. If fₖ is the number of distinct lines that occur k times, such a mixture has f₂² ≤
+    1.5 · f₁ · f₃. If a part was written twice, the counts violate this inequality, or a sequence of lines repeats in
+    the same order.
     """
     counts = Counter(lines)
     once, twice, thrice = (Counter(counts.values())[times] for times in (1, 2, 3))
     if twice > 4 and (twice - 2 * math.sqrt(twice)) ** 2 > 1.5 * once * (thrice + 4 * math.sqrt(thrice) + 5):
         return True
-    # Probability that two random lines are equal, and the length of a sequence of lines that does not repeat by chance.
+    # `alike` is the probability that two random lines are equal. A sequence of `length` lines hardly ever repeats by
+    # chance.
     alike = sum(count * (count - 1) for count in counts.values()) / len(lines) ** 2
     length = math.ceil(math.log(0.01 / len(lines) ** 2) / math.log(alike))
-    others = [line for line, _ in itertools.groupby(lines)]  # In a sorted log, equal lines are adjacent and count once.
+    # Equal lines that follow each other, as in a sorted log, count as one.
+    others = [line for line, _ in itertools.groupby(lines)]
     places = range(len(others) - length + 1) if length <= _LONGEST_COPY else range(0)
     return len(places) - len({tuple(others[place : place + length]) for place in places}) > _COPIED * len(lines)

@@ -1,7 +1,8 @@
-"""Propose the description of an unknown log as a YAML file for `--data`, for the command `describe`.
+"""Propose the description of an unknown log: a YAML file for the option `--data`. Used by the command `describe`.
 
-It reads the first rows, finds the separator, the header, quotes and words for missing cells, decides which column is
-the label, and guesses the kind of each column. Every guess is written with its reason, so that users can correct it.
+It reads the first rows, finds the separator, the header, the quotes and the words for missing cells, decides which
+column is the label, and guesses the kind of each column. The file gives a reason for every guess, so that users can
+correct it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import INEXACT, TIME_FEATURES, ListForm, LogFormat
 
-# If a value occurs in at least this many rows, and in clicks only, that is not chance.
+# If a value occurs in at least this many rows and all of them are clicks, that is not chance.
 _MOST_BY_CHANCE = 50
 _NO_TEXT = "\N{REPLACEMENT CHARACTER}"  # Character that replaces bytes that are not valid UTF-8.
-# A column that predicts the label with at least this AUC is ignored. A column that only exceeds the lower limit of
-# pre-check is kept, with a remark.
+# A column that alone predicts the label with at least this AUC gets the kind ignored. A column whose AUC only exceeds
+# the lower limit in `held_out` is kept, with a remark.
 _LEAK_AUC = 0.99
 _ANOTHER_LABEL = "named like a label too: it may be known only when {} is; give it a kind if it is known before"
 _WEIGHT = "; weight if it is the row's weight in the loss"
@@ -49,11 +50,11 @@ class Proposal:
     rows: FirstRows
     label: Label
     click_rate: float
-    guesses: tuple[Guess, ...]  # Guess of each column, in the order of the log.
-    settings: dict[str, Any]  # Fields of LogFormat, except the columns, that differ from the defaults.
+    guesses: tuple[Guess, ...]  # The guess for each column, in the order of the log.
+    settings: dict[str, Any]  # The settings of LogFormat, except `columns`, whose values differ from the defaults.
 
     def as_format(self) -> LogFormat:
-        """Return the description as a `LogFormat`, which the preparation takes."""
+        """Return the description as a `LogFormat`, as `prepare` takes it."""
         return checked_format(LogFormat(columns={each.name: each.kind for each in self.guesses}, **self.settings))
 
     @property
@@ -64,7 +65,7 @@ class Proposal:
 
     @property
     def findings(self) -> list[Finding]:
-        """What may be wrong with the log and what to do about it."""
+        """Findings about what may be wrong with the log, each with advice what to do."""
         findings = list(self.rows.findings)
         if bad := self.rows.bad_lines:
             what = f"{len(bad):,} of these rows are not valid UTF-8 and will be rejected"
@@ -78,11 +79,11 @@ class Proposal:
         return findings
 
     def __repr__(self) -> str:
-        """Return the text of the YAML file, which notebooks show."""
+        """Return the text of the YAML file, so that a notebook displays it."""
         return self.as_yaml()
 
     def as_yaml(self) -> str:
-        """Return the text of a YAML file for `--data`. Comments give the reason of each guess."""
+        """Return the text of a YAML file for the option `--data`. Its comments give the reason of each guess."""
         settings = {name: _plain(value) for name, value in self.settings.items()}
         lines = [f"# {comment}" for comment in self._comments()]
         lines += yaml.safe_dump(settings, allow_unicode=True, sort_keys=False).splitlines() if settings else []
@@ -138,7 +139,8 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
         raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
     rows = read_first_rows(log, num_rows)
     trim, separator = rows.layout.get("trim", False), rows.layout.get("separator", LogFormat().separator)
-    separator *= not rows.layout.get("quotes", False)  # Cells in quotes may contain the separator.
+    # If the log has quotes, a cell in quotes may contain the separator, so no character is excluded.
+    separator *= not rows.layout.get("quotes", False)
     columns = [column.cleaned(trim, ()) for column in rows.columns]
     has_names = rows.table is not None or rows.layout.get("header", False)
     of_log = chosen_label(columns, label) if label else find_label(columns, has_names)
@@ -147,8 +149,8 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
     labels = Labels.of(clicks, good)
     others = [column for column in columns if column is not target]
     missing = missing_words(others, {*of_log.cells}.difference(NO_LABEL))
-    # The preparation empties cells with a word for missing values before it reads the label, so the empty cell means no
-    # click too.
+    # The preparation empties cells with a word for missing values (such as NULL) before it reads labels. If such a word
+    # means no click, the empty cell must therefore mean no click too.
     if {*missing}.intersection(of_log.not_clicked):
         of_log = replace(of_log, not_clicked=tuple(dict.fromkeys(["", *of_log.not_clicked])))
     cleaned = [column if column is target else column.cleaned(trim, missing) for column in columns]
@@ -167,7 +169,10 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
 def _settings(
     layout: dict[str, Any], missing: tuple[str, ...], label_column: Column, label: Label, guesses: Sequence[Guess]
 ) -> dict[str, Any]:
-    """Return the fields of LogFormat, except the columns, that differ from the defaults."""
+    """Return the settings of LogFormat that the description contains beside the columns, by name.
+
+    Settings whose values are the defaults are left out.
+    """
     settings = dict(layout)
     if any(each.has_blanks for each in guesses):
         settings["trim"] = True
@@ -194,10 +199,11 @@ def _settings(
 def _without_leaks(
     guesses: list[Guess], columns: Sequence[Column], clicks: np.ndarray, good: np.ndarray, label: str
 ) -> list[Guess]:
-    """Change the guesses of columns that seem to be known only after the label.
+    """Return the guesses, changed for columns that seem to be made from the label or known only after it.
 
-    Columns that predict the label by themselves, or that are labels too, get the kind ignored. Columns that may be made
-    from the label get a remark. `label` is the name of the label's column.
+    A column that predicts the label by itself, or that is another label, gets the kind ignored. A column that may be
+    made from the label keeps its kind and gets a remark. `label` is the name of the label column, `clicks` [n] is True
+    for clicks, and `good` [n] for rows with a valid label.
     """
     with_columns = [*zip(guesses, columns, strict=True)]
     looked_at = [column for each, column in with_columns if each.kind not in ("label", "ignored")]
@@ -219,9 +225,9 @@ def _without_leaks(
 
 
 def _value_in_clicks_alone(column: Column, clicks: np.ndarray, good: np.ndarray) -> str:
-    """Return the value of a column that occurs in clicks only, or "" if there is none.
+    """Return a value that at least 50 rows of a column have, all of them clicks, or "" if there is none.
 
-    Only columns of two values are examined, and the value must occur in enough rows.
+    Only columns with exactly two values are examined, and only if at most half of the rows are clicks.
     """
     if len(column.values) != 2 or 2 * clicks[good].mean() > 1:
         return ""

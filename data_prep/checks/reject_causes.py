@@ -1,6 +1,6 @@
-"""Find likely causes of rejected lines, in a sample for `describe` and in the whole log for `prepare`.
+"""Find likely causes of rejected lines: in a sample of the log for `describe`, in the whole log for `prepare`.
 
-The encoding of a text that is not UTF-8 is one of them. `Finding` is the form of what is reported about a log.
+If lines are not UTF-8, their likely encoding is found too. `Finding` is the class of all reports about a log.
 """
 
 from __future__ import annotations
@@ -39,28 +39,30 @@ _BARE = bytes([BARE_SEPARATOR])
 _REASONS_OF_CELLS = (b"integer", b"categorical", b"weight", b"float", b"timestamp")
 _EXAMPLE_BYTES = 120
 _REJECTS_SHOWN = 5
-_LABELS_READ = 1_000  # Number of rejected lines whose labels are counted for a message.
+_LABELS_READ = 1_000  # The labels of this many rejected lines are counted for an error message.
 _REJECT_BYTES_SHOWN = 300
-_LONGEST_NAME = 100  # Maximum length of the name of a label's column in a header.
-_FEW = 0.1  # Up to this fraction of bad bytes, cells or rows does not explain why all others are rejected.
+_LONGEST_NAME = 100  # If the cell in the place of the label is longer than this, the line is not a header.
+# If at most this fraction of the bytes, cells or lines has a fault, the fault is not the cause of all rejects.
+_FEW = 0.1
 _NUMBER_TEXT = b"+-.0123456789eE"
-# Advice for lines that are not JSON objects. `json_lines` gives them too many cells, so that they are rejected.
+# Advice if lines are not JSON objects. `json_lines` gives such a line more cells than there are columns, so that it is
+# rejected.
 _NO_OBJECTS = (
     "\nThe first one is no JSON object: a log of JSON has one a line, and no blank lines. jq -c . OLD > NEW makes such "
     "a log of objects of several lines, or with blank lines; remove a line that was cut off"
 )
 _HOW_TO_DESCRIBE = "python -m data_prep describe LOG > my.yaml, then --data my.yaml"
 _NOT_UTF8 = "is not UTF-8, as a text has to be"
-# Encodings of scripts other than Latin, in which most letters are bytes above 127. Keys are Python's names, and values
-# are the names that iconv uses.
+# Encodings of scripts other than Latin, in which most letters have bytes above 127. Keys are Python's names of the
+# encodings, and values are iconv's.
 _OF_OTHER_SCRIPTS = {"gb18030": "GB18030", "big5": "BIG5", "cp932": "CP932", "cp949": "CP949", "koi8_r": "KOI8-R"} | {
     f"cp{number}": f"CP{number}" for number in (1251, 1253, 1255, 1256, 874)
 }
-_OF_LATIN = ("CP1252", "CP1250")  # Encodings of Latin scripts, in which few letters are bytes above 127.
-# If more than this fraction of the bytes above 127 follow each other, the script is not Latin. The fraction is low,
-# because the second byte of a two-byte letter may be below 128.
+_OF_LATIN = ("CP1252", "CP1250")  # Encodings of Latin scripts, in which few letters have bytes above 127.
+# If more than this fraction of the bytes above 127 follow another such byte, the script is not Latin. The fraction is
+# low, because in encodings with two bytes per letter the second byte may be below 128.
 _SIDE_BY_SIDE = 0.3
-_LOOKED_AT = 1 << 16  # Number of bytes that are examined.
+_LOOKED_AT = 1 << 16  # The encoding is guessed from this many bytes.
 _SHOWN = 4  # Maximum number of encodings in a message.
 
 
@@ -68,17 +70,18 @@ _SHOWN = 4  # Maximum number of encodings in a message.
 class Finding:
     """Something about a log that its user should know before preparing it."""
 
-    what: str  # What was found, as a sentence about `where`.
-    do: str = ""  # What to do about it.
-    where: str = ""  # The columns, the line or the file that it concerns.
-    is_wrong: bool = False  # With a fault, `prepare` would fail or be in vain. Otherwise it may be intended.
+    what: str  # What was found: a sentence, whose subject is `where` if that is given.
+    do: str = ""  # Advice what to do, or "".
+    where: str = ""  # The columns, line or file with the fault or oddity, or "".
+    # True if `prepare` would fail or its result be useless. False if the oddity may be intended.
+    is_wrong: bool = False
 
     def __str__(self) -> str:
         return f"{self.where} {self.what}".strip() + f"; {self.do}" * bool(self.do)
 
 
 def print_findings(findings: Sequence[Finding], file: TextIO | None = None) -> None:
-    """Print each finding on a line of its own, what is wrong first."""
+    """Print each finding on a line of its own. Findings that are wrong come before those that are odd."""
     for each in sorted(findings, key=lambda each: not each.is_wrong):
         show(f"{'wrong' if each.is_wrong else 'odd'}: {each}", file=file)
     if not findings:
@@ -88,9 +91,9 @@ def print_findings(findings: Sequence[Finding], file: TextIO | None = None) -> N
 def check_rejects(
     rejects: Counter[str], rejects_tsv: bytes, chunks: Sequence[Chunk], log_format: LogFormat
 ) -> Iterator[Finding]:
-    """Yield findings about the lines of a sample that would be rejected, and about the cause if it is visible.
+    """Yield findings about the lines of a sample that would be rejected, with the cause if one is visible.
 
-    `rejects` counts the lines by reason, and `rejects_tsv` are the lines as in rejects.tsv.
+    `rejects` counts the lines by reason. `rejects_tsv` contains the lines in the form of the file rejects.tsv.
     """
     if not rejects:
         return
@@ -114,7 +117,7 @@ def check_rejects(
 
 
 def _explain(chunk: Chunk, log_format: LogFormat) -> str:
-    """Return why nearly all lines of a chunk are bad, or why its first line is, or "" if no cause is visible."""
+    """Return why nearly all lines of a chunk are bad, or why its first line is. Return "" if no cause is visible."""
     lines = [line.rstrip(b"\r") for line in chunk.lines.split(b"\n", 200)[:200] if line]
     if not lines:
         return ""
@@ -139,7 +142,7 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str:
 
 
 def _explain_columns(lines: Sequence[bytes], expected: int, log_format: LogFormat) -> str:
-    """Explain lines that the separator of the format does not divide into the expected number of columns."""
+    """Explain why the separator of the format does not divide the lines into `expected` columns, with advice."""
     widths = {each: _most_common(line.count(each) for line in lines) + 1 for each in _SEPARATORS}
     own = log_format.separator.encode()
     described = _SEPARATORS.get(own, repr(log_format.separator))
@@ -153,7 +156,7 @@ def _explain_columns(lines: Sequence[bytes], expected: int, log_format: LogForma
             f"lines have {usual} columns, one less than expected: it seems to be Criteo's test.txt, which has no "
             "labels; prepare train.txt"
         )
-    # Texts contain many blanks, so a blank is the last separator that is tried.
+    # A blank is chosen last, because texts within cells contain many blanks.
     likely = own if usual > 1 else max(widths, key=lambda each: widths[each] * (each != b" "))
     return (
         f"lines have {widths.get(likely, 1)} columns between {likely.decode()!r}, expected {log_format.description}; "
@@ -188,10 +191,11 @@ def check_statistics(
     name_cell: Callable[[Chunk, int, LogFormat, str], str],
     is_fitted: bool,
 ) -> None:
-    """Raise ValueError if the log is empty, if too many lines are bad, or if there are no training rows.
+    """Raise ValueError if the log is empty, if too many of its lines are bad, or if it has no training rows.
 
-    The last check is only made if something `is_fitted` to the training rows. `folder` holds rejects.tsv. `name_cell`
-    describes the bad cell of a row in a chunk.
+    Training rows are only demanded if `is_fitted` is True: something, such as a vocabulary, is fitted to them. `folder`
+    contains rejects.tsv, whose first lines the message shows. `name_cell` returns a description of the bad cell of a
+    row.
     """
     if statistics.num_lines == 0:
         raise ValueError(f"{log_name} is empty; expected lines of {statistics.log_format.description}")
@@ -219,7 +223,10 @@ def check_statistics(
 
 
 def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
-    """Return advice if most lines have other columns than the format, or if bad lines are parts of rows, else ""."""
+    """Return advice if most lines have another form than the format, or if bad lines are parts of rows.
+
+    Else return "".
+    """
     rejects, log_format = statistics.rejects_by_reason, statistics.log_format
     is_other = 2 * (rejects["columns"] + rejects["too long"]) >= statistics.num_lines
     first = _first_rejects(folder, 1)[0].split(b"\t", 2)[2]
@@ -240,15 +247,16 @@ def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
 
 
 def _are_parts_of_rows(rejects: Counter[str]) -> bool:
-    """Return True if many lines are rejected for their quotes.
+    """Return True if at least a third of the rejected lines are rejected because of their quotes.
 
-    Such lines are probably parts of rows with a line end in quotes: the quote does not end in the first part.
+    Such lines are probably parts of a row that has a line end within quotes, so that an opening quote has no closing
+    one.
     """
     return 3 * rejects["quotes"] >= rejects.total()
 
 
 def divided_rows(log_format: LogFormat) -> str:
-    """Return advice for lines that are parts of rows, because a cell contains a line end."""
+    """Return advice for lines that are only parts of rows, because cells contain line ends."""
     or_separator = "" if log_format.quotes else f" or {log_format.separator!r}"
     return (
         f"They seem to have cells with a line end{or_separator} inside, which no cell may have: replace these by "
@@ -257,13 +265,16 @@ def divided_rows(log_format: LogFormat) -> str:
 
 
 def _other_labels(statistics: LogStatistics, folder: Path) -> str:
-    """Return the labels found and the settings to change if most lines are rejected for their label, else ""."""
+    """Return the labels found and advice on settings if at least half of all lines are rejected for their label.
+
+    Else return "".
+    """
     if 2 * statistics.rejects_by_reason["label"] < statistics.num_lines:
         return ""
     log_format, column = statistics.log_format, statistics.log_format.label_column
     rows = [line.split(b"\t", 2)[2] + b"\n" for line in _first_rejects(folder, _LABELS_READ)]
     names = list(log_format.columns)
-    # The columns of such a file are in the order of its header, which this function does not know.
+    # With others: ignored, a file may have its own order of columns, given by its header, which is not known here.
     if log_format.others == "ignored":
         shown = ""
     else:
@@ -280,11 +291,11 @@ def _other_labels(statistics: LogStatistics, folder: Path) -> str:
 def _first_bad_cell(
     statistics: LogStatistics, folder: Path, name_cell: Callable[[Chunk, int, LogFormat, str], str]
 ) -> str:
-    """Describe the cell for which the first rejected line is bad, or return "" if that is not known."""
+    """Describe the cell because of which the first rejected line is bad. Return "" if the cell is not known."""
     _, reason, line = _first_rejects(folder, 1)[0].split(b"\t", 2)
     if reason == b"categorical" and not is_utf8(line):
         return f"\nThe first one {_NOT_UTF8}; {to_utf8(line)}"
-    # If the file may have other columns, they are in the order of its header, which this function does not know.
+    # With others: ignored, the file may have its own order of columns, given by its header, which is not known here.
     if reason not in _REASONS_OF_CELLS or statistics.log_format.others == "ignored":
         return ""
     chunk = Chunk(0, 1, line + b"\n", is_bare=_BARE in line)
@@ -297,9 +308,9 @@ def _first_rejects(folder: Path, count: int) -> list[bytes]:
 
 
 def to_utf8(text: bytes) -> str:
-    """Return advice how to convert a log to UTF-8, with a command that names its most likely encoding.
+    """Return advice on converting a log to UTF-8, with an iconv command that names the log's most likely encoding.
 
-    `text` are lines of the log. If they are empty, the advice does not name an encoding.
+    `text` contains lines of the log that are not UTF-8. If it is empty, the command does not name an encoding.
     """
     text = text[:_LOOKED_AT]
     high = np.frombuffer(text, np.uint8) > 127
@@ -324,5 +335,5 @@ def _can_decode(text: bytes, name: str) -> bool:
 
 
 def _num_signs(text: bytes, name: str) -> int:
-    """Count the characters beyond ASCII that are not letters. In a wrong encoding there are many of them."""
+    """Count the characters beyond ASCII that are not letters. A text read in a wrong encoding has many of them."""
     return sum(not character.isalpha() for character in text.decode(name) if not character.isascii())

@@ -1,12 +1,12 @@
 """Find pairs of fields whose cross helps the wide part of the model, for the command `suggest-crosses`.
 
-A logistic regression on the fields alone is fitted to one half of the training rows. Where its predictions p of the
-labels y on the other half are wrong for a pair of values, a cross can correct them. Each pair of values gets the weight
-of one Newton step: sum(y - p) / (sum(p (1 - p)) + 1 / C). The gain of two fields is the amount by which these weights
-lower the log loss on valid rows.
+A logistic regression on the single fields is fitted to one half of the training rows. It predicts the probabilities p
+of the other half, whose labels are y. If p is wrong for the rows with a certain pair of values, a cross can correct
+them: each pair of values gets the weight of one Newton step, sum(y - p) / (sum(p (1 - p)) + 1 / C). The gain of a pair
+of fields is the amount by which these weights lower the log loss on valid rows.
 
-Out-of-vocabulary values get no weight, because a pair with such a value is too rare for an id of its own. In a row with
-lists, the weights of all pairs of values are averaged or summed, as in a cross with a list.
+Out-of-vocabulary values get no weight, because a pair with such a value is too rare to get an id. In a row with lists,
+the weights of all pairs of values are averaged or summed, as the model does for a cross with a list.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from data_prep.prepared.examples import Examples, concatenate, one_hot
 from data_prep.prepared.reader import read_spread
 from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
-INVERSE_PENALTY = 0.05  # The constant C of the regression and of the pairs' weights.
-MAX_ROWS = 400_000  # Maximum number of rows that are read of train, and of valid.
-LEVEL = 0.05  # Probability that at least one pair is suggested although it does not help.
+INVERSE_PENALTY = 0.05  # The constant C (the inverse penalty) of the regression and in the weights of pairs.
+MAX_ROWS = 400_000  # At most this many rows are read of the split train, and as many of valid.
+LEVEL = 0.05  # If no pair helps, the probability that one is suggested all the same.
 MOST_SUGGESTED = 5  # Maximum number of pairs in the suggested setting.
-MOST_PAIRS = 40  # Maximum number of pairs of values in a row with lists, so that all pairs fit into memory.
+# Maximum number of pairs of values that are used in a row with lists, so that all pairs fit into memory.
+MOST_PAIRS = 40
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The gain of a cross of two fields."""
+    """What a cross of two fields would gain: by how much it lowers the log loss."""
 
     fields: tuple[str, str]
     log_loss: float  # Amount by which the cross lowers the mean log loss on valid rows.
@@ -45,7 +46,7 @@ class Gain:
 
 
 class _Columns(NamedTuple):
-    """The position of a field in the ids of a row."""
+    """The columns of a matrix of ids that belong to one field."""
 
     ids: slice
     is_mean: bool  # The field is a list whose embedding rows are averaged.
@@ -53,7 +54,7 @@ class _Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class _Scored:
-    """Rows [n] with the predictions of the regression."""
+    """Rows [n] with the log odds that the regression predicts for them."""
 
     ids: NDArray[Any]
     labels: NDArray[Any]
@@ -63,10 +64,10 @@ class _Scored:
 
 
 def find_gains(folder: Path) -> list[Gain]:
-    """Return the gain of each pair of fields that is not crossed yet, the largest gain first.
+    """Return the gain of a cross of each pair of fields that is not crossed yet, the largest gain first.
 
     Raise ValueError if the prepared folder has no valid rows, has training rows of one class only, has fewer than two
-    fields, has all crosses already, or has 2**31 ids or more.
+    fields, has a cross of every pair already, or has 2**31 ids or more.
     """
     schema = read_schema(folder)
     ends = np.cumsum([field.max_length for field in schema.categorical], dtype=int)
@@ -98,7 +99,7 @@ def find_gains(folder: Path) -> list[Gain]:
 def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
     """Fit the regression to the first half of the training rows, and score the second half and the valid rows.
 
-    Training rows are shuffled, so both halves are alike.
+    The training rows are shuffled, so both halves have the same distribution.
     """
     from sklearn.linear_model import LogisticRegression  # Imported late, because the import takes a second.
 
@@ -126,9 +127,9 @@ def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
 
 
 def _lowered_loss(fitted: _Scored, valid: _Scored, one: _Columns, other: _Columns) -> NDArray[np.float64]:
-    """Return by how much a cross of two fields lowers the log loss of each valid row.
+    """Return by how much a cross of the fields `one` and `other` lowers the log loss of each valid row [n].
 
-    The weights of its pairs of values are fitted to the rows `fitted`.
+    The weight of each pair of values is fitted to the rows `fitted`.
     """
     rows, pairs, shares = _pairs(fitted, one, other)
     values, places = np.unique(pairs, return_inverse=True)
@@ -147,10 +148,11 @@ def _lowered_loss(fitted: _Scored, valid: _Scored, one: _Columns, other: _Column
 def _pairs(
     rows: _Scored, one: _Columns, other: _Columns
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Enumerate the pairs of values of two fields in all rows.
+    """Enumerate the pairs of a value of field `one` and a value of field `other` in all rows.
 
-    Return for each pair [M] its row, its ids as one number (or -1 if a value is out of vocabulary), and its share in
-    the row: 1, or 1 divided by the row's number of pairs if pairs are averaged.
+    Return three arrays with an element for each of the M pairs: the index of its row; both ids as one number, or -1 if
+    a value is out of vocabulary; and its share in the row, which is 1, or 1 divided by the row's number of pairs if the
+    field averages.
     """
     fields = (one, other)
     lengths = np.array([np.count_nonzero(rows.ids[:, field.ids] != NO_ID, axis=1) for field in fields])
@@ -163,7 +165,7 @@ def _pairs(
 
 
 def describe_gains(gains: list[Gain], most: int, crosses: Sequence[tuple[str, ...]]) -> str:
-    """Return a text with a table of the `most` best pairs, and the setting that adds the pairs with a certain gain.
+    """Return a table of the `most` best pairs, and the setting that adds the pairs whose gain is certain, as text.
 
     `crosses` are the crosses that the folder already has. The setting includes them and is quoted for a shell.
     """
