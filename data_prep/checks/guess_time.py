@@ -79,9 +79,9 @@ def time_form(column: Column, is_code: bool) -> tuple[str, str]:
 
 
 def _digit_form(values: Sequence[str], is_named: bool) -> str:
-    """Return the form of dates without punctuation, such as 20240507 or 24050722, or "" if values are not such dates.
+    """Return the form of dates without punctuation, such as %Y%m%d for 20240507, or "" if a value is not such a date.
 
-    All values must have the same length.
+    All values must have the same number of digits.
     """
     end = ".0" if values[0].endswith(".0") else ""
     digits = [value.removesuffix(end) for value in values]
@@ -132,7 +132,7 @@ def _strays(values: Sequence[str], form: str) -> list[str] | None:
 
 
 def _forms_of_text(values: Sequence[str], is_named: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield the forms in which nearly all values are times, the most likely form first, and the other values."""
+    """Yield the forms in which nearly all values are times, the likeliest first, each with the values that differ."""
     # Forms are derived from the longest value, because it has fractions of a second if some values have them.
     longest = max(values[:: len(values) // _FEW_TIMES + 1], key=len)
     if re.match(r"[0-9]{4}-[0-9]", longest) and (strays := _strays(values, ISO)) is not None:

@@ -1,7 +1,7 @@
 """Encode raw lines: turn a chunk of the log into ids and numbers, with a vocabulary that is already fitted.
 
-This module does not need MindSpore. Workers import it, so it does not import pyarrow either, which would cost each
-worker memory and start-up time.
+This module does not need MindSpore. Worker processes import it, so it does not import pyarrow either, which would cost
+each of them memory and start-up time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from data_prep.options.log_format import BOOLEANS, FormatToScore, LogFormat
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import INDICATOR, NO_ID, NumericField, Schema, transform_numbers
 
-# If a larger fraction of a column's cells is out of vocabulary, the log probably writes them in another form.
+# If more than this fraction of a column's cells is out of vocabulary, the log probably writes the values in another
+# form.
 MOST_UNKNOWN = 0.9
-# File with the expired ids of a delta bundle, and the key of their number in its description.
+# `EXPIRED_FILE` is the file with the expired ids of a delta bundle. `NUM_EXPIRED` is the key of their number in the
+# bundle's description.
 EXPIRED_FILE, NUM_EXPIRED = "expired.npy", "num_expired"
 
 __all__ = ["Chunk", "Examples", "ParsedChunk", "ParsedRows", "RowEncoder"]
@@ -43,13 +45,14 @@ __all__ = ["Chunk", "Examples", "ParsedChunk", "ParsedRows", "RowEncoder"]
 BOOLEAN_TEXTS = tuple(text for pair in BOOLEANS for text in pair)
 LOOKUP_FILE = "lookup.bin"
 NO_IDS = np.zeros(0, np.int64)
-ALIGNMENT = 8  # Alignment in bytes of each array in the file.
+ALIGNMENT = 8  # Each array in `LOOKUP_FILE` begins at a multiple of this many bytes.
 
 
 class RowEncoder:
-    """Encoder of the good lines of chunks, with the search tables of a vocabulary.
+    """Encoder that parses chunks of a log and turns their good lines into ids and numbers.
 
-    It also holds the numeric transforms, tables of values that were added later, and expired ids.
+    It has the search tables of a vocabulary, tables of values that were added to the vocabulary later, the ids that
+    have expired, and the transforms of the numeric columns.
     """
 
     def __init__(
@@ -61,11 +64,11 @@ class RowEncoder:
         additions: Sequence[LookupTables] = (),
         expired: NDArray[np.int64] = NO_IDS,
     ) -> None:
-        """Create an encoder whose ids have type `dtype`.
+        """Create an encoder whose arrays of ids have the dtype `dtype`.
 
-        `lookup` holds the search tables of the vocabulary. `additions` hold the values that were added to it, the
-        oldest first. `expired` are the expired ids in ascending order. The tables may still contain their values, and
-        `additions` may contain such a value again with a new id.
+        `lookup` holds the search tables of the vocabulary. `additions` hold the search tables of values that were added
+        to it, the oldest first. `expired` are the expired ids in ascending order. The search tables may still contain
+        the values of expired ids, and `additions` may contain such a value again with a new id.
         """
         self.expired = expired
         self._numeric = numeric
@@ -82,13 +85,17 @@ class RowEncoder:
         names = [column.name for column in options.vocabularies]
         of_columns = [names.index(column.shares or column.name) for column in columns]
         self._vocabularies = np.repeat(of_columns, self.lengths)  # Index of the vocabulary of each id of a row [P].
-        # The first id that belongs to a value. Smaller ids are reserved for numeric columns, which never occur in
-        # rows, or mean "out of vocabulary".
+        # The smallest id of a value. Smaller ids belong to numeric columns, and never occur in rows, or mean "out of
+        # vocabulary".
         self.first_own_id = len(numeric) + sum(layout.num_oov_ids for layout in lookup.layouts)
 
     @functools.cached_property
     def log_format(self) -> LogFormat:
-        """Format of the rows to encode. Booleans are written as the vocabulary has them, if it has both."""
+        """Format of the rows to encode, with the texts in which the vocabulary writes booleans.
+
+        If the vocabulary of a column does not show how it writes true and false, the format has no texts for that
+        column.
+        """
         log_format, columns = self._options.data, self._options.categorical_columns
         of_texts = {column.name: column.place for column in columns if column.is_text and not column.cross}
         texts = {name: self._texts_of_booleans(place) for name, place in of_texts.items()}
@@ -96,7 +103,10 @@ class RowEncoder:
 
     @functools.cached_property
     def _whole_numbers(self) -> dict[str, bool]:
-        """Form of the whole numbers in each text column: the result of `whole_numbers`, unless that is None."""
+        """For each text column, by name, whether its vocabulary writes whole numbers as 7.0 (True) or as 7 (False).
+
+        Columns for which `whole_numbers` returns None are left out. Columns in the setting point_zero are always True.
+        """
         columns = (column for column in self._options.categorical_columns if column.is_text and not column.cross)
         forms = {column.name: whole_numbers(self._texts_of(column.place)) for column in columns}
         known = {name: form for name, form in forms.items() if form is not None}
@@ -111,15 +121,15 @@ class RowEncoder:
         return texts_among(texts, sum(map(len, self._texts_of(place))))
 
     def knows(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.bool_]:
-        """Return a mask [n] of the values that have an id of their own.
+        """Return a mask [n] of the values that have an id of their own, that is, are not out of vocabulary.
 
-        Integers are looked up in the vocabulary number `place` of the integer columns, `Strings` in the vocabulary
-        number `place` of the text columns.
+        If `values` are integers, `place` is the index of a vocabulary among those of the integer columns. If `values`
+        are `Strings`, it is the index among those of the text columns.
         """
         return self.own_ids(values, place) != NO_ID
 
     def own_ids(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.int64]:
-        """Return the id of each value [n], or NO_ID for a value without an id of its own.
+        """Return the id of each value [n], or NO_ID if a value is out of vocabulary or its id has expired.
 
         `place` selects a vocabulary as in `knows`.
         """
@@ -136,28 +146,33 @@ class RowEncoder:
         return own_ids
 
     def missing_id(self, is_text: bool, place: int) -> int:
-        """Return the id of a missing cell. `place` is a number among text vocabularies or among integer ones."""
+        """Return the id that stands for a missing cell in one vocabulary.
+
+        `place` is the index of the vocabulary among the text columns if `is_text` is True, else among the integer
+        columns.
+        """
         return self._lookup.opened[is_text][place].missing_id
 
     def with_additions(self, additions: Sequence[LookupTables]) -> RowEncoder:
-        """Return a copy of the encoder with `additions` as the tables of values that were added later."""
+        """Return a copy of the encoder with `additions` as the search tables of values that were added later."""
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, additions, self.expired)
 
     def without(self, expired: NDArray[np.int64]) -> RowEncoder:
-        """Return a copy of the encoder for which the ids `expired` [n] are expired too."""
-        # `return_counts` makes np.unique sort, which is faster here.
+        """Return a copy of the encoder in which the ids `expired` [n] are expired in addition to earlier ones."""
+        # With `return_counts`, np.unique sorts the ids and does not hash them, which is faster here.
         expired = np.unique(np.concatenate([self.expired, expired]), return_counts=True)[0]
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, self.additions, expired)
 
     def without_label(self) -> RowEncoder:
-        """Return a copy of the encoder for rows to score, which need no label."""
+        """Return a copy of the encoder for rows to score, whose lines need no label."""
         options = self._options.without_label()
         return RowEncoder(self._numeric, self._lookup, self._dtype, options, self.additions, self.expired)
 
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Examples]:
-        """Parse and encode a chunk. Return the parsed chunk, which also records bad lines, and the encoded good lines.
+        """Parse a chunk and encode its good lines. Return the parsed chunk, which records bad lines, and encoded rows.
 
-        If the header of the chunk's file names its columns, the file may lack columns that do not affect scores.
+        If the chunk's file has a header with the names of its columns, columns that do not affect scores may be
+        missing.
         """
         log_format = self._options.data
         if chunk.file.columns:
@@ -182,15 +197,16 @@ class RowEncoder:
         return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 
     def are_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
-        """Return a mask [n, P] of the out-of-vocabulary ids among the ids [n, P] of encoded rows."""
+        """Return a mask [n, P] that is True where an id of an encoded row means "out of vocabulary"."""
         of_vocabularies = np.array([layout.numbers[-2:] for layout in self._lookup.layouts], ids.dtype)
         first, count = of_vocabularies[self._vocabularies].T
         return (ids >= first) & (ids < first + count)
 
     def count_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.int64]:
-        """Count, for each column, the encoded rows with an out-of-vocabulary value and the rows with a missing cell.
+        """Count, for each column, the rows with an out-of-vocabulary value and the rows with a missing cell.
 
-        `ids` are [n, P], and the result is [2, C]. For a list only its first value counts.
+        `ids` [n, P] are the ids of encoded rows. The result [2, C] has the two counts of each column. For a list only
+        its first value counts.
         """
         columns, firsts = self._options.categorical_columns, list(self._first_positions.values())
         missing = [self.missing_id(column.is_text, column.place) for column in columns]
@@ -199,7 +215,10 @@ class RowEncoder:
     def ids_with(
         self, added: LookupTables, rows: ParsedRows, ids: NDArray[np.signedinteger]
     ) -> NDArray[np.signedinteger]:
-        """Return `ids` [n, P] of parsed rows with the ids of all values that are in the tables `added` replaced."""
+        """Return a copy of `ids` [n, P] in which each value that is in the search tables `added` has its id from them.
+
+        `rows` are the parsed rows to which `ids` belong.
+        """
         added_ids = self._ids_by(added.opened, rows, choose_kernels(self._options.kernels))
         return np.where(self.are_unknown(added_ids), ids, added_ids)
 
@@ -213,7 +232,7 @@ class RowEncoder:
 
     @functools.cached_property
     def _is_expired(self) -> NDArray[np.bool_]:
-        """Mask of the expired ids, by id. The last element is False and stands for larger ids and for NO_ID."""
+        """Mask of the expired ids, indexed by id. The last element is False and stands for larger ids and for NO_ID."""
         is_expired = np.zeros(self.expired[-1] + 2, np.bool_)
         is_expired[self.expired] = True
         return is_expired
@@ -250,9 +269,10 @@ class RowEncoder:
 
     @functools.cached_property
     def _numeric_groups(self) -> list[tuple[NumericField, slice, tuple[str, ...]]]:
-        """Groups of neighbouring numeric columns that have the same transform.
+        """Groups of neighbouring numeric columns that have the same transform, so that they can be computed together.
 
-        Each group consists of one of its fields, the slice of its columns, and the names of the source fields.
+        Each group consists of one of its fields, the slice of its columns in the result, and the names of its source
+        fields.
         """
         groups: list[tuple[NumericField, slice, tuple[str, ...]]] = []
         for _, alike in groupby(self._numeric, lambda field: dataclasses.replace(field, name="", source="")):
@@ -264,22 +284,28 @@ class RowEncoder:
 
 @functools.lru_cache(maxsize=4)
 def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
-    """Return the format of a file that has the columns `names`, where missing weight and id columns are ignored."""
+    """Return the format of a file whose columns are `names`.
+
+    Weight and id columns that the file lacks are ignored.
+    """
     lacking = [name for name in log_format.columns_of_kind("weight", "id") if name not in names]
     return dataclasses.replace(log_format, columns=log_format.columns | dict.fromkeys(lacking, "ignored"))
 
 
 def expired_of(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64]:
-    """Return all expired ids, in ascending order, of a chain of bundles given by folder and description."""
+    """Return all expired ids, in ascending order, of a bundle and its later deltas.
+
+    `chain` gives the folder and the description of each bundle, the oldest first.
+    """
     files = [np.load(folder / EXPIRED_FILE) for folder, description in chain if description.get(NUM_EXPIRED)]
     return np.unique(np.concatenate([NO_IDS, *files]), return_counts=True)[0]
 
 
 def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) -> RowEncoder:
-    """Return an encoder for rows to score, with search tables that `write_lookup` and `write_additions` wrote.
+    """Return an encoder for rows to score from files that `write_lookup` and `write_additions` wrote.
 
-    `chain` holds the folders and descriptions of a vocabulary and then of its additions, oldest first. The files are
-    mapped into memory. Raise ValueError if a file is damaged.
+    `chain` gives the folder and the description of the vocabulary and then of each addition, the oldest first. The
+    files are mapped into memory. Raise ValueError if a file is damaged.
     """
     lookup, *additions = tables = [tables_of(*link) for link in chain]
     for each in tables:
@@ -291,16 +317,19 @@ def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) ->
 
 
 def _fields_of(cls: type, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded options that are fields of the dataclass `cls`.
+    """Return the recorded options that are fields of the dataclass `cls`, by name.
 
-    Other options, which an earlier release recorded and a later one removed, are left out.
+    Options that an earlier release recorded and a later release removed are left out.
     """
     names = recorded.keys() & {field.name for field in dataclasses.fields(cls)}
     return {name: recorded[name] for name in names}
 
 
 def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:
-    """Map the search tables in a folder into memory. `description` is what `write_lookup` returned."""
+    """Map the search tables in a folder into memory and return them.
+
+    `description` is the description that `write_lookup` returned when it wrote them.
+    """
     layouts = tuple(
         TableLayout(
             table["is_text"], tuple((dtype, length) for dtype, length in table["arrays"]), tuple(table["numbers"])
@@ -313,7 +342,10 @@ def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:
 
 
 def why_slow() -> str:
-    """Return why the native kernels cannot be used and NumPy parses rows instead, or "" if they can be used."""
+    """Return why the native kernels cannot be loaded, so that the slower NumPy kernels parse rows.
+
+    Return "" if they can be loaded.
+    """
     try:
         load_kernels()
     except OSError as error:
@@ -322,11 +354,11 @@ def why_slow() -> str:
 
 
 def texts_among(texts: Collection[str], num_values: int) -> tuple[str, ...]:
-    """Return the pair of texts that stands for true and false in a vocabulary, or () if that is not clear.
+    """Return the two texts that stand for true and false in a vocabulary, or () if that is not clear.
 
-    `texts` are the members of BOOLEAN_TEXTS that the vocabulary has among its `num_values` values. One of the words
-    true and false is enough, whatever the other values are. The words yes and no, or on and off, must both occur. Any
-    other pair only counts if the vocabulary has no further value: 1 and 0 may be numbers, t and f may be letters.
+    `texts` are those of BOOLEAN_TEXTS that are among the `num_values` values of the vocabulary. One of the words true
+    and false is enough, whatever the other values are. The words yes and no, or on and off, must both occur. Any other
+    pair only counts if the vocabulary has no further value: 1 and 0 may be numbers, t and f may be letters.
     """
     pairs = [pair for pair in BOOLEANS if set(pair) & set(texts)]
     if len(pairs) != 1:
@@ -341,7 +373,7 @@ def whole_numbers(texts: Sequence[Strings]) -> bool | None:
     """Return whether a vocabulary writes whole numbers as 7.0, the way pandas writes floats, or as 7.
 
     True means 7.0, and False means 7 or no whole number at all. None means that both forms occur, or that the
-    vocabulary is empty.
+    vocabulary is empty. `texts` are the values of the vocabulary, in several parts.
     """
 
     def has(has_point: bool) -> bool:
@@ -356,11 +388,12 @@ def whole_numbers(texts: Sequence[Strings]) -> bool | None:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The layout of one search table in the file. Tables follow each other in the order of the columns."""
+    """The arrays of one search table in a file. The tables of a file follow each other in the order of the columns."""
 
     is_text: bool
-    arrays: tuple[tuple[str, int], ...]  # dtype and length of each array, in the order of the file.
-    numbers: tuple[int, ...]  # Remaining attributes of the FieldLookup or StringLookup.
+    # dtype and number of elements of each array, in the order in which they follow each other in the file.
+    arrays: tuple[tuple[str, int], ...]
+    numbers: tuple[int, ...]  # The attributes of the FieldLookup or StringLookup that are not arrays, in their order.
 
     @property
     def num_oov_ids(self) -> int:
@@ -369,7 +402,7 @@ class TableLayout:
 
 @dataclass(frozen=True)
 class LookupTables:
-    """The search tables of all vocabularies, in order. The file is mapped at the first use in a process."""
+    """The search tables of all vocabularies, in a file. A process maps the file into memory at the first use."""
 
     path: Path
     layouts: tuple[TableLayout, ...]
@@ -380,7 +413,7 @@ class LookupTables:
 
     @functools.cached_property
     def opened(self) -> tuple[list[FieldLookup], list[StringLookup]]:
-        """Tables of the integer columns, and tables of the text columns. The file may be deleted afterwards."""
+        """Tables of the integer columns, and tables of the text columns. Once mapped, the file may be deleted."""
         file = np.memmap(self.path, np.uint8, "r")
         of_numbers, of_texts, start = [], [], 0
         for layout in self.layouts:
@@ -400,9 +433,9 @@ class LookupTables:
         return of_numbers, of_texts
 
     def check(self, num_ids: int) -> None:
-        """Raise ValueError unless every search stays within the file and finds ids from 0 to `num_ids` - 1.
+        """Raise ValueError if a search could read outside the file or find an id outside 0 to `num_ids` - 1.
 
-        The native kernels rely on this and do not check it again. The check reads the whole file.
+        The native kernels rely on this check and make none of their own. The check reads the whole file.
         """
         of_numbers, of_texts = self.opened
         is_within, ids = True, []
@@ -433,7 +466,7 @@ storable(LookupTables, TableLayout)
 def without_values(
     tables: tuple[list[FieldLookup], list[StringLookup]],
 ) -> tuple[list[FieldLookup], list[StringLookup]]:
-    """Return copies of search tables that contain no values, so that each value gets an out-of-vocabulary id."""
+    """Return copies of the search tables without values, so that they give every value an out-of-vocabulary id."""
     of_numbers, of_texts = tables
     keys, starts = np.zeros(0, np.uint64), np.zeros(3, np.uint32)
     numbers = [replace(table, words=keys, starts=starts, shift=31) for table in of_numbers]

@@ -1,7 +1,7 @@
-"""Make the vocabulary of a preparation: fit it to the counts, copy a base vocabulary, or extend one.
+"""Make the vocabulary of a preparation: fit it to counts of values, copy a base vocabulary, or extend one.
 
-A field of an extended vocabulary has several ranges of ids: the unchanged ranges of the base, and one range for the
-values that are added.
+A base vocabulary is that of another prepared folder. A field of an extended vocabulary has several ranges of ids: the
+unchanged ranges of the base, and one range for the values that are added.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FittedVocabulary:
-    """The vocabulary of a preparation: search tables for the second pass, and the fields for schema.json."""
+    """The vocabulary of a preparation: search tables for encoding rows, and the fields as schema.json records them."""
 
     lookup: LookupTables
     categorical: tuple[CategoricalField, ...]
@@ -63,7 +63,8 @@ def fit_vocabulary(
 ) -> FittedVocabulary:
     """Give ids to the frequent values, and write vocabulary.parquet and the search tables into `folder`.
 
-    `num_numeric` is the number of numeric columns, which have the first ids. The counts of `statistics` are released.
+    Ids below `num_numeric`, the number of numeric columns, belong to these columns. The memory of the counts in
+    `statistics` is released.
     """
     columns = options.categorical_columns
     ordered = (
@@ -84,7 +85,7 @@ def fit_vocabulary(
 
 
 def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary:
-    """Copy the file of a base vocabulary to `folder` unchanged, and write its search tables."""
+    """Write the values and ids of a base vocabulary into `folder` unchanged, and write their search tables."""
     if len(base.paths()) == 1:
         shutil.copyfile(base.paths()[0], folder / VOCABULARY_FILE)
     else:
@@ -99,8 +100,9 @@ def extend_base_vocabulary(
 ) -> FittedVocabulary:
     """Extend a base vocabulary: give ids, after all existing ones, to the frequent values that the base lacks.
 
-    Write vocabulary.parquet and the search tables into `folder`, and release the counts of `statistics`. A new value
-    is written with its count in the training rows of this log. A value of the base keeps its count.
+    Write vocabulary.parquet and the search tables into `folder`, and release the memory of the counts in `statistics`.
+    A new value is written with its count in the training rows of this log. A value of the base keeps the count that the
+    base recorded.
     """
     columns = options.categorical_columns
     writer = VocabularyWriter(folder / VOCABULARY_FILE, columns)
@@ -109,7 +111,7 @@ def extend_base_vocabulary(
     def listed() -> Iterator[FieldVocabulary]:
         next_id = base.schema.vocabulary_size
         for old, column in zip(base.fields(), options.vocabularies, strict=True):
-            # The missing value does not count as a known value.
+            # The missing value is one of the values of the base, but does not count toward the limit `max_size`.
             num_known, is_known = len(old.values) - 1, partial(_are_in, old)
             values, counts, texts = new_values(statistics, options, column, num_known, is_known)
             new = FieldVocabulary(old.name, old.oov_ids, ((next_id, next_id + len(values)),), values, counts, texts)
@@ -128,9 +130,9 @@ def _write_tables(
     statistics: LogStatistics | None = None,
     size: int = 0,
 ) -> FittedVocabulary:
-    """Write the search tables of all fields, and return the vocabulary of at least `size` ids.
+    """Write the search tables of all fields. Return the vocabulary, whose size is at least `size` ids.
 
-    Then close `statistics`, from which `fields` may be generated.
+    Close `statistics` after that, because `fields` may be a generator that reads them.
     """
     by_name: dict[str, CategoricalField] = {}
 
@@ -165,9 +167,9 @@ def _num_missing(statistics: LogStatistics, columns: Sequence[CategoricalColumn]
 def _fitted_values(
     statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn, num_missing: int
 ) -> OrderedValues:
-    """Return the values of a column that are frequent enough for an id of their own, in order and with counts.
+    """Return the values of a column that are frequent enough to get an id of their own, in their order and with counts.
 
-    In a hashed column that is the missing value alone, whose count is `num_missing`.
+    For a hashed column the result contains only the missing value, whose count is `num_missing`.
     """
     least, max_size = options.least_count(column.name), options.of_fields("max_size").get(column.name)
     is_hashed = options.is_hashed(column.name)
@@ -190,12 +192,13 @@ def new_values(
 ) -> OrderedValues:
     """Return the frequent values that a vocabulary lacks, in the order of their new ids and with their counts.
 
-    The vocabulary has `num_known` values besides the missing one, and the setting `max_size` limits known and new
-    values together. `is_known` returns a mask of the given values that have ids. None means that `statistics` contain
-    no known value.
+    The vocabulary has `num_known` values besides the missing one. The setting `max_size` limits the known and new
+    values together. `is_known` is a function that returns a mask of the values that already have ids. If it is None,
+    `statistics` contains no such value.
 
-    With the sketch `earlier`, a value's count includes that of earlier logs. Unknown values are noted in the sketch,
-    so that the caller can add the values that get no id.
+    If the sketch `earlier` is given, a value's count includes its count in earlier logs. All unknown values are noted
+    in the sketch, and unless `max_size` is reached, those that get an id are taken out of it again. The caller then
+    adds the noted values to the sketch.
     """
     if options.is_hashed(column.name):
         nothing = np.empty(0, np.int64)
@@ -224,7 +227,7 @@ def new_values(
 def _frequent(
     statistics: LogStatistics, column: CategoricalColumn, least: int
 ) -> tuple[NDArray[np.int64] | Strings, NDArray[np.int64]]:
-    """Return the values of a column that occur at least `least` times, and their counts."""
+    """Return the values of a column that occur at least `least` times, and the count of each."""
     if column.is_text:
         counted = statistics.texts.frequent(column.place, least)
         return counted.texts, counted.counts
@@ -240,9 +243,10 @@ def _take(
 
 
 def _warn_of_floats(field: FieldVocabulary) -> None:
-    """Log a warning about values that were probably converted to floats before the log was written.
+    """Log a warning about values of a text field that were probably converted to floats before the log was written.
 
-    These are numbers with two ids, one for 7 and one for 7.0, and whole numbers too large to be exact as floats.
+    These are numbers that got two ids, one for 7 and one for 7.0, and whole numbers that are too large to be exact as
+    floats.
     """
     if field.texts is None:
         return
@@ -263,7 +267,7 @@ def _warn_of_floats(field: FieldVocabulary) -> None:
 
 
 def _are_in(old: FieldVocabulary, values: NDArray[np.int64] | Strings) -> NDArray[np.bool_]:
-    """Return a mask [n] of the `values` [n] that the field `old` has."""
+    """Return a mask [n] that is True for each of the `values` [n] that the field `old` contains."""
     if not isinstance(values, Strings):
         return np.isin(values, old.values)
     assert old.texts is not None

@@ -1,6 +1,6 @@
-"""Convert rows that a program passes, as lines of text or as mappings from columns to values, to chunks of the log.
+"""Convert rows that a program passes, as lines of text or as mappings from columns to values, to a chunk of lines.
 
-A row without a label gets a valid label, so that the log's parser can check and parse it like any other row.
+A row without a label gets a valid label, so that the parser of logs can check and parse it like any other row.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _TIMES = (*_MOMENTS, time, timedelta, np.timedelta64)
 
 
 def lines_of(rows: Any, log_format: LogFormat) -> Chunk:
-    """Convert a sequence of raw lines or of mappings to a chunk.
+    """Convert rows, which are all raw lines or all mappings, to a chunk of lines.
 
-    Raise ValueError or TypeError that names the first bad row.
+    Raise ValueError or TypeError if a row is bad. The message names the first bad row.
     """
     if isinstance(rows, str | bytes | Mapping):
         raise TypeError(f"rows must be a sequence or a table; for one row give [row], found {type(rows).__name__}")
@@ -41,7 +41,7 @@ def lines_of(rows: Any, log_format: LogFormat) -> Chunk:
 
 
 def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk:
-    """Convert raw lines to a chunk. The number of columns of the first line decides whether all lines have labels.
+    """Convert raw lines to a chunk. If the first line has one column too few, all lines get a valid label.
 
     Raise ValueError if a line contains a line end, and TypeError if a row is not text.
     """
@@ -58,9 +58,9 @@ def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk
 
 
 def split_line(line: bytes, log_format: LogFormat, is_bare: bool = False) -> list[str]:
-    """Split a line into its cells. A badly quoted line is split as well as possible.
+    """Split a line into its cells. If its quotes are wrong, it is split as well as possible.
 
-    In a line that `is_bare`, quotes are already removed and cells are separated by BARE_SEPARATOR.
+    If `is_bare` is True, quotes are already removed from the line, and its cells are separated by BARE_SEPARATOR.
     """
     if log_format.quotes and not is_bare:
         line, is_bare = take_quotes_off(line.removesuffix(b"\n") + b"\n", log_format)[0], True
@@ -70,16 +70,16 @@ def split_line(line: bytes, log_format: LogFormat, is_bare: bool = False) -> lis
 
 
 def has_label(line: bytes, log_format: LogFormat, is_bare: bool = False) -> bool:
-    """Return False if a line has exactly one column less than the format. The missing column is then the label."""
+    """Return False if a line has exactly one column less than the format, and therefore lacks the label."""
     if log_format.quotes and not is_bare:
         line, is_bare = take_quotes_off(line + b"\n", log_format)[0], True
     return line.count(_BARE if is_bare else log_format.separator.encode()) != len(log_format.columns) - 2
 
 
 def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
-    """Insert a valid label into each line of a chunk without labels. A badly quoted line stays badly quoted.
+    """Insert a valid label into each line of a chunk whose lines have none. A line with wrong quotes keeps them.
 
-    A chunk whose file names its own columns is returned unchanged, since its format has no label column.
+    A chunk whose file has a header is returned unchanged, because the parser does not expect a label in it.
     """
     if chunk.file.columns:
         return chunk
@@ -99,7 +99,8 @@ def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
         if has_quotes and b'"' in line:
             cells = quoted_cells(line, log_format)
             row = [line] if cells is None else [_quoted(cell) for cell in cells]
-        # A line that is too short to reach the label's column still has a wrong number of columns.
+        # A line that ends before the place of the label gets the label at its end. Its number of columns is still
+        # wrong.
         labelled.append(separator.join([*row[:place], label, *row[place:]]))
     return replace(chunk, lines=b"\n".join([*labelled, b""]))
 
@@ -109,10 +110,10 @@ def _quoted(cell: bytes) -> bytes:
 
 
 def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) -> Chunk:
-    """Convert rows that are mappings from column names to values to a chunk. None and NaN are missing values.
+    """Convert rows that are mappings from column names to values to a chunk of lines. None and NaN are missing values.
 
-    A text is taken as the cell of a line, also in a number column. Keys that are not fields are ignored. Raise
-    ValueError if a column is missing, and TypeError if a value does not fit the kind of its column.
+    A text is used as the cell of a line, even in a column of numbers. Keys that are not fields are ignored. Raise
+    ValueError if a field is missing, and TypeError if a value does not fit the kind of its column.
     """
     columns = dict(log_format.fields)
     separator = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
@@ -151,7 +152,7 @@ def _line(cells: Collection[str], separator: str) -> bytes:
 
 
 def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format: LogFormat) -> TypeError:
-    """Return the error to raise for a row in which a cell contains a line end or the separator."""
+    """Return the error about the first cell of a row that contains a line end or the separator."""
     for name, cell in cells.items():
         try:
             _line([cell], separator)
@@ -161,13 +162,13 @@ def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format:
 
 
 def cells_to_chunk(cells: dict[str, str], log_format: LogFormat) -> Chunk:
-    """Return a chunk of one row that has the given cells. All other cells are blank or have a valid value."""
+    """Return a chunk of one row that has the given cells, by name. All other cells are blank or have a valid value."""
     between = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
     return Chunk(0, 1, f"{between.join((log_format.blank_row | cells).values())}\n".encode(), is_bare=log_format.quotes)
 
 
 def chunk_to_mapping(chunk: Chunk, log_format: LogFormat) -> dict[str, Any]:
-    """Convert the only row of a chunk to a mapping from field names to values. A missing value is None."""
+    """Convert a chunk with a single row to a mapping from field names to values. A missing value becomes None."""
     cells = dict(zip(log_format.columns, split_line(chunk.lines, log_format, chunk.is_bare), strict=True))
     return {name: _value(cells[name], kind, log_format) for name, kind in log_format.fields}
 
@@ -182,7 +183,7 @@ def _value(cell: str, kind: Kind, log_format: LogFormat) -> Any:
 def check_names(where: str, names: Iterable[Any], log_format: LogFormat) -> None:
     """Raise ValueError unless each field of the format occurs exactly once among the column names `names`.
 
-    Further columns are allowed. `where` names the place of the columns in the message.
+    Other columns may occur too. `where` says in the message what has the columns, such as "the table".
     """
     counts = Counter(list(names))
     fields = [name for name, _ in log_format.fields]
@@ -202,7 +203,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _text(value: Any, name: str, log_format: LogFormat) -> str:
-    """Convert a value to the text of a cell, which equals the text that `raw_log.parquet` makes of a column."""
+    """Convert a value to the text of a cell, the same text that a Parquet column with this value would be read as."""
     if log_format.columns[name] == "list" and isinstance(value, (list, tuple, np.ndarray)):
         between = log_format.list_form(name).separator
         texts = [_value_text(each, name, log_format) for each in value]
@@ -236,7 +237,7 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
         if kind.is_exact and are_inexact(np.asarray(value)):
             raise TypeError(f"found {value!r}; {INEXACT}")
         if isinstance(value, np.float16):
-            value = float(str(value))  # A float16 column is written with the shortest decimals, too.
+            value = float(str(value))  # As in a float16 column, write the fewest digits that identify the value.
         if not (float(value).is_integer() and abs(float(value)) < 2.0**63):
             return _text_of_column(value, name, log_format) if kind.array == "strings" else str(value)
         value = int(value)
@@ -248,19 +249,21 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
 
 
 def _text_of_column(value: Any, name: str, log_format: LogFormat) -> str:
-    """Convert a fractional number or a time to text with Arrow, as for a Parquet column.
+    """Convert a fractional number or a time to text with Arrow, as the cells of a Parquet column are converted.
 
     Arrow and Python write some numbers differently: 0.00001 and 1e-05.
     """
     if isinstance(value, float) and 1e-4 <= abs(value) < 1e10:
-        # In this range both texts are the same, and an Arrow array of one value would take some 100 times as long.
+        # In this range Arrow and Python write the same text, and an Arrow array of one value would take about 100 times
+        # as long.
         return str(value)
     import pyarrow as pa
 
     from data_prep.raw_log.arrow_to_text import cells_as_text, times_as_text
 
     value, zone = float(value) if isinstance(value, np.longdouble) else value, getattr(value, "tz", None)
-    # Arrow would drop the nanoseconds of a pandas timestamp, but it keeps those of a NumPy array.
+    # Arrow drops the nanoseconds of a pandas timestamp, but keeps those of a NumPy array, so the value becomes an array
+    # first.
     cells = pa.array(np.array([getattr(value, "to_numpy", lambda: value)()]))
     cells = cells.cast(pa.timestamp(cells.type.unit, zone)) if zone else cells
     if "moments" in KINDS[log_format.columns[name]].arrow:
@@ -277,7 +280,7 @@ def _hex_text(value: int) -> str:
 
 
 def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
-    """Return the reason of each rejected line of a chunk, by the line's index in the chunk."""
+    """Return the reason of each rejected line of a chunk. Keys are the indices of the lines in the chunk."""
     if not parsed.rejects_tsv:
         return {}
     reasons = {}
@@ -288,9 +291,9 @@ def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
 
 
 def bad_cell(chunk: Chunk, row: int, log_format: LogFormat, reason: str) -> str:
-    """Describe the fault of a row that the parser rejected for `reason`: the bad cell, or the number of cells.
+    """Describe why the parser rejected a row for `reason`: the bad cell, or the wrong number of cells.
 
-    `row` is the index of the line in `chunk`, whose lines must have labels.
+    `row` is the index of the line in `chunk`. All lines of the chunk must have labels.
     """
     cells = split_line(chunk.lines.split(b"\n")[row], log_format, chunk.is_bare)
     if len(cells) != len(log_format.columns):
@@ -312,7 +315,10 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat, reason: str) -> str:
 
 
 def _other_unit(cell: str, kind: Kind, log_format: LogFormat, name: str) -> str:
-    """Return a hint if a bad time would be plausible in another unit, such as milliseconds for seconds, else ""."""
+    """Return a hint if a bad time would be plausible in another unit, such as milliseconds instead of seconds.
+
+    Else return "".
+    """
     form = log_format.time_form(name)
     if kind != "timestamp" or form not in UNITS or not re.fullmatch("[0-9]{9,19}", cell):
         return ""

@@ -1,8 +1,9 @@
-"""Extend a vocabulary in use with the new values of each part of a log. Ids are given as by `prepare --extend`.
+"""Add the new values of each part of a log to a vocabulary during online training, as `prepare --extend` does.
 
 Existing files are never rewritten. The new values of each part are written to a file of their own, and so are the ids
-that expire. schema.json lists all these files, so the schema of an earlier moment lists only the first of them (see
-`schema_at`). Only `GrowingVocabulary.renumbered` reuses ids: it writes the remaining values into another folder.
+that expire. schema.json lists all these files, so that the schema of an earlier time, which lists only the first of
+them, describes the vocabulary of that time (see `schema_at`). Expired ids are used again only after
+`GrowingVocabulary.renumbered`, which writes the values that have not expired into another folder with new ids.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ from data_prep.statistics.sketch import ValueSketch
 from data_prep.statistics.statistics import LogStatistics
 from data_prep.statistics.value_counts import count_numbers, count_texts
 
-SMALL_FIELD = 256  # The values of a field with at most this many values never expire.
-MOST_COUNT = 2**32 - 1  # Largest count of a value that `counts_of_ids` tells from larger ones.
-_ANY_BYTES = 1 << 62  # Memory limit that is never reached, so that the counts of a part are not written to disk.
+SMALL_FIELD = 256  # If a field has at most this many values, none of them expires.
+MOST_COUNT = 2**32 - 1  # Larger counts of a value are returned as this one by `counts_of_ids`.
+_ANY_BYTES = 1 << 62  # A memory limit that is never reached, so that the counts of a part of the log stay in memory.
 
 
 def added_file_name(first_id: int) -> str:
-    """Return the name of a file with values that were added to a vocabulary in use. `first_id` is its first id."""
+    """Return the name of a file with values that were added to a vocabulary. `first_id` is their smallest id."""
     return f"{ADDED_PREFIX}{first_id:012d}{PARQUET}"
 
 
@@ -76,14 +77,16 @@ def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None)
     """Turn `folder` into a prepared folder whose vocabulary can grow, and return its schema.
 
     All files except schema.json are links to the files of the folder `prepared`. If `moment` is None, the vocabulary
-    equals that of `prepared`. Otherwise `folder` may have grown before, and it is reset to this moment (see
-    `schema_at`): values that were added later lose their ids, and values that expired later get their ids back.
+    becomes that of `prepared`. Otherwise `folder` may have grown before, and its vocabulary is reset to the state
+    `moment` (see `schema_at`): values that were added later lose their ids, and values that expired later get their ids
+    back.
     """
     schema = read_schema(prepared)
     if folder.resolve() != prepared.resolve():
         make_folder(folder)
         for file in all_files(schema):
-            # A file that is not a link belongs to a vocabulary of the folder's own.
+            # A file that is not a link was written for the vocabulary of `folder` itself, after it was renumbered. It
+            # is kept.
             if (link := folder / file.name).is_symlink() or not link.exists():
                 _link(prepared / file.name, link)
         if moment is None or not (folder / SCHEMA_FILE).exists():
@@ -91,50 +94,57 @@ def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None)
     schema = read_schema(folder)
     whole = schema if moment is None else schema_at(schema, moment)
     if whole != schema:
-        # Write the schema first, because files that the old schema lists may then be written anew.
+        # Write the schema before anything else, because new values may later be written to files that the old schema
+        # lists.
         write_schema(whole, folder)
     return whole
 
 
 class GrowingVocabulary:
-    """The growing vocabulary of a folder that `open_to_grow` made.
+    """The vocabulary of a folder that `open_to_grow` made. It gets new values, and values can expire.
 
-    `schema` is always the newest schema, and `encoder` encodes rows with labels by the newest vocabulary.
+    `schema` is always the newest schema. `encoder` always encodes rows with labels by the newest vocabulary.
     """
 
     def __init__(self, folder: Path, count_bytes: int = 0) -> None:
         """Open the vocabulary in `folder`.
 
-        With `count_bytes`, a sketch of that size counts the occurrences of values without ids over all parts. With 0,
-        each part is counted alone.
+        If `count_bytes` is above 0, a sketch of that many bytes counts how often values without ids occur in all parts
+        of the log. If it is 0, the values of each part are counted alone.
         """
         self.folder = folder
         self.schema, self._options, _ = open_vocabulary(folder)
         self._earlier = ValueSketch(count_bytes, self._options.kernels) if count_bytes else None
-        # Number of values in the last part that have no id yet. It stays 0 if each part is counted alone.
+        # Number of values in the last part that did not get an id yet. It stays 0 if each part is counted alone.
         self.num_pending = 0
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
         self.expired = read_expired(folder, self.schema)  # Expired ids in ascending order.
-        self._counts: NDArray[np.uint32] | None = None  # Result of `counts_of_ids`, once it was asked for.
+        self._counts: NDArray[np.uint32] | None = None  # Result of `counts_of_ids`, or None if it was not called yet.
 
     @property
     def num_in_use(self) -> int:
-        """Number of ids whose value has not expired."""
+        """Number of ids of values that have not expired."""
         of_owners = {self.schema.vocabulary_of(field.name): field.num_values for field in self.schema.categorical}
         return sum(of_owners.values()) - self.schema.num_expired
 
     def counts(self) -> dict[str, Any]:
-        """Return the arrays of the sketch that counts values without ids, or {} if each part is counted alone."""
+        """Return the state of the sketch that counts values without ids, as arrays by name.
+
+        Return {} if the values of each part are counted alone.
+        """
         return self._earlier.state() if self._earlier is not None else {}
 
     def added_counts(self) -> dict[str, Any]:
-        """Return the small arrays that the last part added to the sketch, or {} if each part is counted alone."""
+        """Return what the last part changed in the sketch, as small arrays by name.
+
+        Return {} if the values of each part are counted alone.
+        """
         return self._earlier.added() if self._earlier is not None else {}
 
     def load_counts(self, counts: Sequence[dict[str, Any]]) -> None:
-        """Restore the sketch from the result of `counts` and the later results of `added_counts`, in order.
+        """Restore the sketch from a result of `counts` and the results of `added_counts` after it, in order.
 
-        An empty sequence leaves the sketch unchanged. Raise ValueError if the stored sketch has another size.
+        If `counts` is empty, the sketch stays unchanged. Raise ValueError if the stored sketch has another size.
         """
         if counts and self._earlier is not None:
             self._earlier.load_state(**counts[0])
@@ -147,10 +157,10 @@ class GrowingVocabulary:
         return [*(column.name for column in self._options.categorical_columns), *self._options.data.numeric_fields]
 
     def shares(self, parts: Sequence[ParsedRows], ids: np.ndarray) -> tuple[list[float], list[float]]:
-        """Return each column's fraction of missing cells, and each column's fraction of out-of-vocabulary rows.
+        """Return each column's fraction of missing cells, and each categorical column's fraction of unknown values.
 
-        `ids` [n, P] are the ids of all rows of `parts`. For a list only its first value counts. The second result has
-        the categorical columns only. Fractions are rounded to four digits.
+        Unknown values are out of vocabulary. `ids` [n, P] are the ids of all rows of `parts`. For a list only its first
+        value counts. The elements of the first result belong to `columns`. Fractions are rounded to four digits.
         """
         categorical, numeric = self._options.categorical_columns, self._options.data.numeric_fields
         num_rows, missing = max(len(ids), 1), np.zeros(len(self.columns))
@@ -161,11 +171,11 @@ class GrowingVocabulary:
         return (missing / num_rows).round(4).tolist(), (unknown / num_rows).round(4).tolist()
 
     def add_values_of(self, parts: Sequence[ParsedRows], rows: Examples) -> tuple[int, Examples]:
-        """Give ids to the new values that are frequent enough in the rows of `parts`.
+        """Give ids to the values without ids that are frequent enough in the rows of `parts`.
 
-        `rows` are the same rows, encoded. Return the number of new values, and the rows with the new ids. The values
-        are on disk when the method returns. Raise ValueError if a cross has too many values, or if the new ids do not
-        fit in the type of the existing ids.
+        `rows` are the same rows, already encoded. Return the number of new values, and the encoded rows with the new
+        ids. The values are on disk when the method returns. Raise ValueError if a cross has too many values, or if the
+        new ids do not fit in the dtype of the existing ids.
         """
         ends = np.cumsum([len(piece.labels) for piece in parts])
         ids = np.split(rows.ids, ends[:-1])
@@ -181,7 +191,10 @@ class GrowingVocabulary:
         return num_new, rows
 
     def _add(self, fields: Sequence[tuple[CategoricalColumn, FieldVocabulary]], num_new: int) -> LookupTables:
-        """Add new values with their ids: write them to a file, extend schema and encoder, and return search tables."""
+        """Add new values with their ids to a file, the schema and the encoder.
+
+        Return search tables that contain only the new values.
+        """
         schema = self.schema
         if ids_dtype(schema.vocabulary_size + num_new) != schema.ids_dtype:
             raise ValueError(
@@ -222,7 +235,10 @@ class GrowingVocabulary:
     def _new_fields(
         self, parts: Sequence[ParsedRows], ids: Sequence[NDArray[np.signedinteger]]
     ) -> list[tuple[CategoricalColumn, FieldVocabulary]]:
-        """Return the new values of each field with their ids. `ids` are the present ids of the rows of each part."""
+        """Return, for each vocabulary, its column and the values that get an id now, with these ids.
+
+        `ids` are the ids that the rows of each part have before that.
+        """
         options, next_id = self._options, self.schema.vocabulary_size
         counted = LogStatistics(options, Path(), _ANY_BYTES)
         for rows, of_rows in zip(parts, ids, strict=True):
@@ -231,7 +247,7 @@ class GrowingVocabulary:
             counted.texts.add(count_texts(rows, options, unknown))
         by_name = {field.name: field for field in self.schema.categorical}
         if self._earlier is not None:
-            self._earlier.forget()  # Drop the values of a part that was set aside after they had been noted.
+            self._earlier.forget()  # Forget the values that were noted for a part which was then skipped.
         fields = []
         for column in options.vocabularies:
             of_field = by_name[column.name]
@@ -245,8 +261,9 @@ class GrowingVocabulary:
     def can_expire(self) -> NDArray[np.bool_]:
         """Return a mask [V] of the ids that may expire.
 
-        The ids of missing cells and of the texts for true and false never expire. Neither does any value of a field
-        with at most `SMALL_FIELD` values: a weekday, for example, is absent for six days, and its id costs nothing.
+        The ids of missing cells and of the texts for true and false never expire. Neither do the values of a field with
+        at most `SMALL_FIELD` values that could expire: a weekday, for example, is absent for six days, and its id costs
+        nothing.
         """
         can = np.arange(self.schema.vocabulary_size) >= self.encoder.first_own_id
         texts = Strings.of([text.encode() for text in BOOLEAN_TEXTS])
@@ -264,13 +281,15 @@ class GrowingVocabulary:
         return can
 
     def counts_of_ids(self) -> NDArray[np.uint32]:
-        """Return, for each id [V], how often its value had occurred when it got the id. An id without value has 0.
+        """Return, for each id [V], how often its value had occurred when it got the id, or 0 for an id without a value.
 
-        Counts above MOST_COUNT are given as that."""
+        Larger counts than MOST_COUNT are returned as MOST_COUNT.
+        """
         if self._counts is None:
             self._counts = np.zeros(self.schema.vocabulary_size, np.uint32)
             for name in self.schema.vocabulary_files:
-                # Threads of pyarrow would keep memory, and so would its module `dataset`, which `read_table` loads.
+                # Neither threads of pyarrow nor `read_table` are used, because the threads and the module `dataset`
+                # would keep memory.
                 with pq.ParquetFile(self.folder / name) as file:
                     for group in range(file.num_row_groups):
                         rows = file.read_row_group(group, ["id", "count"], use_threads=False)
@@ -278,9 +297,9 @@ class GrowingVocabulary:
         return self._counts
 
     def expire(self, ids: NDArray[np.int64]) -> None:
-        """Expire `ids` [n], which must be in ascending order, and write that to disk.
+        """Mark `ids` [n], which must be in ascending order, as expired, in memory and on disk.
 
-        A value that occurs again later is a new value and gets another id.
+        If the value of an expired id occurs again later, it is treated as a new value and gets another id.
         """
         self.schema = with_expired(self.folder, self.schema, ids)
         write_schema(self.schema, self.folder)
@@ -289,9 +308,9 @@ class GrowingVocabulary:
     def renumbered(self, folder: Path) -> NDArray[np.int64]:
         """Write the values that have not expired into the new folder `folder`, with consecutive ids.
 
-        The new ids begin after the out-of-vocabulary ids and run field by field. The order within a field stays the
-        same. The folder is complete like a folder that `open_to_grow` made. Return the new id of each present id [V],
-        or NO_ID for an expired one.
+        The new ids begin after the out-of-vocabulary ids and run field by field. Within a field, the order of the
+        values stays the same. The new folder has all files that `open_to_grow` makes. Return an array [V] with the new
+        id of each old id, or NO_ID for an expired one.
         """
         shutil.rmtree(folder, ignore_errors=True)
         make_folder(folder)

@@ -1,7 +1,7 @@
 """Read the vocabulary of a prepared folder: as the base of another preparation, as an encoder, or for a bundle.
 
-New rows share the ids and the numeric columns of a base. Booleans of tables are written as text in the same way as in
-the base.
+If a preparation uses a base, its rows have the same ids and numeric columns as those of the base folder. Booleans in
+tables are also written as the same texts as in the base folder.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ from data_prep.prepared.schema import SCHEMA_FILE, CategoricalField, Schema, fir
 from data_prep.raw_log.formats import format_of
 from data_prep.raw_log.storage import LogFile
 
-# Options that decide the columns and the meaning of ids. They must be the same as in the base folder.
+# Options that decide the columns and the meaning of ids. A preparation that uses a base must have the same values of
+# them.
 _DECISIVE = (
     "vocabulary",
     "field_hash_size",
@@ -64,41 +65,44 @@ _DECISIVE = (
     "numeric_transform",
     "layout",
 )
-# Options that decide which values get ids. A difference from the base folder is only worth a warning.
+# Options that decide which values get ids. If they differ from those of the base, a warning is enough.
 _LIMITS = ("min_count", "field_min_count", "field_max_size")
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class BaseVocabulary:
-    """The vocabulary of a prepared folder, whose files are read on demand."""
+    """The vocabulary of a prepared folder on which another preparation is based. Its files are read on demand."""
 
     folder: Path
     schema: Schema
     encoding: EncodingOptions
-    extends: bool = False  # Values that are new in the log get ids too.
+    extends: bool = False  # True if new values in the log get ids too (the option --extend).
 
     @property
     def columns(self) -> tuple[CategoricalColumn, ...]:
         return self.encoding.categorical_columns
 
     def paths(self, since: int = 0) -> list[Path]:
-        """Return the files of the vocabulary whose ids begin at `since` or later, in the order of their ids."""
+        """Return the files of the vocabulary whose first id is at least `since`, in the order of their ids."""
         return [self.folder / name for name in self.schema.vocabulary_files if first_added_id(name) >= since]
 
     @functools.cached_property
     def log_format(self) -> LogFormat:
-        """Format of the log that the folder was prepared from."""
+        """Format of the log from which the folder was prepared."""
         return read_recorded(self.schema.options, str(self.folder / SCHEMA_FILE)).data
 
     @functools.cached_property
     def whole_numbers(self) -> dict[str, bool | None]:
-        """Form of the whole numbers in the vocabulary of each text field: the result of `encoder.whole_numbers`."""
+        """For each text field, by name, whether its vocabulary writes whole numbers as 7.0 (True) or as 7 (False).
+
+        The value is None if `encoder.whole_numbers` cannot tell.
+        """
         shares = self.log_format.shares
         return {name: whole_numbers([self.texts_of(shares.get(name, name))]) for name in self.log_format.text_fields}
 
     def texts_of(self, name: str) -> Strings:
-        """Return the values with ids of the text field `name`. The missing value is "" among them."""
+        """Return the values of the text field `name` that have ids. They include "", the missing value."""
         field, column = next(
             each for each in zip(self.schema.categorical, self.columns, strict=True) if each[0].name == name
         )
@@ -113,14 +117,14 @@ class BaseVocabulary:
         return read_expired(self.folder, self.schema)
 
     def live_fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
-        """Yield the same fields as `fields`, without the values that have expired."""
+        """Yield the same fields as the method `fields`, without the values that have expired."""
         return (without(field, self.expired) for field in self.fields(since))
 
     def fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
-        """Read the vocabulary and yield one field at a time.
+        """Read the vocabulary from its files, and yield the values and ids of one field at a time.
 
-        With `since`, only values whose ids are `since` or above are read. A column that shares the vocabulary of
-        another column has no field of its own.
+        Only values whose ids are at least `since` are read. A column that shares the vocabulary of another column has
+        no field of its own and is left out.
         """
         with contextlib.closing(VocabularyReader(self.paths(since))) as reader:
             for field, column in zip(self.schema.categorical, self.columns, strict=True):
@@ -132,13 +136,13 @@ class BaseVocabulary:
 def read_base_vocabulary(
     folder: Path, options: PrepareOptions, extend: bool = False, schema: Schema | None = None
 ) -> BaseVocabulary:
-    """Return the vocabulary of the prepared folder `folder`.
+    """Return the vocabulary of the prepared folder `folder`, as the base of a preparation with `options`.
 
-    With `extend`, values that are new in the log will get ids too. `schema` is an earlier schema of the folder (see
-    `schema_at`); by default the newest one is used.
+    If `extend` is True, values that are new in the log will get ids too. `schema` is an earlier schema of the folder
+    (see `schema_at`). By default the newest schema is used.
 
     Raise FileNotFoundError if `folder` is not a prepared folder. Raise ValueError if the options ask for other columns
-    than the folder has, if a hashed vocabulary shall be extended, or if the newest schema has expired ids.
+    than the folder has, if a hashed vocabulary is to be extended, or if the newest schema has expired ids.
     """
     if schema is None and (num_expired := read_schema(folder).num_expired):
         raise ValueError(
@@ -160,7 +164,7 @@ def read_base_vocabulary(
 
 
 def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
-    """Raise ValueError if the options ask for other columns than the base has, or give ids another meaning."""
+    """Raise ValueError if the options ask for other columns than the base folder has, or for ids of another meaning."""
     folder, here, there, written_as = base.folder, options.decisive(), base.schema.options, base.log_format
     if written_as.fields != options.data.fields:
         raise ValueError(
@@ -191,20 +195,20 @@ def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
 
 
 def _list_forms(log_format: LogFormat) -> dict[str, tuple[int, str]]:
-    """Return `max_length` and `pool` of each list column, by name."""
+    """Return the maximum length and the pooling (`pool`) of each list column, by name."""
     forms = {name: log_format.list_form(name) for name in log_format.columns_of_kind("list")}
     return {name: (form.max_length, form.pool) for name, form in forms.items()}
 
 
 def _features(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
-    """Return the names of the features that are derived from each timestamp column, by name of the column."""
+    """Return, for each timestamp column by name, the names of the features that are derived from it."""
     return {
         name: (*log_format.parts_of_time(name), *["age"] * log_format.has_age(name)) for name in log_format.time_fields
     }
 
 
 def _setting(recorded: str) -> str:
-    """Return the name of the setting that users write for an option that schema.json records."""
+    """Return the name under which users set an option that schema.json records under the name `recorded`."""
     return f"{RECORDED[recorded]} in prepare.fields" if recorded in RECORDED else f"prepare.{recorded}"
 
 
@@ -232,15 +236,17 @@ def _differences(there: list[tuple[str, Kind]], here: list[tuple[str, Kind]]) ->
 
 
 def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
-    """Return `log_format` with the texts that stand for true and false in each boolean column of the files.
+    """Return `log_format` with the texts for true and false of each text column that contains booleans in a file.
 
     The texts are those of the base vocabulary. Without a base they are 1 and 0, unless the format names others. Raise
-    ValueError if a column is boolean in some of the files only, or if the base does not show which texts it uses.
+    ValueError if a column contains booleans in only some of the files, or if the base does not show which texts it
+    uses.
     """
     names = {name for name in log_format.text_fields if name not in log_format.booleans}
     columns_by_file = {file.location: _boolean_columns(file, names) for file in files}
     booleans = dict(log_format.booleans)
-    # Only the first lines of a table of lines are examined, so booleans may follow in later lines.
+    # Of a file with a table in lines, such as JSON, only the first lines are examined, so later lines may contain
+    # booleans.
     formats = [format_of(file.location) for file in files]
     may_come_later = base is not None and any(each.is_table and each.has_lines for each in formats)
     for name in log_format.text_fields:
@@ -279,24 +285,25 @@ def _texts_of_base(base: BaseVocabulary, name: str) -> tuple[str, ...]:
 
 
 def open_encoder(prepared: Path, with_labels: bool = False, schema: Schema | None = None) -> RowEncoder:
-    """Return an encoder with the vocabulary and the numeric transforms of a prepared folder, for use in this process.
+    """Return an encoder with the vocabulary and the numeric transforms of a prepared folder, for this process.
 
-    By default rows are read for scoring and need no label. With `with_labels` they are read as in the preparation of
-    the folder. `schema` is an earlier schema of the folder (see `schema_at`); by default the newest one is used. Raise
-    FileNotFoundError if the folder is not a prepared folder, and ValueError if its schema.json is not readable.
+    By default the encoder reads rows to score, which need no label. If `with_labels` is True, it reads rows as the
+    preparation of the folder did. `schema` is an earlier schema of the folder (see `schema_at`). By default the newest
+    schema is used. Raise FileNotFoundError if the folder is not a prepared folder, and ValueError if its schema.json is
+    not readable.
     """
     schema, _, base = open_vocabulary(prepared, schema)
     encoding = base.encoding if with_labels else base.encoding.without_label()
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
         lookup = write_lookup_tables(base.live_fields(), Path(folder) / LOOKUP_FILE)
-        _ = lookup.opened  # Map the file before it is deleted. The mapping stays valid.
+        _ = lookup.opened  # Map the file into memory before it is deleted. The mapping stays valid.
     return RowEncoder(schema.numeric, lookup, schema.ids_dtype, encoding)
 
 
 def open_vocabulary(prepared: Path, schema: Schema | None = None) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
     """Return the schema, the options and the vocabulary of a prepared folder.
 
-    `schema` and errors are as in `open_encoder`.
+    The parameter `schema` and the errors are the same as in `open_encoder`.
     """
     schema = schema or read_schema(prepared)
     options = read_recorded(schema.options, str(prepared / SCHEMA_FILE))
@@ -306,11 +313,11 @@ def open_vocabulary(prepared: Path, schema: Schema | None = None) -> tuple[Schem
 def write_lookup(
     base: BaseVocabulary, folder: Path, known: Sequence[CategoricalField] = (), values: str = ""
 ) -> dict[str, Any]:
-    """Write the search tables of a vocabulary into `folder`. Return a description for `open_lookup` as plain values.
+    """Write the search tables of a vocabulary into `folder`. Return a description of them for `open_lookup`.
 
-    `known` are the fields of an earlier vocabulary, and `values` is the checksum of its values. If they are given, the
-    tables contain only the values that were added since. Raise ValueError if the vocabulary does not begin with those
-    values.
+    The description consists of plain values. If `known`, the fields of an earlier vocabulary, is given, the tables
+    contain only the values that were added after it. `values` is then the checksum of the earlier values. Raise
+    ValueError if the vocabulary does not begin with them.
     """
     columns = zip(known, base.columns, strict=True) if known else ()
     known = [field for field, column in columns if not column.shares]
@@ -334,11 +341,12 @@ def write_lookup(
 
 
 def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_ids: int, values: str) -> dict[str, Any]:
-    """Write the search tables of the values with ids from `num_ids` on, and return a description as `write_lookup`.
+    """Write the search tables of the values whose ids are at least `num_ids`, and return their description.
 
-    Only the files with these values are read, so this takes less time than `write_lookup`. `known` is an encoder with
-    the first `num_ids` ids, and `values` is the checksum of their values, which is not compared with the files. Raise
-    ValueError if the files from `num_ids` on do not contain exactly the remaining ids.
+    The description is like that of `write_lookup`. Only the files with these values are read, so this function is
+    faster than `write_lookup`. `known` is an encoder with the first `num_ids` ids, and `values` is the checksum of
+    their values, which is not compared with the files. Raise ValueError if the files do not contain exactly the ids
+    from `num_ids` on.
     """
     of_all, num_added = int(values, 16), 0
 
@@ -360,9 +368,10 @@ def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_i
 
 
 def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) -> dict[str, Any]:
-    """Merge the search tables of a vocabulary and its additions into one set of tables in `folder`.
+    """Merge the search tables of a vocabulary and of its additions into one set of tables in `folder`.
 
-    `chain` holds folders and descriptions, oldest first. Return the description of the merged tables.
+    `chain` gives the folder and the description of each set, the oldest first. Return the description of the merged
+    tables.
     """
     merged = merge_lookup_tables([tables_of(*link) for link in chain], folder / LOOKUP_FILE, expired_of(chain))
     header = {key: value for key, value in chain[-1][1].items() if key != NUM_EXPIRED}
@@ -372,7 +381,7 @@ def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) ->
 def write_lookup_expired(folder: Path, expired: NDArray[np.int64]) -> dict[str, Any]:
     """Write the expired ids of a vocabulary into `folder`, if there are any.
 
-    Return the entry for the description that `open_lookup` reads.
+    Return their number as an entry of the description that `open_lookup` reads, or {} if there are none.
     """
     if not len(expired):
         return {}
@@ -385,5 +394,5 @@ def _digits(checksum: int) -> str:
 
 
 def _description_of(lookup: LookupTables) -> dict[str, Any]:
-    """Return the layouts of search tables as plain values, for the description that `open_lookup` reads."""
+    """Return the layouts of the search tables as plain values, for the description that `open_lookup` reads."""
     return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}

@@ -1,7 +1,7 @@
 """Read rows to score, from a log or from a table in memory.
 
-They may lack the label, have other columns than the model, and be in another order. Columns of a log can be kept for
-the output.
+The rows may lack the label, have other columns than the model, and have their columns in another order. Some columns of
+a log can be copied to the output beside the scores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BARE = bytes([BARE_SEPARATOR])
-# Value of each hex digit, by its byte. All other bytes have 255.
+# Value of each hexadecimal digit, indexed by its byte. The value of all other bytes is 255.
 _NIBBLE_OF = np.full(256, 255, np.uint8)
 _NIBBLE_OF[list(b"0123456789abcdef")] = np.arange(16)
 
@@ -47,8 +47,9 @@ _CHUNK_BYTES = 1 << 20
 def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | None:
     """Convert a table of pandas (without its index), polars or pyarrow to a table of pyarrow.
 
-    Return None if `rows` is not a table. With `log_format`, the result has only the columns of its fields. Raise
-    ValueError for a missing field, and TypeError for a single column or for a column with values of several types.
+    Return None if `rows` is not a table. If `log_format` is given, the result has only the columns that are fields of
+    it. Raise ValueError if a field is missing, and TypeError if `rows` is a single column or if a column has values of
+    several types.
     """
     import pyarrow as pa
 
@@ -72,7 +73,7 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
     if is_table:
         rows = pa.table(rows)
     elif not all(isinstance(name, str) for name in rows.columns):
-        # Arrow would convert column names that are not strings in the same way.
+        # Convert column names to strings, as Arrow would do too.
         rows = rows.set_axis(list(map(str, rows.columns)), axis="columns")
     if log_format is not None:
         check_names("the table", rows.column_names if is_table else rows.columns, log_format)
@@ -85,10 +86,10 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
 
 
 def chunk_of(rows: Any, log_format: LogFormat) -> Chunk | RawTable:
-    """Convert raw rows in any form (lines, mappings or a table) for the encoder.
+    """Convert raw rows (lines, mappings or a table) to a chunk of lines, or to a `RawTable`, both for the encoder.
 
-    The result is a chunk of lines, or a `RawTable` if `table_to_rows` supports the table. Raise ValueError or TypeError
-    that names the first bad row.
+    The result is a `RawTable` if `table_to_rows` supports the table. Raise ValueError or TypeError if a row is bad. The
+    message names the first bad row.
     """
     table = arrow_table(rows, log_format)
     if table is None:
@@ -97,7 +98,10 @@ def chunk_of(rows: Any, log_format: LogFormat) -> Chunk | RawTable:
 
 
 def _mixed(rows: pd.DataFrame) -> str:
-    """Describe the first value in a table of pandas whose type differs from its column's first value."""
+    """Describe the first value in a table of pandas whose type differs from that of its column's first value.
+
+    Return "" if there is none.
+    """
     for name, column in rows.items():
         present = [each for each, is_missing in zip(enumerate(column), column.isna(), strict=True) if not is_missing]
         for row, value in present:
@@ -107,9 +111,9 @@ def _mixed(rows: pd.DataFrame) -> str:
 
 
 def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
-    """Convert an Arrow table to a chunk of lines. Columns that are not fields of `log_format` are ignored.
+    """Convert an Arrow table to a chunk of lines. Columns that are not fields of `log_format` are left out.
 
-    Raise ValueError if a column is missing, if its type does not fit its kind, or if a cell contains a line end or a
+    Raise ValueError if a field is missing, if its type does not fit its kind, or if a cell contains a line end or a
     separator.
     """
     from data_prep.raw_log.arrow_to_text import TableChunk, check_columns, check_exact
@@ -132,9 +136,9 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
 
 
 def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) -> NoReturn:
-    """Raise ValueError for the first cell that contains a line end or a separator.
+    """Raise ValueError for the first cell of `rows` that contains a line end or a separator.
 
-    `first_row` is the number of the first of `rows` in the whole table, for the message.
+    `first_row` is the index of the first of `rows` in the whole table, which the message needs.
     """
     for number, row in enumerate(rows.to_pylist()):
         try:
@@ -146,7 +150,7 @@ def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) ->
 
 @dataclasses.dataclass(frozen=True)
 class RawTable:
-    """The rows of a table whose cells are all valid. They are encoded without being written as lines first."""
+    """The rows of a table whose cells are all valid, so that they need not be written as lines and parsed."""
 
     integers: Cells  # Cells of the N integer fields [N, n].
     hex_values: Cells  # Cells of the H fields of kind hex32 [H, n].
@@ -160,16 +164,16 @@ class RawTable:
     @functools.cached_property
     def rows(self) -> ParsedRows:
         blocks = {self.log_format.integer_fields: self.integers, self.log_format.hex_fields: self.hex_values}
-        # Rows of a table have no labels, so labels and weights are 0.
+        # A table to score has no labels, so the labels are False and the weights 0.
         labels, weights = np.zeros(self.num_lines, np.bool_), np.zeros(self.num_lines, np.float32)
         return ParsedRows(np.arange(self.num_lines), labels, {}, weights=weights, blocks=blocks)
 
 
 def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
-    """Convert an Arrow table directly to rows, or return None if its cells must go through the parser of lines.
+    """Convert an Arrow table directly to rows. Return None if its cells must be written as lines and parsed.
 
-    The table must consist of number columns of kind integer and text columns of kind hex32, and every cell must be
-    valid. The rows equal those of `table_to_chunk` and the parser, and take a twentieth of the time.
+    A direct conversion needs number columns of kind integer and text columns of kind hex32 only, with valid cells only.
+    The rows equal those that `table_to_chunk` and the parser return, in a twentieth of the time.
     """
     fields = [*log_format.integer_fields, *log_format.hex_fields]
     has_others = len(fields) < len(log_format.fields)
@@ -196,7 +200,7 @@ def _integers(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
 
 
 def _hex_values(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
-    """Convert H text columns to uint32 cells [H, n], or return None unless all cells are empty or eight hex digits."""
+    """Convert H text columns to uint32 cells [H, n]. Return None if a cell is neither empty nor eight hex digits."""
     texts = [_texts_of(column) for column in columns]
     good = [text for text in texts if text is not None]
     if len(good) < len(texts):
@@ -229,9 +233,9 @@ def _whole_numbers(cells: pa.Array) -> Cells | None:
 
 
 def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the length of each text in a column, and the bytes of all texts.
+    """Return the length in bytes of each text in a column, and the bytes of all texts without gaps.
 
-    Return None unless the column holds texts and each is empty or eight bytes long.
+    Return None if the column does not hold texts, or if a text is neither empty nor eight bytes long.
     """
     import pyarrow as pa
 
@@ -242,7 +246,7 @@ def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
     _, places, data = cells.buffers()
     offsets = np.frombuffer(places, np.int64 if is_large else np.int32)[cells.offset : cells.offset + len(cells) + 1]
     lengths = np.diff(offsets)
-    if cells.null_count:  # Arrow allows a null cell to have bytes, which do not count.
+    if cells.null_count:  # Arrow allows a null cell to have bytes. They are not part of a text.
         lengths = np.where(np.asarray(cells.is_valid()), lengths, 0)
     num_present = np.count_nonzero(lengths)
     if offsets[-1] - offsets[0] != 8 * num_present or np.count_nonzero(lengths == 8) != num_present:
@@ -252,7 +256,7 @@ def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
 
 @dataclass(frozen=True)
 class LogToScore:
-    """A log to score: its files, and its format, which is derived from the first file."""
+    """A log to score: its files and its format, which depends on the columns of the first file."""
 
     files: tuple[LogFile, ...]
     log_format: LogFormat
@@ -261,10 +265,10 @@ class LogToScore:
     def of(cls, inputs: Sequence[str], log_format: LogFormat, keep: Sequence[str] = ()) -> LogToScore:
         """Find the log that `inputs` (files, folders, globs, URIs) name, for a model that was trained on `log_format`.
 
-        If the log names its columns, they may be in any order. It may have further columns, and may lack the label and
-        all other columns that do not affect scores. If columns are found by position, only the label may be missing.
-        `keep` names columns whose cells are copied to the output. Raise ValueError if a column in `keep` is missing,
-        and the errors of `find_log` and `open_reader`.
+        If the log names its columns, they may be in any order. The log may then have further columns, and may lack the
+        label and all other columns that do not affect scores. If columns are found by position, only the label may be
+        missing. `keep` names columns whose cells are copied to the output. Raise ValueError if a column in `keep` is
+        missing, and the errors of `find_log` and `open_reader`.
         """
         files = find_log(list(inputs))
         return cls(files, _format_to_score(files, log_format, keep))
@@ -275,7 +279,7 @@ class LogToScore:
 
     @property
     def identity(self) -> list[list[Any]]:
-        """Location, size in bytes and modification time in ns of each file, as plain values."""
+        """Location, size in bytes and modification time in ns of each file, to recognize the same log later."""
         return [[file.location, file.state.size, file.state.modified_ns] for file in self.files]
 
     def chunks(self) -> Generator[Chunk, None, None]:
@@ -292,13 +296,15 @@ class LogToScore:
         num_workers: int,
         chunk_bytes: int,
     ) -> None:
-        """Call `function` on every chunk in the workers, and `consume` with each result in the order of the log.
+        """Call `function` on every chunk in worker processes, and `consume` with each result in the order of the log.
 
-        Results are stored in `work_folder` under `title`. After an interruption the same call continues with them.
+        Results are stored in `work_folder` under the name `title`. If an interrupted call is repeated, it uses the
+        stored results.
         """
         pieces = Pieces(work_folder)
         pieces.clear_unfinished()
-        is_local = executor.kind == "processes"  # Workers on other machines may have another working directory.
+        # Workers on other machines may have another working directory, so they get absolute paths.
+        is_local = executor.kind == "processes"
         files = self.files if is_local else tuple(map(absolute, self.files))
         with closing(Pools(executor)) as pools:
             LogReading(files, self.log_format, pools, num_workers, chunk_bytes, pieces).run(function, consume, title)
@@ -333,7 +339,7 @@ def _has_labels(files: Sequence[LogFile], log_format: LogFormat) -> bool:
             labelled += [has_label(line, log_format, chunk.is_bare) for line in lines]
             if len(labelled) == _SAMPLED_LINES:
                 break
-    return 2 * sum(labelled) >= len(labelled)  # The majority decides, because some lines may be bad.
+    return 2 * sum(labelled) >= len(labelled)  # The majority of the lines decides, because some lines may be bad.
 
 
 def _chunks_of(files: Sequence[LogFile], log_format: LogFormat) -> Generator[Chunk, None, None]:

@@ -1,4 +1,4 @@
-"""Hold the vocabulary of each field, and write and read vocabulary.parquet and the search tables."""
+"""Hold the values and ids of each field, and write and read vocabulary.parquet and the search tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from data_prep.prepared.schema import CategoricalField
 from data_prep.raw_log.arrow_to_text import hex_text
 from data_prep.statistics.value_counts import check_count
 
-# Values and counts, ordered by falling count and then by value, and the strings of a text field. MISSING is included.
+# Three arrays: values, counts, and the strings of a text field (or None). The values are ordered by descending count,
+# then by value. MISSING is among them.
 OrderedValues = tuple[NDArray[np.int64], NDArray[np.int64], Strings | None]
 _GROUP_ROWS = 1 << 20  # Maximum number of rows in a row group of vocabulary.parquet.
 _PARQUET_SCHEMA = pa.schema(
@@ -49,18 +50,18 @@ _VALUE_OF_DIGIT = np.array([int(chr(byte), 16) if chr(byte) in "0123456789abcdef
 
 @dataclass(frozen=True)
 class FieldVocabulary:
-    """The values of a categorical field in the order of their ids."""
+    """The values of one categorical field, in the order of their ids, with their counts."""
 
     name: str
     oov_ids: tuple[int, int]  # Half-open range of the out-of-vocabulary ids.
-    # Half-open ranges of ids in ascending order. There are several if values were added later.
+    # Half-open ranges of the ids of the values, in ascending order. There are several if values were added later.
     id_ranges: tuple[tuple[int, int], ...]
-    # The values [K]: integers as in ParsedRows.number_columns, or in a text field indices into `texts`. The missing
-    # value is MISSING.
+    # The values [K]. In a text field they are indices into `texts`, otherwise integers as in ParsedRows.number_columns.
+    # The missing value is MISSING.
     values: NDArray[np.int64]
-    counts: NDArray[np.int64]  # Count of each value [K].
+    counts: NDArray[np.int64]  # Number of training rows with each value [K].
     texts: Strings | None = None  # Texts [K] of a text field.
-    own_ids: NDArray[np.int64] | None = None  # Id of each value [K], if some ids of `id_ranges` have expired.
+    own_ids: NDArray[np.int64] | None = None  # Id of each value [K]. None if no id in `id_ranges` has expired.
 
     @property
     def value_ids(self) -> NDArray[np.int64]:
@@ -74,7 +75,7 @@ class FieldVocabulary:
 
 
 def without(field: FieldVocabulary, expired: NDArray[np.int64]) -> FieldVocabulary:
-    """Return a field without the values whose ids are in `expired`."""
+    """Return a copy of a field without the values whose ids are in `expired`."""
     rest = np.flatnonzero(~np.isin(field.value_ids, expired))
     if len(rest) == len(field.values):
         return field
@@ -85,7 +86,7 @@ def without(field: FieldVocabulary, expired: NDArray[np.int64]) -> FieldVocabula
 
 
 def added_values(field: FieldVocabulary, old: CategoricalField) -> FieldVocabulary:
-    """Return the values that were added to a field after the state `old`, with MISSING as the first value."""
+    """Return the values that a field has in addition to its earlier state `old`, with MISSING as the first value."""
     (missing,) = np.flatnonzero(field.values == MISSING)
     added = slice(old.num_values, len(field.values))
     values, texts = field.values[added], None
@@ -97,9 +98,10 @@ def added_values(field: FieldVocabulary, old: CategoricalField) -> FieldVocabula
 
 
 def with_missing(field: FieldVocabulary, missing_id: int) -> FieldVocabulary:
-    """Insert the value MISSING, with id `missing_id`, before the values of a field.
+    """Return a copy of a field that also has the value MISSING, with the id `missing_id`, before its other values.
 
-    The table in which cells are looked up must have an id for missing cells."""
+    Every search table needs an id for missing cells.
+    """
     values, texts = np.concatenate([[MISSING], field.values]), field.texts
     if texts is not None:
         texts = concatenate_strings([Strings.of([b""]), texts])
@@ -112,8 +114,8 @@ def with_missing(field: FieldVocabulary, missing_id: int) -> FieldVocabulary:
 def checksum_of_values(field: FieldVocabulary, num_ranges: int | None = None) -> int:
     """Return a checksum of the ids and values of a field, or of its first `num_ranges` ranges of ids only.
 
-    The checksum is the sum of a hash of each range, modulo 2⁶⁴. So the checksum of a vocabulary is the sum over its
-    fields, and values that are added later only add their own hashes.
+    The checksum is the sum of a hash of each range, modulo 2⁶⁴. The checksum of a vocabulary is therefore the sum of
+    the checksums of its fields, and values that are added later only add the hashes of their own ranges.
     """
     total, start = 0, 0
     for first, end in field.id_ranges[:num_ranges]:
@@ -130,12 +132,14 @@ def checksum_of_values(field: FieldVocabulary, num_ranges: int | None = None) ->
 
 
 def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | None = None) -> OrderedValues:
-    """Order packed pairs (value, count) by falling count and then by value, and keep the first `max_size` of them.
+    """Order pairs of a value and its count by descending count, then by value, and keep the first `max_size` pairs.
 
-    MISSING is added with the count `num_missing`. It comes before values of the same count.
+    `packed` has one number for each pair, with the value in the upper bits. MISSING is added with the count
+    `num_missing`, before other values of the same count. It does not count toward `max_size`.
     """
     check_count(num_missing)
-    # Count and value are sorted as one number, which has the complement of the count in its upper bits.
+    # Count and value are sorted as one number. Its upper bits contain the complement of the count, so that counts
+    # descend.
     order = (COUNT_MASK - (packed & COUNT_MASK)) << COUNT_BITS | packed >> COUNT_BITS
     order.sort()
     order = order[:max_size]
@@ -148,9 +152,10 @@ def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | N
 def make_vocabulary(
     num_oov_ids: Mapping[str, int], ordered: Iterable[OrderedValues], num_numeric: int
 ) -> Iterator[FieldVocabulary]:
-    """Give ids to the ordered values of every field, and yield one field at a time, since all together may be large.
+    """Give ids to the ordered values of every field. Yield one field at a time, because all together may be large.
 
-    `num_oov_ids` holds the number of out-of-vocabulary ids of each field, in the order of `ordered`.
+    `num_oov_ids` gives the number of out-of-vocabulary ids of each field, by name, in the order of the fields in
+    `ordered`. Ids begin at `num_numeric`: first the out-of-vocabulary ids of all fields, then the ids of values.
     """
     first_oov_id, next_id = num_numeric, num_numeric + sum(num_oov_ids.values())
     for (name, num_oov), of_field in zip(num_oov_ids.items(), ordered, strict=True):
@@ -160,12 +165,12 @@ def make_vocabulary(
 
 
 def ids_dtype(vocabulary_size: int) -> str:
-    """Return "int32" if all ids of a vocabulary of this size fit in it, otherwise "int64"."""
+    """Return "int32" if all ids of a vocabulary with `vocabulary_size` ids fit in this dtype, otherwise "int64"."""
     return "int32" if vocabulary_size < 2**31 else "int64"
 
 
 def write_lookup_tables(fields: Iterable[FieldVocabulary], path: Path) -> LookupTables:
-    """Make the search table of each field, and write all tables to the file `path` in order."""
+    """Make the search table of each field, and write all tables to the file `path` in the order of the fields."""
     return write_tables(
         (make_lookup(field) if field.texts is None else _make_text_lookup(field) for field in fields), path
     )
@@ -195,8 +200,8 @@ def _make_text_lookup(field: FieldVocabulary) -> StringLookup:
 def merge_lookup_tables(chain: Sequence[LookupTables], path: Path, expired: NDArray[np.int64] = NO_IDS) -> LookupTables:
     """Merge several sets of search tables into one set, and write it to the file `path`.
 
-    `chain` holds the sets, the oldest first. Values whose ids are in `expired` are left out. Each remaining value must
-    have only one id.
+    `chain` contains the sets, the oldest first. Values whose ids are in `expired` are left out. After that, each value
+    must have only one id.
     """
 
     def merged() -> Iterator[FieldLookup | StringLookup]:
@@ -226,7 +231,7 @@ def merge_lookup_tables(chain: Sequence[LookupTables], path: Path, expired: NDAr
 
 
 def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> LookupTables:
-    """Write search tables to the file `path` in order, and return their layouts."""
+    """Write the arrays of search tables to the file `path` in order, and return where they lie in the file."""
     layouts = []
     with path.open("wb") as file:
         for table in tables:
@@ -238,7 +243,7 @@ def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> Lo
                 arrays = [table.keys, table.ids, texts.starts, texts.lengths, texts.data]
                 numbers = (table.missing_id,)
             for array in arrays:
-                # ndarray.tofile is not used, because its errors have no errno.
+                # ndarray.tofile is not used, because its exceptions have no errno.
                 file.write(np.ascontiguousarray(array).data)
                 file.write(bytes(-array.nbytes % ALIGNMENT))
             numbers = (*numbers, table.first_oov_id, table.num_oov_ids)
@@ -248,12 +253,13 @@ def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> Lo
 
 
 def number_lookup(words: NDArray[np.uint64], *numbers: int) -> FieldLookup:
-    """Sort `words` in place and return their search table.
+    """Sort `words` in place and return the search table that consists of them.
 
-    `numbers` are the fields of FieldLookup from `base_id` on.
+    A word has a value in its upper bits and its id in the lower ones. `numbers` are the fields of FieldLookup from
+    `base_id` on.
     """
     words.sort()
-    # A bucket has one to four words if values are distributed evenly.
+    # If the values are evenly distributed, a bucket of the table has one to four words.
     directory_bits = max(1, len(words).bit_length() - 1)
     buckets = (words >> np.uint64(64 - directory_bits)).astype(np.int64)
     starts = np.zeros((1 << directory_bits) + 1, np.uint32)
@@ -262,15 +268,18 @@ def number_lookup(words: NDArray[np.uint64], *numbers: int) -> FieldLookup:
 
 
 def text_lookup(keys: NDArray[np.uint64], ids: NDArray[np.int64], texts: Strings, *numbers: int) -> StringLookup:
-    """Return the search table of strings, sorted by key. `numbers` are the number fields of StringLookup."""
+    """Return the search table of strings, sorted by their keys (hashes).
+
+    `numbers` are the integer fields of StringLookup, in their order.
+    """
     order, _ = group_equal(keys, texts)
     return StringLookup(keys[order], ids[order], texts.take(order).compact(), *numbers)
 
 
 class VocabularyWriter:
-    """Writer of vocabulary.parquet, which has the columns field, value, count and id.
+    """Writer of vocabulary.parquet, a file with the columns field, value, count and id.
 
-    Fields follow each other, and the ids of a field are in ascending order.
+    The rows of a field follow each other, with ids in ascending order.
     """
 
     def __init__(self, path: Path, columns: Sequence[CategoricalColumn]) -> None:
@@ -280,7 +289,7 @@ class VocabularyWriter:
         self._writer = pq.ParquetWriter(path, _PARQUET_SCHEMA)
 
     def add(self, field: FieldVocabulary) -> None:
-        """Write a field. Its row groups contain no other field."""
+        """Write the values of a field. The row groups that contain them contain no other field."""
         ids = field.value_ids
         for first in range(0, len(field.values), _GROUP_ROWS):
             rows = slice(first, first + _GROUP_ROWS)
@@ -303,7 +312,7 @@ class VocabularyWriter:
             self._writer.write_table(pa.table(columns, schema=_PARQUET_SCHEMA))
 
     def copy(self, paths: Sequence[Path]) -> None:
-        """Copy the files of another vocabulary with the same fields. Call this before any `add`."""
+        """Copy the rows of another vocabulary's files, which have the same fields. Call this before any `add`."""
         for path in paths:
             with pq.ParquetFile(path) as file:
                 for number in range(file.num_row_groups):
@@ -318,11 +327,11 @@ class VocabularyWriter:
 
 
 class VocabularyReader:
-    """Reader of the fields of a vocabulary, which may consist of several files in the order of their ids."""
+    """Reader of the fields of a vocabulary, which may consist of several files, given in the order of their ids."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._files = [pq.ParquetFile(path) for path in paths]
-        # Files and numbers of the row groups, by field. A row group never contains several fields.
+        # For each field, the file and the index of each of its row groups. A row group never contains several fields.
         self._groups: dict[str, list[tuple[pq.ParquetFile, int]]] = {}
         for file in self._files:
             for number in range(file.num_row_groups):
@@ -330,7 +339,10 @@ class VocabularyReader:
                 self._groups.setdefault(name, []).append((file, number))
 
     def read(self, field: CategoricalField, column: CategoricalColumn) -> FieldVocabulary:
-        """Read the values of a field. Their ids are `field.id_ranges`, which the caller restricts to these files."""
+        """Read the values of a field from the files.
+
+        The values get the ids `field.id_ranges`. The caller must restrict these ranges to the ids in the files.
+        """
         groups = self._groups.get(field.name, ())
         if not groups:
             nothing = np.empty(0, np.int64)
@@ -359,14 +371,14 @@ class VocabularyReader:
 def order_strings(
     texts: Strings, counts: NDArray[np.int64], num_missing: int, max_size: int | None = None
 ) -> OrderedValues:
-    """Order strings by falling count and then by their bytes, and keep the first `max_size` of them.
+    """Order strings by descending count and then by their bytes, and keep the first `max_size` of them.
 
-    The missing value is added with the count `num_missing`, as in `vocabulary.order_values`.
+    The missing value is added with the count `num_missing`, in the same way as in `order_values`.
     """
     arrays = [to_arrow(texts), _numbers(counts, pa.int64())]
     table = pa.Table.from_arrays(arrays, ["text", "count"])
     sorted_rows = pc.sort_indices(table, [("count", "descending"), ("text", "ascending")])
-    # The buffer is read directly, because `to_numpy` would import pandas.
+    # The result is read from its buffer, because `to_numpy` would import pandas.
     order = np.frombuffer(sorted_rows.buffers()[1], np.uint64)[: len(table)][:max_size]
     counts, texts = counts[order], texts.take(order).compact()
     # The missing value "" comes before all other strings of the same count.
@@ -378,19 +390,20 @@ def order_strings(
 
 
 def _numbers(numbers: NDArray[np.signedinteger], kind: pa.DataType) -> pa.Array:
-    """Convert integers to a pyarrow array. This avoids `pa.array`, which imports pandas if it is installed."""
+    """Convert integers to a pyarrow array. Unlike `pa.array`, this does not import pandas if it is installed."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
 def _smallest(kind: str) -> int:
-    """Return the number that the value 0 stands for in a column of buckets, hours or weekdays."""
+    """Return the number that the value 0 of a column stands for, where `kind` is bucket, hour or weekday."""
     return SMALLEST_BUCKET if kind == "bucket" else 0
 
 
 def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:
-    """Convert texts of eight hex digits to values [K]. The text "" becomes MISSING."""
+    """Convert texts of eight hex digits to the integers [K] that they denote. The text "" becomes MISSING."""
     is_missing = pc.equal(texts, "")
-    # All texts now have the same length, so their digits follow each other without gaps in the array's memory.
+    # With "" replaced, all texts have the same length, so their digits follow each other without gaps in the array's
+    # memory.
     filled = pc.if_else(is_missing, "0" * 8, texts)
     digits = np.frombuffer(filled.buffers()[2], np.uint8, 8 * len(filled)).reshape(-1, 8)
     values = _VALUE_OF_DIGIT[digits] @ 16 ** np.arange(7, -1, -1)
@@ -398,7 +411,7 @@ def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:
 
 
 def to_arrow(texts: Strings) -> pa.LargeStringArray:
-    """Convert strings to a pyarrow array. They must be valid UTF-8."""
+    """Convert strings, which must be valid UTF-8, to a pyarrow array."""
     compact = texts.compact()
     offsets = np.append(compact.starts, len(compact.data) - 8)
     return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(compact.data))
