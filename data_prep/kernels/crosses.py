@@ -1,11 +1,11 @@
 """Make the texts of categorical columns, including crosses. A cross joins the values of several columns in one text.
 
-The value of a cross consists of the values of its columns, written as in vocabulary.parquet and separated by *, such
-as 05db9164*38a947a1. A * or a backslash within a value gets a backslash before it, so that different combinations
-have different texts. A cross is missing if any of its columns is missing.
+The text of a cross consists of the values of its columns, written as in vocabulary.parquet and separated by *, such as
+05db9164*38a947a1. A * or a backslash within a value gets a backslash before it, so that different combinations have
+different texts. A cross is missing in a row if any of its columns is missing there.
 
-A cross with a list column is a list too. It has all combinations of the values of its columns in the row. If there
-are more than `max_length` combinations, its lists are shortened at the end, and the remaining values are combined.
+A cross with a list column is a list too. In each row it has all combinations of the values of its columns. If there are
+more than `max_length` combinations, the lists of the row are shortened at the end until they have fewer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).enc
 
 
 def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
-    """Return for each categorical column [C] a mask [n] of the rows in which it is present."""
+    """Return for each categorical column [C] a mask [n] of the rows in which its cell is not missing."""
     by_name: dict[str, NDArray[np.bool_]] = {}
     for column in columns:
         if column.cross:
@@ -40,7 +40,7 @@ def text_columns(
 ) -> Iterator[tuple[CategoricalColumn, Strings | Lists, NDArray[np.bool_]]]:
     """Yield each text column and each cross with its texts [n] or lists, and a mask [n] of the rows that have one.
 
-    The texts of a cross are made when it is yielded, so that memory only holds the texts of one cross at a time.
+    The texts of a cross are made when the cross is yielded, so that memory holds the texts of one cross at a time.
     """
     present = dict(zip((column.name for column in columns), presence(rows, columns), strict=True))
     by_name = {
@@ -69,7 +69,7 @@ def _cross_lists(
 ) -> Lists:
     """Return the combinations of the values of several columns, as lists of at most `max_length` texts per row [n].
 
-    Rows that are not `present` [n] get empty lists.
+    Rows that `present` [n] does not mark get empty lists.
     """
     lengths = np.where(present, [part.lengths if isinstance(part, Lists) else present for part in parts], 0)
     num_values = shorten(lengths, max_length)
@@ -85,7 +85,7 @@ def _cross_lists(
 
 
 def number_texts(values: NDArray[np.uint32], kind: str) -> Strings:
-    """Return the text in vocabulary.parquet of each value [n] of an integer column."""
+    """Return, for each value [n] of an integer column, the text that stands for it in vocabulary.parquet."""
     if kind == "hex32":
         digits = _HEX_PAIRS[values.astype(">u4").view(np.uint8)].view(np.uint8)
         data = np.concatenate([digits, np.zeros(PADDING_BYTES, np.uint8)])

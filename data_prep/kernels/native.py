@@ -46,8 +46,8 @@ load, is_available = LIBRARY.load, LIBRARY.is_available
 def choose_kernels(choice: str) -> ModuleType:
     """Return the module of the kernels to use: this module or `numpy_kernels`, which have the same functions.
 
-    `choice` is "native", "numpy" or "auto", which uses the native kernels if they are built. Raise OSError if "native"
-    is chosen and the kernels are not built.
+    `choice` is "native", "numpy" or "auto". "auto" uses the native kernels if they are built. Raise OSError if `choice`
+    is "native" and they are not built.
     """
     if choice == "native":
         load()
@@ -57,29 +57,32 @@ def choose_kernels(choice: str) -> ModuleType:
 _Texts, _Format, _Rows, _Rejects, _Vocabulary = (
     LIBRARY.interface.structures[f"LogKernels{name}"] for name in ("Strings", "Format", "Rows", "Rejects", "Vocabulary")
 )
-_UNLABELLED = 2  # Equal to LOG_KERNELS_UNLABELLED in log_kernels.h.
-# Arrays of _Rows that hold numbers, with their types. Each has an array of flags beside it.
+_UNLABELLED = 2  # Must equal the constant LOG_KERNELS_UNLABELLED in log_kernels.h.
+# Names and dtypes of the arrays in the C structure _Rows that contain numbers. Beside each is an array of flags, which
+# tells which numbers are not missing.
 _NUMBERS: dict[str, type[np.generic]] = {
     "integers": np.int64,
     "values": np.uint32,
     "floats": np.float64,
     "times": np.int64,
 }
-# Names of the output arrays for rejects, in the order of the fields of _Rejects.
+# Names of the output arrays for rejected lines, in the order of the fields of the C structure _Rejects.
 _REJECT = ("reject_lines", "reject_starts", "reject_ends", "reasons")
 _ROW = tuple(field[0] for field in _Rows._fields_[1:])
 _OF_A_LINE: dict[str, type[np.generic]] = {"line_numbers": np.int64, "labels": np.uint8, "weights": np.float32}
 _OF_A_LINE |= dict(zip(_REJECT, (np.int64, np.int64, np.int64, np.int8), strict=True))
-_ALIGNMENT = 64  # Alignment in bytes of the output arrays, which is the size of a cache line.
+_ALIGNMENT = 64  # Output arrays begin at multiples of this many bytes, the size of a cache line.
 _KIND_NUMBERS = LIBRARY.interface.enums["LogKernelsKind"]
-_TIME_KINDS = LIBRARY.interface.enums["LogKernelsTimes"]  # Number of each form of times; other forms use "codes".
+# The C enum with the forms of times. Forms without an entry use "codes".
+_TIME_KINDS = LIBRARY.interface.enums["LogKernelsTimes"]
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
-    """Parse a chunk: every line becomes a row or a reject, as in `parse.parse_chunk`."""
+    """Parse a chunk: turn every line into a row or a reject, with the same result as `parse.parse_chunk`."""
     raw = text = np.frombuffer(chunk.lines, np.uint8)
     if log_format.text_fields or log_format.key_fields or log_format.quotes:
-        # Strings need padding, and lines with quotes are rewritten in place.
+        # The bytes are copied if they need padding, because strings are slices of them, or if the kernel overwrites
+        # them to remove quotes.
         text = np.concatenate([raw, np.zeros(PADDING_BYTES, np.uint8)])
     in_c = _format_in_c(log_format, chunk.file.columns, chunk.is_bare)
     outputs = _Outputs(in_c, chunk.num_lines)
@@ -101,7 +104,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
 def _rows_of(
     outputs: _Outputs, num_rows: int, first_line: int, text: NDArray[np.uint8], log_format: LogFormat
 ) -> ParsedRows:
-    """Return the rows that the kernel wrote to `outputs`. Their strings are slices of `text`."""
+    """Return the `num_rows` rows that the native parser wrote to `outputs`. Their strings are slices of `text`."""
     labels = outputs["labels"][:num_rows]
     weights = outputs["weights"][:num_rows].copy() if log_format.weight else None
     strings = {}
@@ -123,9 +126,9 @@ def _rows_of(
 
 
 class _Outputs:
-    """The output arrays of the parser, which share one allocation.
+    """The arrays to which the native parser writes its results, all in one allocation.
 
-    Allocating each array separately would take longer than parsing a single row.
+    To allocate each array separately would take longer than to parse a single row.
     """
 
     def __init__(self, form: _FormatInC, capacity: int) -> None:
@@ -145,7 +148,7 @@ class _Outputs:
 
 @functools.lru_cache(maxsize=64)
 def _layout(form: _FormatInC, capacity: int) -> tuple[dict[str, tuple[int, tuple[int, ...], Any]], int]:
-    """Return offset, shape and type of each output array for `capacity` lines, and the size of all arrays in bytes."""
+    """Return the offset, shape and dtype of each output array for `capacity` lines, and the bytes of all arrays."""
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {name: ((capacity,), dtype) for name, dtype in _OF_A_LINE.items()}
     for name, dtype in _NUMBERS.items():
         of_block = len(form.blocks[name]), capacity
@@ -160,9 +163,10 @@ def _layout(form: _FormatInC, capacity: int) -> tuple[dict[str, tuple[int, tuple
 
 
 class _FormatInC:
-    """A log format as a C structure, `struct`, together with the arrays to which its pointers refer.
+    """A log format as a C structure, `struct`, together with the arrays to which the pointers in `struct` refer.
 
-    The kernels only read these arrays. `names` are the columns of the file, or () for those of the format.
+    The kernels only read these arrays. `names` are the columns of a file, or () if the file has the columns of the
+    format. `is_bare` is True if quotes are already removed from the lines.
     """
 
     def __init__(self, log_format: LogFormat, names: tuple[str, ...], is_bare: bool) -> None:
@@ -216,14 +220,14 @@ class _FormatInC:
         )
 
 
-# Cached because converting a format takes longer than parsing a single row.
+# The structure is cached, because to make it takes longer than to parse a single row.
 _format_in_c = functools.lru_cache(maxsize=4)(_FormatInC)
 
 
 def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
-    """Return the first `num_rows` rows of columns [M, capacity] as a contiguous array [M, num_rows].
+    """Return the first `num_rows` rows of the arrays `columns` [M, capacity] as a contiguous array [M, num_rows].
 
-    The columns are moved within their memory, so `columns` must not be used afterwards.
+    The result uses the memory of `columns`, which must therefore not be used afterwards.
     """
     num_columns, capacity = columns.shape
     if num_rows == capacity:
@@ -235,7 +239,10 @@ def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
 
 
 def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
-    """Split each cell into its values, as `lists.split_lists` does. The values share the memory of the cells."""
+    """Split each cell into its values, with the same result as `strings.split_lists`.
+
+    The values share the memory of the cells.
+    """
     num_rows, most = len(cells), int(np.minimum((cells.lengths + 1) // 2, max_length).sum())
     starts, value_lengths = np.empty(most, np.int64), np.empty(most, np.int64)
     lengths, cut = np.empty(num_rows, np.int64), np.empty(num_rows, np.bool_)
@@ -253,9 +260,9 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
-    """Join the strings of all parts row by row, as `numpy_kernels.join_strings` does."""
+    """Join the strings of all parts row by row, with the same result as `numpy_kernels.join_strings`."""
     num_rows = len(present)
-    # In the worst case every byte is escaped by a second one. Pages that are never written take no memory.
+    # In the worst case every byte gets an escape byte before it. Memory pages that are never written take no memory.
     most = sum(2 * int(part.lengths.sum()) + num_rows for part in parts)
     data = np.empty(most + PADDING_BYTES, np.uint8)
     starts, lengths = np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
@@ -272,7 +279,7 @@ def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> String
 
 
 def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Look up the ids of strings, as `numpy_kernels.find_strings` does."""
+    """Look up the ids of strings, with the same result as `numpy_kernels.find_strings`."""
     ids = np.empty(len(texts), np.int64)
     load().log_kernels_find_strings(
         texts_in_c(texts),
@@ -289,7 +296,7 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
 
 
 def texts_in_c(texts: Strings) -> Any:
-    """Return the C structure of strings, which points to the memory of `texts`."""
+    """Return a C structure for `texts`. It points to their memory, which must stay alive as long as it is used."""
     starts, lengths = (address(array, np.int64, len(texts)) for array in (texts.starts, texts.lengths))
     return _Texts(address(texts.data, np.uint8, len(texts.data)), starts, lengths, len(texts))
 
@@ -297,7 +304,7 @@ def texts_in_c(texts: Strings) -> Any:
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
-    """Look up the ids of the values of several fields, as `numpy_kernels.encode_values` does."""
+    """Look up the ids of the values of several fields, with the same result as `numpy_kernels.encode_values`."""
     num_rows = values.shape[1]
     ids = np.empty((num_rows, len(fields)), dtype)
     load().log_kernels_encode(
@@ -314,9 +321,9 @@ def encode_values(
 
 @functools.lru_cache(maxsize=4)
 def _vocabularies(fields: tuple[FieldLookup, ...]) -> ctypes.Array[Any]:
-    """Return search tables as an array of C structures.
+    """Return the search tables of several fields as an array of C structures.
 
-    The result is cached, because for a single row the conversion takes longer than the search.
+    The array is cached, because to make it takes longer than to look up a single row.
     """
     return (_Vocabulary * len(fields))(*map(_vocabulary, fields))
 
@@ -332,7 +339,7 @@ _ALL_BITS = 2**64 - 1
 
 
 def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Count distinct values, as `numpy_kernels.count_values` does."""
+    """Count distinct values, with the same result as `numpy_kernels.count_values`."""
     words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
     num_words = load().log_kernels_count(
         address(values, np.uint32, len(values)),
@@ -346,7 +353,7 @@ def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: N
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return a histogram of integers, as `numpy_kernels.count_bins` does."""
+    """Return a histogram of integers, the same as `numpy_kernels.count_bins` does."""
     counts = np.empty(NUM_BINS, np.int64)
     load().log_kernels_bins(
         address(integers, np.int64, len(integers)),
@@ -359,12 +366,14 @@ def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: ND
 
 
 def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
-    """Count distinct strings, as `numpy_kernels.count_strings` does.
+    """Count distinct strings, with the same result as `numpy_kernels.count_strings`.
 
-    Keys are masked with `key_mask`. Tests pass fewer bits, so that different strings share keys.
+    Only the bits of a key (hash) that `key_mask` has are used. Tests pass a mask with few bits, so that different
+    strings share keys.
     """
     num_rows = len(texts)
-    table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # Hash table that is at most half full.
+    # A hash table with at least twice as many slots as strings.
+    table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)
     keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
     num_distinct = load().log_kernels_count_strings(
         texts_in_c(texts),
@@ -381,7 +390,7 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
 
 
 def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Look up the counts of keys in a sketch, as `numpy_kernels.sketch_counts` does."""
+    """Look up the counts of keys in a sketch, with the same result as `numpy_kernels.sketch_counts`."""
     counts = np.empty(len(keys), np.int64)
     load().log_kernels_sketch_counts(
         address(halves, np.uint32, *halves.shape),
@@ -394,7 +403,7 @@ def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArr
 
 
 def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
-    """Add counts of keys to a part of a sketch in place, as `numpy_kernels.add_to_sketch` does."""
+    """Add counts of keys to one part of a sketch in place, exactly as `numpy_kernels.add_to_sketch` does."""
     scratch = np.empty(len(keys), np.uint32)
     load().log_kernels_sketch_add(
         output_address(half),
@@ -408,8 +417,8 @@ def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: ND
 
 @functools.cache
 def _secret() -> NDArray[np.uint64]:
-    """Return two random numbers, which are the same for the whole process, as a secret for hashing.
+    """Return two random numbers, the same during the whole process, which make the hashes of strings unpredictable.
 
-    Without the secret, somebody could write a log whose strings all fall into the same slot of the hash table.
+    Without them, somebody could write a log whose strings all fall into the same slot of the hash table.
     """
     return np.frombuffer(os.urandom(16), np.uint64)

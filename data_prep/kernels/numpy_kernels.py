@@ -1,7 +1,7 @@
-"""Kernels in NumPy. They define the results of the faster kernels in native.py, which have the same names.
+"""The kernels in NumPy. They define what the faster kernels of the same names in native.py must return.
 
-They parse lines, find values in search tables, and count values, strings and numbers: exactly, in bins, or in a
-sketch.
+They parse lines, look up values in search tables, and count values, strings and numbers: exactly, in the bins of a
+histogram, or in a sketch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from data_prep.kernels.strings import split_lists as split_lists
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
     """Join the strings of all parts in each row [n] with *. Each * and \\ within a string gets a \\ before it.
 
-    Rows that are not `present` [n] get "".
+    The result is "" for rows that `present` [n] does not mark.
     """
     pieces: list[Strings] = []
     stars = Strings.of([b"*"]).take(np.zeros(len(present), np.int64))
@@ -58,14 +58,14 @@ ID_BITS = np.uint64(32)
 ID_MASK = np.uint64(2**32 - 1)
 
 
-# Tables are compared by identity, so that native.py can cache its form of each table.
+# Two tables are only equal if they are the same object, so that native.py can use them as keys of a cache.
 @dataclass(frozen=True, eq=False)
 class FieldLookup:
     """Search table from values to ids, for a field whose values are integers.
 
     `words` [K] are the numbers value << 32 | (id - base_id) in ascending order, so a binary search for a value finds
-    its id. `starts` is a directory that shortens the search: the values with the upper bits b = value >> shift are in
-    words[starts[b] : starts[b + 1]].
+    its id. `starts` is a directory that shortens the search: the words of the values whose upper bits are b = value >>
+    shift are words[starts[b] : starts[b + 1]].
     """
 
     words: NDArray[np.uint64]
@@ -80,7 +80,10 @@ class FieldLookup:
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
-    """Return the ids [n, C], of type `dtype`, of values [C, n]. A cell that is not `present` gets `missing_id`."""
+    """Return the ids [n, C], with dtype `dtype`, of values [C, n]. A cell that `present` does not mark is missing.
+
+    A missing cell gets the `missing_id` of its field.
+    """
     ids = np.empty((values.shape[1], len(fields)), dtype)
     for index, field in enumerate(fields):
         ids[:, index] = np.where(present[index], find_values(field, values[index]), field.missing_id)
@@ -88,7 +91,10 @@ def encode_values(
 
 
 def find_values(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Return the ids [n] of integer values [n]. A value that the table lacks gets an out-of-vocabulary id by a hash."""
+    """Return the ids [n] of integer values [n].
+
+    A value that is not in the table gets an out-of-vocabulary id, which a hash chooses.
+    """
     ids = field.first_oov_id + bucket(values, field.num_oov_ids)
     if len(field.words):
         keys = values.astype(np.uint64)
@@ -100,10 +106,10 @@ def find_values(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.in
 
 
 def bucket(values: NDArray[np.uint32], num_buckets: int) -> NDArray[np.int64]:
-    """Return a hash of each value, from 0 to `num_buckets` - 1.
+    """Return a hash of each value, between 0 and `num_buckets` - 1.
 
-    It is the finalizer of MurmurHash3 (A. Appleby, public domain), scaled by a multiplication (D. Lemire, "Fast random
-    integer generation in an interval", 2019).
+    The hash is the finalizer of MurmurHash3 (A. Appleby, public domain), scaled to the number of buckets by a
+    multiplication (D. Lemire, "Fast random integer generation in an interval", 2019).
     """
     mixed = (values ^ values >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     mixed = (mixed ^ mixed >> np.uint32(13)) * np.uint32(0xC2B2AE35)
@@ -115,7 +121,7 @@ def bucket(values: NDArray[np.uint32], num_buckets: int) -> NDArray[np.int64]:
 class StringLookup:
     """Search table from texts to ids, for a text field.
 
-    The K strings are sorted by key, and strings that share a key are sorted by their bytes.
+    The K strings are sorted by their keys (hashes), and strings with the same key by their bytes.
     """
 
     keys: NDArray[np.uint64]  # Hash of each string [K], in ascending order.
@@ -127,18 +133,20 @@ class StringLookup:
 
     @functools.cached_property
     def later_of_a_key(self) -> dict[bytes, int]:
-        """Ids of the strings whose key equals that of the string before them, by string.
+        """Ids of the strings whose key equals the key of the string before them in the table, indexed by string.
 
-        Many such strings cannot slow down the lookup, because Python seeds the hashes of a dictionary at random.
+        Even many strings with the same key do not slow down the lookup, because Python seeds the hashes of a dictionary
+        at random.
         """
         later = np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1
         return dict(zip(self.texts.take(later).tolist(), self.ids[later].tolist(), strict=True))
 
 
 def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the ids [n] of strings [n]. A string that the table lacks gets an out-of-vocabulary id by a hash.
+    """Return the ids [n] of strings [n].
 
-    Rows that are not `present` [n] get `missing_id`.
+    A string that is not in the table gets an out-of-vocabulary id, which a hash chooses. Rows that `present` [n] does
+    not mark get `missing_id`.
     """
     keys = texts.keys()
     ids = field.first_oov_id + bucket((keys >> np.uint64(32)).astype(np.uint32), field.num_oov_ids)
@@ -155,29 +163,30 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
     return ids
 
 
-# A value and its count are packed into 64 bits, with the value in the upper half. Sorting plain numbers is several
-# times faster than sorting by an index. Values therefore have 32 bits. Values of 64 bits, which could also be keys of
-# texts, would leave no room for the count. np.unique also takes 1.6 times as long for them, which is 0.24 µs more per
-# row in Criteo's format. A whole row takes 2.2 µs.
+# A value and its count are packed into a 64-bit number, with the value in the upper half, because sorting such numbers
+# is several times faster than sorting by an index. Values therefore have 32 bits. With values of 64 bits, which could
+# also be the keys of texts, there would be no room for the count, and np.unique would take 1.6 times as long: 0.24 µs
+# more for each row in Criteo's format, which takes 2.2 µs in all.
 COUNT_BITS = np.uint64(32)
 COUNT_MASK = np.uint64(2**32 - 1)
 
 
 def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Count the distinct values among the present values [n] in the rows that `mask` [n] selects.
+    """Count the distinct values among those of the values [n] that `present` and `mask` both mark.
 
-    Return pairs of value and count, packed into 64 bits, by ascending value.
+    Return a 64-bit number for each distinct value, with the value in the upper half and its count in the lower half, in
+    the order of the values.
     """
     unique, counts = np.unique(values[mask & present], return_counts=True)
     return unique.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64)
 
 
-# A number's bin is given by the upper bits of its float64: sign, exponent, and three bits of the mantissa. There are
-# eight bins between two powers of 2, and each integer up to 16 has a bin of its own.
+# The upper bits of a number's float64 (sign, exponent, and three bits of the mantissa) decide its bin. There are eight
+# bins between two powers of 2, and each integer up to 16 has a bin of its own.
 class NumberBins(NamedTuple):
     """The layout of a histogram of numbers with logarithmic bins."""
 
-    smallest: int  # Numbers of magnitude below 2**smallest are in the bin of 0.
+    smallest: int  # Numbers whose magnitude is below 2**smallest are in the bin of 0.
     zero: int  # Index of the bin of 0.
 
 
@@ -189,14 +198,14 @@ NUM_BINS = 2 * INTEGER_BINS.zero + 1
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return a histogram [NUM_BINS] of the present integers [n] in the rows that `mask` [n] selects."""
+    """Return a histogram [NUM_BINS] of those of the integers [n] that `present` and `mask` both mark."""
     return _count_sizes(integers[present & mask].astype(np.float64), INTEGER_BINS)
 
 
 def count_float_bins(
     floats: NDArray[np.float64], present: NDArray[np.bool_], mask: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return a histogram of the present floats [n] in the rows that `mask` [n] selects, with the bins FLOAT_BINS."""
+    """Return a histogram, with the bins FLOAT_BINS, of those of the floats [n] that `present` and `mask` both mark."""
     return _count_sizes(floats[present & mask], FLOAT_BINS)
 
 
@@ -208,9 +217,10 @@ def _count_sizes(numbers: NDArray[np.float64], bins: NumberBins) -> NDArray[np.i
 
 
 def bin_bounds(number: int, bins: NumberBins = INTEGER_BINS) -> tuple[float, float]:
-    """Return the lower and the upper bound of bin `number`. The bound that is nearer to 0 belongs to the bin.
+    """Return the lower and the upper bound of the bin with index `number`.
 
-    For integers, the bin after the bin of 0 has the bounds 1 and 1.125.
+    The bound that is nearer to 0 belongs to the bin, the other one does not. For integers, the bin after the bin of 0
+    has the bounds 1 and 1.125.
     """
     size = abs(number - bins.zero)
     low, high = (_lower_end(size, bins), _lower_end(size + 1, bins)) if size else (0.0, 0.0)
@@ -223,16 +233,20 @@ def _lower_end(size: int, bins: NumberBins) -> float:
 
 
 def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Look up keys [n] in a count-min sketch [H, rows, W], and return the sum of their counts in its H parts."""
+    """Return, for each key [n], the sum of its estimated counts in the H parts of a count-min sketch [H, rows, W]."""
     cells = _sketch_cells(keys, halves.shape[1:])
     return np.sum([_least(half, cells) for half in halves], axis=0, dtype=np.int64)
 
 
 def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
-    """Add the counts [n] of distinct keys [n] to one part [rows, W] of a sketch in place, with conservative update."""
+    """Add the counts [n] of distinct keys [n] to one part [rows, W] of a sketch in place.
+
+    This is the conservative update of a count-min sketch: it raises a cell only as far as the estimate of a key
+    requires.
+    """
     cells = _sketch_cells(keys, half.shape)
-    # All sums use the cells before the update, and each cell becomes the largest of its sums. So the order of the keys
-    # does not matter.
+    # All sums are computed from the cells before the update, and a cell becomes the largest of its sums. Therefore the
+    # order of the keys does not matter.
     sums = np.minimum(_least(half, cells) + counts, np.iinfo(np.uint32).max).astype(np.uint32)
     for row, of_row in zip(half, cells, strict=True):
         np.maximum.at(row, of_row, sums)
@@ -254,7 +268,7 @@ def _least(half: NDArray[np.uint32], cells: NDArray[np.int64]) -> NDArray[np.int
 
 @dataclass(frozen=True)
 class CountedStrings:
-    """Distinct strings with their counts, in the order of their keys (hashes). All fields have length K."""
+    """Distinct strings with their counts, in the order of their keys (hashes). All fields have K elements."""
 
     keys: NDArray[np.uint64]
     counts: NDArray[np.int64]
@@ -273,7 +287,7 @@ class CountedStrings:
 
     @classmethod
     def concatenate(cls, parts: Sequence[CountedStrings]) -> CountedStrings:
-        """Concatenate several parts. The result may contain a string several times."""
+        """Concatenate several parts. A string that occurs in several parts occurs several times in the result."""
         return cls(
             np.concatenate([part.keys for part in parts]),
             np.concatenate([part.counts for part in parts]),
@@ -285,18 +299,21 @@ NOTHING = CountedStrings(np.empty(0, np.uint64), np.empty(0, np.int64), Strings.
 
 
 def count_strings(texts: Strings) -> CountedStrings:
-    """Count the distinct strings among strings [n]."""
+    """Count how often each distinct string occurs among the strings [n]."""
     return add_up(texts.keys(), np.ones(len(texts), np.int64), texts)
 
 
 def merge(parts: Sequence[CountedStrings]) -> CountedStrings:
-    """Merge several parts: return the distinct strings of all parts, with the sums of their counts."""
+    """Return the distinct strings of several parts, each with the sum of its counts."""
     all_parts = CountedStrings.concatenate(parts)
     return add_up(all_parts.keys, all_parts.counts, all_parts.texts)
 
 
 def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Strings) -> CountedStrings:
-    """Return the distinct strings among strings [n], with the sums of their counts [n]. `keys` [n] are their hashes."""
+    """Return the distinct strings among `texts` [n], each with the sum of its `counts` [n].
+
+    `keys` [n] are the hashes of the strings.
+    """
     if len(keys) == 0:
         return NOTHING
     order, firsts = group_equal(keys, texts)
@@ -305,7 +322,7 @@ def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Strings) 
 
 
 def concatenate_strings(parts: Sequence[Strings]) -> Strings:
-    """Concatenate the strings of several parts."""
+    """Concatenate several arrays of strings to one, in a new buffer."""
     offsets = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
     return Strings(
         np.concatenate([part.data for part in parts]),
@@ -317,15 +334,15 @@ def concatenate_strings(parts: Sequence[Strings]) -> Strings:
 def group_equal(keys: NDArray[np.uint64], texts: Strings) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Sort strings so that equal strings are adjacent.
 
-    Return the sorted indices [n], and the position in this order at which each group of equal strings starts. Strings
-    are sorted by key, and different strings that share a key are sorted by their bytes.
+    Return the indices [n] of the strings in sorted order, and the position in this order at which each group of equal
+    strings begins. Strings are sorted by their keys (hashes), and different strings with the same key by their bytes.
     """
     order = np.argsort(keys, kind="stable")
     if len(order) == 0:
         return order, order
     sorted_keys = keys[order]
     is_new = np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]])
-    repeated = np.flatnonzero(~is_new)  # Positions whose key equals the key before.
+    repeated = np.flatnonzero(~is_new)  # Positions in the sorted order whose key equals the key before them.
     is_new[repeated] = ~texts.take(order[repeated]).equal(texts.take(order[repeated - 1]))
     collisions = repeated[is_new[repeated]]
     if len(collisions):
@@ -337,9 +354,10 @@ def group_equal(keys: NDArray[np.uint64], texts: Strings) -> tuple[NDArray[np.in
 def _order_by_bytes(
     order: NDArray[np.int64], sorted_keys: NDArray[np.uint64], shared: NDArray[np.uint64], texts: Strings
 ) -> None:
-    """Reorder `order` in place so that the strings of each key in `shared` are sorted by their bytes.
+    """Change `order` in place so that the strings of each key in `shared` are sorted by their bytes.
 
-    `shared` are the keys of different strings, and `sorted_keys` are the keys in the present order.
+    `shared` are the keys that several different strings have, and `sorted_keys` are the keys of the strings in the
+    order that `order` has.
     """
     for key in shared:
         run = slice(np.searchsorted(sorted_keys, key), np.searchsorted(sorted_keys, key, side="right"))

@@ -1,8 +1,8 @@
 """Parse lines of the raw log into arrays with NumPy, and reject bad lines with a reason each.
 
-All lines of a chunk are parsed at once, column by column, on the raw bytes. The same definition of a good line holds
-for every line. A general CSV reader would be slower, and it would treat blanks, the byte 0x1f and lone carriage returns
-specially.
+All lines of a chunk are parsed at once, column by column, on the raw bytes. Whether a line is good does not depend on
+other lines. A general CSV reader would be slower, and it would treat blanks, the byte 0x1f and single carriage returns
+in its own way.
 
 Array shapes use these letters: n rows, N numeric fields, H fields of hex values.
 """
@@ -49,14 +49,14 @@ _WORD_BYTES = 8
 _DECIMAL = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 _VALUE_OF_WORD = {word.lower().encode(): value for yes, no in BOOLEANS for word, value in ((yes, 1), (no, 0))}
 _RELATIONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt}
-# Padding of a chunk's bytes. Words of eight bytes are read backwards from the end of a cell, up to three words for 19
-# digits, or forwards from its start.
+# Padding before and after the bytes of a chunk. The parser reads words of eight bytes, up to three of them backwards
+# from the end of a cell (for 19 digits) or one forwards from its start, so it may read bytes outside the chunk.
 _PAD_BEFORE = b"0" * (3 * _WORD_BYTES)
 _PAD_AFTER = b"0" * _WORD_BYTES
 
 
 class _Text:
-    """The bytes of a chunk with padding, and a view that has the little-endian 8-byte word starting at each byte."""
+    """The bytes of a chunk with padding, and for each byte the little-endian 8-byte word that begins there."""
 
     def __init__(self, lines: bytes) -> None:
         padded = _PAD_BEFORE + lines + _PAD_AFTER
@@ -67,7 +67,7 @@ class _Text:
 
     @functools.cached_property
     def is_utf8(self) -> bool:
-        """True if the whole chunk is valid UTF-8. Separators are ASCII, so all of its cells are valid then too."""
+        """True if the whole chunk is valid UTF-8. Then all cells are valid too, because separators are ASCII."""
         return is_utf8(self.bytes.tobytes())
 
     def cells(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Strings:
@@ -75,7 +75,7 @@ class _Text:
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
-    """Parse a chunk: every line becomes a row or a reject."""
+    """Parse a chunk. Every line becomes either a row or a reject with a reason."""
     if chunk.is_bare:
         return _parse_lines(chunk, chunk.lines, BARE_SEPARATOR, (), log_format)
     if not log_format.quotes:
@@ -85,11 +85,11 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
 
 
 def take_quotes_off(lines: bytes, log_format: LogFormat) -> tuple[bytes, list[int]]:
-    """Remove the quotes from lines, and separate their cells by BARE_SEPARATOR instead.
+    """Remove the quotes from lines, and replace the separators between cells by BARE_SEPARATOR.
 
-    Return the new lines and the numbers of the badly quoted lines. Quotes are those of RFC 4180: a cell in double
-    quotes may contain separators, and doubled quotes. It cannot contain a line end, because chunks are cut at line
-    ends, so each line of such a row is rejected. Only lines with a quote take noticeable time.
+    Return the new lines and the indices of the badly quoted lines. Quotes are those of RFC 4180: a cell in double
+    quotes may contain separators and doubled quotes. A row with a line end within quotes is rejected, because chunks
+    are cut at line ends and each part of the row is a badly quoted line. Only lines with a quote take noticeable time.
     """
     divided = log_format.separator.encode()
     if b'"' not in lines and _BARE not in lines:
@@ -102,7 +102,7 @@ def take_quotes_off(lines: bytes, log_format: LogFormat) -> tuple[bytes, list[in
             badly_quoted.append(number)
             bare.append(b"")
         elif b'"' not in line:
-            # The result equals that of the fast path above, since a line must not depend on its neighbours.
+            # The result must equal that of the fast path above, because it must not depend on other lines.
             bare.append(line.replace(divided, _BARE))
         else:
             cells = quoted_cells(line, log_format)
@@ -115,7 +115,7 @@ def take_quotes_off(lines: bytes, log_format: LogFormat) -> tuple[bytes, list[in
 def quoted_cells(line: bytes, log_format: LogFormat) -> list[bytes] | None:
     """Split a line with quotes into its cells without quotes, or return None if the quotes do not match.
 
-    If the format trims blanks, they are allowed before and after the quotes of a cell.
+    If the format trims blanks, blanks may stand before and after the quotes of a cell.
     """
     line = line.removesuffix(b"\r")
     if b"\r" in line:
@@ -132,7 +132,7 @@ def quoted_cells(line: bytes, log_format: LogFormat) -> list[bytes] | None:
 
 @functools.lru_cache(maxsize=16)
 def _quoted_cell(separator: str, trim: bool) -> re.Pattern[bytes]:
-    """Return a regular expression for a cell up to its separator. Group 1 is a cell in quotes, group 2 any other."""
+    """Return a regular expression for one cell. Group 1 is the text of a quoted cell, group 2 that of another cell."""
     blanks, end = "[ ]*" * trim, re.escape(separator)
     return re.compile(
         rf'{blanks}(?:"((?:[^"]|"")*+)"{blanks}|(?!{blanks}")([^{end}]*))(?={end}|\Z)'.encode(), re.DOTALL
@@ -142,14 +142,16 @@ def _quoted_cell(separator: str, trim: bool) -> re.Pattern[bytes]:
 def _parse_lines(
     chunk: Chunk, lines: bytes, separator: int, badly_quoted: Sequence[int], log_format: LogFormat
 ) -> ParsedChunk:
-    """Parse `lines`, the lines of the chunk without quotes, whose cells are separated by the byte `separator`.
+    """Parse the lines of a chunk, given as `lines` without quotes, with the byte `separator` between their cells.
 
-    `badly_quoted` are the numbers of the lines to reject for their quotes.
+    `badly_quoted` are the indices of the lines to reject for their quotes.
     """
     text = _Text(lines)
-    in_lines = text.bytes[text.first : text.end]  # The padding is left out, because "0" may be the separator.
+    # The padding is left out of the search for separators, because it consists of "0", which may be the separator.
+    in_lines = text.bytes[text.first : text.end]
     separators = text.first + np.flatnonzero((in_lines == separator) | (in_lines == _NEWLINE))
-    line_lasts = np.flatnonzero(text.bytes[separators] == _NEWLINE)  # Indices into `separators` of the line ends.
+    # Indices of the line ends in the array `separators`.
+    line_lasts = np.flatnonzero(text.bytes[separators] == _NEWLINE)
     line_ends = separators[line_lasts]
     chunk.check_num_lines(len(line_ends))
     line_starts = np.concatenate([[text.first], line_ends[:-1] + 1])
@@ -169,7 +171,7 @@ def _parse_lines(
 
 
 def _raw_lines(chunk: Chunk, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and end offsets [k], within the chunk, of the lines with the given numbers [k]."""
+    """Return the start and end offsets [k] in the chunk's bytes of the lines with the indices `numbers` [k]."""
     if not len(numbers):
         return numbers, numbers
     ends = np.flatnonzero(np.frombuffer(chunk.lines, np.uint8) == _NEWLINE)
@@ -183,9 +185,10 @@ def _cells(
     line_starts: NDArray[np.int64],
     num_columns: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and end offsets [columns, n] of the cells of n lines, which have the right number of columns.
+    """Return the start and end offsets [columns, n] of the cells of n lines that have `num_columns` columns.
 
-    `line_lasts` [n] are the indices into `separators` of the lines' ends, and `line_starts` [n] their start offsets.
+    `line_lasts` [n] are the indices of the lines' ends in the array `separators`. `line_starts` [n] are the offsets at
+    which the lines start.
     """
     if len(line_lasts) * num_columns == len(separators):
         by_line = separators.reshape(-1, num_columns)
@@ -209,7 +212,7 @@ def _parse_cells(
 ) -> tuple[ParsedRows, NDArray[np.int8]]:
     """Parse cells, given by their start and end offsets [columns, n].
 
-    Return all n lines as rows, and for each line the code of the reason to reject it, or 0 if it is good.
+    Return all n lines as rows, and for each line the code of the reason to reject it, or 0 if the line is good.
     """
     if log_format.trim:
         starts, ends = trim_blanks(text.bytes, starts, ends)
@@ -235,7 +238,7 @@ def _parse_cells(
         keys={name: text.cells(*columns[name]).keys().view(np.int64) for name in log_format.key_fields},
     )
     reasons = np.zeros(len(row_numbers), np.int8)
-    # If a line has several reasons, the one with the smallest code is assigned last and wins.
+    # If there are several reasons to reject a line, the one with the smallest code is assigned last and stays.
     for reason in sorted(bad, reverse=True):
         reasons[bad[reason]] = reason
     return rows, reasons
@@ -244,9 +247,10 @@ def _parse_cells(
 def _parse_column(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], name: str, log_format: LogFormat
 ) -> tuple[Any, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse the cells [n] of the field `name`.
+    """Parse the cells [n] of the field `name`, which lie between the offsets `starts` and `ends`.
 
-    Return their values, a mask of the present cells, and a mask of the good cells. The values of text are `Strings`.
+    Return the values (of text columns: `Strings`), a mask of the cells that are not missing, and a mask of the good
+    cells.
     """
     kind = log_format.columns[name]
     if kind == "integer":
@@ -267,7 +271,8 @@ def _parse_column(
 def parse_labels(cells: Strings, log_format: LogFormat) -> Parsed:
     """Parse cells [n] as labels.
 
-    Return three arrays [n]: the labels, a mask of the cells that lack an optional label, and a mask of the good cells.
+    Return three arrays [n]: the labels, a mask of the cells whose label is missing although the format allows that, and
+    a mask of the good cells.
     """
     if log_format.click_rule is None:
         clicked, not_clicked, rest = log_format.label_cells
@@ -310,9 +315,11 @@ def _parse_hex(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]) 
     present = ends > starts
     words = text.words[starts]
     is_letter = words >> 6 & _bytes(0x01)  # Bit 6 is set in 'a'-'f' (0x61-0x66), but not in '0'-'9' (0x30-0x39).
-    low = words ^ (_bytes(0x30) + is_letter * 0x30)  # Each byte is 0-9 for a valid digit and 1-6 for a valid letter.
+    # Each byte of `low` is 0 to 9 for a valid digit, and 1 to 6 for a valid letter.
+    low = words ^ (_bytes(0x30) + is_letter * 0x30)
     digits = low + is_letter * 9
-    is_zero_letter = is_letter & ~(low | low >> 1 | low >> 2)  # The invalid character '`', which comes before 'a'.
+    # Marks the invalid character '`', which comes before 'a' in ASCII.
+    is_zero_letter = is_letter & ~(low | low >> 1 | low >> 2)
     bad = _above_9(low) | digits & _bytes(0xF0) | is_zero_letter
     good = (bad == 0) & (ends - starts == _HEX_DIGITS)
 
@@ -320,7 +327,7 @@ def _parse_hex(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]) 
     # 32 bits. The first character is in the lowest byte.
     pairs = (digits << 4 | digits >> 8) & 0x00FF00FF00FF00FF
     quads = (pairs << 8 | pairs >> 16) & 0x0000FFFF0000FFFF
-    values = (quads << 16 | quads >> 32).astype(np.uint32)  # The conversion keeps the low 32 bits.
+    values = (quads << 16 | quads >> 32).astype(np.uint32)  # The conversion to uint32 drops the upper 32 bits.
     values[~present] = 0
     return values, present, good | ~present
 
@@ -334,10 +341,11 @@ def _parse_integers(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int
     longest = int(num_digits.max(initial=0, where=good))
 
     magnitudes = np.zeros(len(starts), np.uint64)
-    # Each round takes eight digits, beginning with the last eight digits of the cells.
+    # Each round converts eight digits of all cells, beginning with their last eight digits.
     for skipped in range(0, longest, _WORD_BYTES):
         words = text.words[ends - skipped - _WORD_BYTES]
-        # The last characters are in the highest bytes. Bytes from before the cell are replaced by the digit 0.
+        # The last characters are in the highest bytes of a word. Bytes that lie before the cell are replaced by the
+        # digit 0.
         num_foreign = (_WORD_BYTES - np.clip(num_digits - skipped, 0, _WORD_BYTES)).astype(np.uint64)
         digits = (words ^ _bytes(0x30)) & _FOREIGN_MASKS[num_foreign]
         good &= _above_9(digits) == 0
@@ -352,7 +360,7 @@ def _parse_integers(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int
 def _without_point_zero(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], log_format: LogFormat
 ) -> NDArray[np.int64]:
-    """Return the end offsets of cells [n] without a trailing decimal point and its zeros, so that 12.0 becomes 12."""
+    """Return the end offsets of cells [n] without a decimal point and the zeros after it, so that 12.0 becomes 12."""
     points = [ord("."), ord(log_format.decimal)]
     places = np.flatnonzero((ends - starts > 2) & (text.bytes[ends - 1] == ord("0")))
     firsts, at = starts[places], ends[places]
@@ -377,7 +385,8 @@ def _parse_booleans(cells: Strings) -> Parsed:
 def _parse_floats(cells: Strings, log_format: LogFormat) -> Parsed:
     """Parse cells [n] as floats. A good cell is empty or has a decimal number in the range of float32.
 
-    Numbers are rounded correctly, like those of Python's float. Numbers too small for a normal float64 become 0.
+    Numbers are rounded to float64 in the same way as by Python's float. Numbers too small for a normal float64 become
+    0.
     """
     texts, present = cells.tolist(), cells.lengths > 0
     if log_format.decimal == ",":
@@ -390,13 +399,13 @@ def _parse_floats(cells: Strings, log_format: LogFormat) -> Parsed:
 
 
 def _parse_times(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], form: str, zone: str) -> Parsed:
-    """Parse cells [n] as times in milliseconds since 1970 (UTC). Empty cells are good and missing.
+    """Parse cells [n] as times in milliseconds since 1970 (UTC). An empty cell is good, and its value is missing.
 
-    `form` and `zone` are as in `times.parse_times`.
+    `form` (a value of LogFormat.timestamps) and `zone` have the same meaning as in `times.parse_times`.
     """
     present, good = ends > starts, np.ones(len(starts), np.bool_)
     times, rest = np.zeros(len(starts), np.int64), present
-    if form in UNITS:  # Whole numbers are parsed all at once, and only other cells one at a time.
+    if form in UNITS:  # Whole numbers are parsed together, and only the remaining cells one at a time.
         numbers, _, are_whole = _parse_integers(text, starts, ends)
         whole = np.flatnonzero(present & are_whole)
         rest = present & ~are_whole
@@ -413,7 +422,7 @@ def _bytes(byte: int) -> np.uint64:
     return np.uint64(byte * 0x0101010101010101)
 
 
-# Masks that clear the n lowest bytes of a word, by n from 0 to 8.
+# The mask with index n clears the n lowest bytes of a word.
 _FOREIGN_MASKS = np.array([2**64 - 2 ** (8 * n) for n in range(_WORD_BYTES + 1)], np.uint64)
 
 

@@ -1,4 +1,4 @@
-"""Define chunks of the raw log's lines, and the rows and rejects that the parser makes of them."""
+"""Define chunks of lines of the raw log, and the rows and rejects into which the parser turns them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from data_prep.options.columns import NumberGroup
 from data_prep.options.log_format import INEXACT_ID, REASONS, LogFormat
 from data_prep.prepared.schema import DAY
 
-# Longer lines are rejected, and only their start is kept, so that a file without line ends cannot fill the memory.
+# Longer lines are rejected, and only their beginning is kept, so that a file without line ends cannot fill the memory.
 # Good lines usually have less than 1 KiB.
 MAX_LINE_BYTES = 1 << 16
 
 
-_ROWS_AT_ONCE = 4096  # Number of rows that are processed at once, so that the arrays of many columns fit in the cache.
-BARE_SEPARATOR = 0x1F  # ASCII's unit separator. It separates the cells of a chunk whose quotes were removed.
+_ROWS_AT_ONCE = 4096  # This many rows are processed at a time, so that the arrays of many columns fit in the cache.
+BARE_SEPARATOR = 0x1F  # ASCII's unit separator. It stands between the cells of a chunk from which quotes were removed.
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class FileOfLog:
     place: int = 0  # Index of the file in the log.
     name: str = ""  # Name of the file, or "" if the log is a single file.
     first_line: int = 0  # Number of the file's first line among all lines of the log.
-    num_header_lines: int = 0  # Number of lines before the first line, which are not counted as lines of the log.
+    # Number of lines before `first_line`, such as a header, which do not count as lines of the log.
+    num_header_lines: int = 0
     columns: tuple[str, ...] = ()  # Names of the columns in this file, or () for the columns of the format.
 
 
@@ -43,18 +44,19 @@ ONLY_FILE = FileOfLog()
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of the log that is a task for a worker: whole lines of one file, each with its line end."""
+    """A part of the log that a worker parses as one task: whole lines of one file, each with its line end."""
 
-    first_line: int  # Number of the chunk's first line in the log.
+    first_line: int  # Index of the chunk's first line among all lines of the log, from 0.
     num_lines: int
     lines: bytes
     file: FileOfLog = ONLY_FILE
-    is_bare: bool = False  # Cells are separated by BARE_SEPARATOR and have no quotes, whatever the format says.
-    # Columns of a table that are copied beside the scores. Their cells may contain separators.
+    # True if the cells are separated by BARE_SEPARATOR and have no quotes, even if the format has quotes.
+    is_bare: bool = False
+    # Columns of a table that are copied to the output beside the scores. Their cells may contain separators.
     kept: tuple[list[str], ...] = ()
 
     def load(self) -> Chunk:
-        """Return the chunk itself. The `load` of other tasks, such as `text_lines.StoredChunk`, reads the lines."""
+        """Return the chunk itself. Other classes of tasks, such as `text_lines.StoredChunk`, read their lines here."""
         return self
 
     @property
@@ -63,7 +65,7 @@ class Chunk:
         return self.first_line - self.file.first_line + self.file.num_header_lines + 1
 
     def check_num_lines(self, num_lines: int) -> None:
-        """Raise ValueError unless `num_lines` equals the number of lines that were counted when the chunk was cut."""
+        """Raise ValueError unless the chunk has `num_lines` lines. Otherwise the file changed after it was cut."""
         if num_lines != self.num_lines:
             raise ValueError(
                 f"the log changed while it was read: {self.num_lines:,} lines were counted from line "
@@ -73,9 +75,9 @@ class Chunk:
 
 
 class Cells(NamedTuple):
-    """The cells [n] of a column, contiguous in memory. The value of a missing cell is 0 or ""."""
+    """The cells [n] of a column, contiguous in memory. If a cell is missing, its value is 0 or ""."""
 
-    # Values by kind: int64 for integers and times (ms since 1970), float64, uint32 for hex values, Strings for text.
+    # int64 for integers and times (ms since 1970), float64 for floats, uint32 for hex values, Strings for text.
     values: Any
     present: NDArray[np.bool_]  # Mask of the cells that are not missing.
 
@@ -83,9 +85,9 @@ class Cells(NamedTuple):
         return Cells(self.values.take(indices), self.present.take(indices))
 
     def copies(self, kept: NDArray[np.bool_]) -> Cells:
-        """Return several copies of the cells, one after the other. In each copy, only the cells in a mask are present.
+        """Return several copies of the cells, one after the other, in which different cells are missing.
 
-        `kept` [copies, n] has one mask per copy. All other cells become missing.
+        `kept` [copies, n] has a mask for each copy. Cells that the mask does not mark become missing.
         """
         cells, mask = self.take(np.tile(np.arange(len(self.present)), len(kept))), kept.ravel()
         values = cells.values
@@ -98,15 +100,18 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True)
 class ParsedRows:
-    """Parsed rows of the log, stored as columns."""
+    """Parsed rows of the log, with a field's cells stored together."""
 
-    row_numbers: NDArray[np.int64]  # Number of each row's line in the log [n], from 0. Rejected lines count too.
-    labels: NDArray[np.bool_]  # Label of each row [n].
-    separate: dict[str, Cells]  # Fields that are stored separately, by name.
-    lists: dict[str, Lists] = field(default_factory=dict)  # Values of list columns, by name; see `with_lists`.
+    # Index of each row's line [n] among all lines of the log, from 0, including rejected lines.
+    row_numbers: NDArray[np.int64]
+    labels: NDArray[np.bool_]  # Label of each row [n]: True for a click.
+    separate: dict[str, Cells]  # Cells of the fields that are stored in arrays of their own, by name.
+    # Values of the list columns, by name. Empty until `with_lists` was called.
+    lists: dict[str, Lists] = field(default_factory=dict)
     weights: NDArray[np.float32] | None = None  # Weight of each row [n], or None if all weights are 1.
-    keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # Hashes [n] of the columns of kind id, by name.
-    # Fields that are stored together, as arrays [len(names), n], by their names.
+    # Hashes [n] of the cells of each column of kind id, by name.
+    keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    # Cells of the fields that are stored together in arrays [len(names), n], by the tuple of their names.
     blocks: dict[tuple[str, ...], Cells] = field(default_factory=dict)
 
     @functools.cached_property
@@ -137,7 +142,7 @@ class ParsedRows:
         )
 
     def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> ParsedRows:
-        """Return the rows with list columns split into their values. A list without values counts as missing."""
+        """Return the rows with the cells of list columns split into values. A list without values counts as missing."""
         lists, separate = {}, dict(self.separate)
         for name in log_format.list_fields:
             form, texts = log_format.list_form(name), separate[name].values
@@ -148,7 +153,7 @@ class ParsedRows:
     def with_whole_numbers(self, forms: Mapping[str, bool | None]) -> ParsedRows:
         """Return the rows with the whole numbers in text and list columns rewritten in one form per column.
 
-        `forms` maps column names to True for the form 7.0, False for 7, or None to leave numbers as they are.
+        `forms` gives the form by column name: True for 7.0, False for 7, or None to leave the numbers as they are.
         """
         lists, separate = dict(self.lists), dict(self.separate)
         for name, has_point in forms.items():
@@ -159,7 +164,10 @@ class ParsedRows:
         return replace(self, lists=lists, separate=separate)
 
     def have_inexact_ids(self, names: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which rows [n] have, in these fields of text, a float that may stand for several ids."""
+        """Return a mask [n] of the rows with a float that may stand for several ids in one of the text fields `names`.
+
+        Such floats are at least 2**53, so several whole numbers round to the same float.
+        """
         are_bad = np.zeros(len(self.labels), np.bool_)
         for name in names:
             if lists := self.lists.get(name):
@@ -169,9 +177,9 @@ class ParsedRows:
         return are_bad
 
     def blanked(self, *names: str) -> ParsedRows:
-        """Return one copy of the rows for each name, one after the other. In each copy, the named field is missing.
+        """Return one copy of the rows for each name, one after the other. The named field of a copy is missing.
 
-        A name that is not a field leaves its copy unchanged. The copies have neither weights nor keys.
+        If a name is not a field, no field of its copy becomes missing. The copies have neither weights nor keys.
         """
         of_copies, num_rows = np.array(names)[:, None], len(self.labels)
         is_kept = {name: np.broadcast_to(of_copies != name, (len(names), num_rows)) for name in self.columns}
@@ -183,9 +191,9 @@ class ParsedRows:
         )
 
     def number_columns(self, groups: Sequence[NumberGroup]) -> Cells:
-        """Return the values and the mask of present cells, both [M, n], of M integer columns.
+        """Return the values and the mask of present cells, both [M, n], of the M columns with integer values.
 
-        `groups` describe the columns and are the result of `columns.number_groups`.
+        These are categorical columns. `groups` describe them and are the result of `columns.number_groups`.
         """
         if len(groups) == 1 and groups[0].kind == "hex32":
             return self.block(groups[0].sources)
@@ -203,7 +211,10 @@ class ParsedRows:
 
 
 def without_labels(weights: NDArray[np.float32] | None, unlabelled: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return the weights of rows [n] with weight 0 for the `unlabelled` [n] rows. None stands for weights of 1."""
+    """Return the weights of rows [n], with weight 0 for the rows that `unlabelled` [n] marks.
+
+    If `weights` is None, all other rows get the weight 1.
+    """
     return (~unlabelled).astype(np.float32) if weights is None else np.where(unlabelled, np.float32(0), weights)
 
 
@@ -212,7 +223,10 @@ _WEEKDAY_OF_1970 = 3  # Weekday of 1970-01-01, a Thursday. Monday is 0.
 
 
 def _category(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Convert hex values, times or integers of the log to the values of a categorical column of the given kind."""
+    """Convert hex values, times or integers of the log to the values of a categorical column of the given kind.
+
+    Values are integers: for example, the hour of a time from 0 to 23, or the bucket of an integer.
+    """
     values = zone_table(timezone).to_local(values) if timezone else values
     if kind == "hour":
         return values // HOUR % 24
@@ -225,26 +239,27 @@ def _category(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class ParsedChunk:
-    """The result of parsing a chunk: good lines as rows, and bad lines as text for rejects.tsv."""
+    """The result of parsing a chunk: its good lines as rows, and its bad lines as text for the file rejects.tsv."""
 
     rows: ParsedRows
     rejects_by_reason: Counter[str]
-    rejects_tsv: bytes  # Lines with the line number in the file (from 1), the reason and the raw line.
+    # A line for each rejected line, with its number in the file (from 1), the reason and the raw text.
+    rejects_tsv: bytes
 
     @classmethod
     def of(cls, chunk: Chunk, rows: ParsedRows, *rejects: NDArray[np.integer]) -> ParsedChunk:
         """Create the result from `rows` and from the rejected lines of `chunk`.
 
-        `rejects` are four arrays with an element per rejected line: its number in the chunk, its start and its end in
-        `chunk.lines` (in ascending order), and the code of the reason. A log may consist of rejects only, so they are
-        written all at once, without a Python object for each.
+        `rejects` are four arrays with an element for each rejected line: its index in the chunk, the offsets of its
+        start and its end in `chunk.lines` (both ascending), and the code of the reason. All lines may be rejected, so
+        they are written all at once, without a Python object for each.
         """
         counts = np.bincount(rejects[-1]).tolist()
         by_reason = Counter({REASONS[code]: count for code, count in enumerate(counts) if count})
         return cls(rows, by_reason, _rejects_tsv(chunk, *rejects) if by_reason else b"")
 
     def without_inexact_ids(self, chunk: Chunk, are_bad: NDArray[np.bool_]) -> ParsedChunk:
-        """Return the parsed chunk with these of its rows [n] rejected as well."""
+        """Return the parsed chunk with the rows that `are_bad` [n] marks rejected as well, for an inexact id."""
         lines = self.rows.row_numbers[are_bad] - chunk.first_line
         ends = np.flatnonzero(np.frombuffer(chunk.lines, np.uint8) == ord("\n"))
         starts = np.concatenate([[0], ends[:-1] + 1])
@@ -262,12 +277,12 @@ def _rejects_tsv(
     ends: NDArray[np.integer],
     codes: NDArray[np.integer],
 ) -> bytes:
-    """Return rejected lines as text for rejects.tsv. The arrays are the `rejects` of `ParsedChunk.of`."""
+    """Return rejected lines as the text to write to rejects.tsv. The arrays are the `rejects` of `ParsedChunk.of`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     text = pa.large_binary()
-    # These are the offsets of an Arrow array in which rejected lines alternate with the bytes between them.
+    # The offsets describe an Arrow array in which rejected lines alternate with the bytes between them.
     offsets = np.stack([starts, np.minimum(ends, starts + MAX_LINE_BYTES)], axis=1).astype(np.int64)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(chunk.lines)]
     raw = pa.Array.from_buffers(text, 2 * len(lines) - 1, buffers).take(pa.array(np.arange(0, 2 * len(lines), 2)))
@@ -281,13 +296,13 @@ def _rejects_tsv(
     return memoryview(data)[: np.frombuffer(places, np.int64)[len(rows)]].tobytes()
 
 
-# A bucket is stored as its distance from this bucket, which keeps the order of the integers. All smaller integers are
-# in this bucket too.
+# Buckets are stored as their difference from this smallest bucket, so that they are not negative and stay in order. All
+# smaller integers are in the smallest bucket too.
 SMALLEST_BUCKET = -(2**31)
 
 
 def bucket_of(integers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bucket of each integer x: floor(ln(x)²) for x > 2, else x itself.
+    """Return the bucket of each integer x: floor(ln(x)²) if x > 2, else x itself, but at least SMALLEST_BUCKET.
 
     The winners of Criteo's contest used this transform, and so do the BARS benchmarks (J. Zhu et al., "BARS: Towards
     open benchmarking for recommender systems", SIGIR 2022).
@@ -297,12 +312,12 @@ def bucket_of(integers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def are_inexact(numbers: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Return a mask of the finite floats that are so large that several whole numbers round to them.
+    """Return a mask of the finite floats that are so large that several whole numbers round to the same float.
 
     In float64 these are all floats of magnitude 2**53 or more.
     """
     return (np.abs(numbers) >= 2.0 ** (np.finfo(numbers.dtype).nmant + 1)) & np.isfinite(numbers)
 
 
-# Marks the missing value among integer values. It sorts before all of them, as "" sorts before all strings.
+# Stands for the missing value among integer values. It sorts before all of them, as "" sorts before all other strings.
 MISSING = -1

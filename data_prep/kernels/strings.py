@@ -1,8 +1,8 @@
 """Store and process arrays of byte strings, many strings at a time, and the lists of a list column.
 
-The key of a string is a 64-bit hash, by which it is found quickly. Equality is decided by comparing bytes, so different
-strings with the same key stay different. Somebody can easily construct strings that share a key, so such strings must
-not take longer to process.
+The key of a string is a 64-bit hash, by which the string is found quickly. Whether strings are equal is decided by
+their bytes, so different strings with the same key stay different. Somebody can easily construct strings that share a
+key, so such strings must not take longer to process.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from numpy.typing import NDArray
 from common.arrays.hashing import GOLDEN, mix64
 
 _WORD_BYTES = 8
-PADDING_BYTES = _WORD_BYTES  # Number of bytes after the last string.
+PADDING_BYTES = _WORD_BYTES  # Number of bytes after the last string in a buffer.
 _PADDING = np.zeros(PADDING_BYTES, np.uint8)
-# Whole floats as pandas, C and Java write large ones. A point or a sign tells them from hex digits such as 12e7.
+# Matches floats without a fraction as pandas, C and Java write large ones. A point or a sign distinguishes them from
+# hexadecimal numbers such as 12e7.
 _LARGE_FLOAT = re.compile(rb"-?(?:[0-9]{16,}\.0|[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,3}|[0-9]\.[0-9]+[eE][0-9]{2,3})")
 _WHOLE, _WHOLE_WITH_POINT = re.compile(rb"-?[0-9]{1,15}"), re.compile(rb"-?[0-9]{1,15}\.0")
-# Masks that keep the n lowest bytes of a word, by n from 0 to 8. They clear the bytes after the end of a string.
+# The mask with index n keeps the n lowest bytes of a word. It clears the bytes after the end of a string.
 _OWN_MASKS = np.array([2 ** (8 * n) - 1 for n in range(_WORD_BYTES + 1)], np.uint64)
 
 
-# Opening and closing brackets with which Python, JSON, NumPy and PostgreSQL write a list as text. Parentheses only
-# count if there is a separator between them, because `(no genres listed)` is a plain text.
+# Closing bracket of each opening bracket with which Python, JSON, NumPy and PostgreSQL write a list as text. A text in
+# parentheses is only a list if there is a separator in it, because `(no genres listed)` is a plain text.
 _CLOSING = {b"[": b"]", b"{": b"}", b"(": b")"}
 _OF_NUMPY = re.compile(rb"[-+.0-9e ]*")
 
@@ -62,7 +63,7 @@ class Strings:
         return self.data.nbytes + self.starts.nbytes + self.lengths.nbytes
 
     def take(self, selection: NDArray[np.generic] | slice) -> Strings:
-        """Return the strings that a mask, an index array or a slice selects. They share the buffer."""
+        """Return the strings that a mask, an index array or a slice selects. They share the buffer of this array."""
         return Strings(self.data, self.starts[selection], self.lengths[selection])
 
     def compact(self) -> Strings:
@@ -84,7 +85,7 @@ class Strings:
         return mix64(keys)
 
     def equal(self, others: Strings) -> NDArray[np.bool_]:
-        """Return a mask [n] that tells where a string equals the string at the same index in `others` [n]."""
+        """Return a mask [n] that is True where a string equals the string at the same index in `others` [n]."""
         same = self.lengths == others.lengths
         for number in range(-(-int(self.lengths.max(initial=0, where=same)) // _WORD_BYTES)):
             longer = np.flatnonzero(same & (self.lengths > number * _WORD_BYTES))
@@ -100,7 +101,7 @@ class Strings:
         return ascii_only
 
     def one_of(self, strings: Iterable[str]) -> NDArray[np.bool_]:
-        """Return a mask [n] of the strings that equal one of the given strings, which should be few."""
+        """Return a mask [n] of the strings that equal one of `strings`. The time grows with the number of `strings`."""
         is_among = np.zeros(len(self), np.bool_)
         for string in strings:
             one = Strings.of([string.encode()])
@@ -108,9 +109,9 @@ class Strings:
         return is_among
 
     def _words(self, number: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return eight bytes of each string in `places`, from byte 8 * number on, as one little-endian word.
+        """Return eight bytes of each string in `places`, from byte 8 * number on, as a little-endian word.
 
-        Bytes after the end of a string are 0.
+        Bytes after the end of the string are 0.
         """
         words: NDArray[np.uint64] = np.ndarray((len(self.data) - _WORD_BYTES + 1,), "<u8", self.data, strides=(1,))
         num_bytes = np.clip(self.lengths[places] - number * _WORD_BYTES, 0, _WORD_BYTES)
@@ -118,13 +119,13 @@ class Strings:
 
 
 def end_in_point_zero(texts: Strings) -> NDArray[np.bool_]:
-    """Return a mask [n] of the strings that end in .0 and have at least one byte before it."""
+    """Return a mask [n] of the strings that end in .0 and have at least one byte before the point."""
     ends = texts.starts + texts.lengths
     return (texts.lengths > 2) & (texts.data[ends - 2] == ord(".")) & (texts.data[ends - 1] == ord("0"))
 
 
 def are_whole(texts: Strings, has_point: bool) -> NDArray[np.bool_]:
-    """Return a mask [n] of the strings that are whole numbers in the form 7.0 (with `has_point`) or 7 (without).
+    """Return a mask [n] of the strings that are whole numbers in the form 7.0 (if `has_point`) or 7 (otherwise).
 
     Only numbers of up to 15 digits count, because a float may not represent longer numbers exactly.
     """
@@ -136,7 +137,10 @@ def are_whole(texts: Strings, has_point: bool) -> NDArray[np.bool_]:
 
 
 def are_inexact_texts(texts: Strings) -> NDArray[np.bool_]:
-    """Return which strings [n] are floats of 2**53 and above, each of which stands for several whole numbers."""
+    """Return a mask [n] of the strings that are floats of magnitude 2**53 or more.
+
+    Several whole numbers round to the same such float, so it is not clear which of them was meant.
+    """
     are_inexact, ends = (texts.lengths >= 5) & (texts.lengths <= 320), texts.starts + texts.lengths
     marks = [texts.data[ends - place] for place in (3, 4)]
     has_mark = np.any([np.isin(each, np.frombuffer(b"+eE", np.uint8)) for each in marks], axis=0)
@@ -148,7 +152,7 @@ def are_inexact_texts(texts: Strings) -> NDArray[np.bool_]:
 
 
 def with_whole_numbers(texts: Strings, has_point: bool) -> Strings:
-    """Return strings [n] in which whole numbers are rewritten in the form 7.0 (with `has_point`) or 7 (without)."""
+    """Return strings [n] in which whole numbers are rewritten in the form 7.0 (if `has_point`) or 7 (otherwise)."""
     changed = are_whole(texts, not has_point)
     if not has_point:
         return Strings(texts.data, texts.starts, texts.lengths - 2 * changed)
@@ -160,7 +164,7 @@ def with_whole_numbers(texts: Strings, has_point: bool) -> Strings:
 def trim_blanks(
     data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and end offsets of texts without the blanks at their beginning and end."""
+    """Return the start and end offsets in `data` of texts without the blanks at their beginning and end."""
     starts, ends = starts.copy(), ends.copy()
     for edges, step in ((starts, 1), (ends, -1)):
         at = 0 if step > 0 else -1
@@ -171,15 +175,15 @@ def trim_blanks(
 
 @dataclass(frozen=True)
 class Lists:
-    """The lists of n rows. The M values of all rows follow each other, row by row."""
+    """The lists of n rows. The M values of all lists are stored one after the other, row by row."""
 
     values: Strings  # Values of all rows [M].
-    lengths: NDArray[np.int64]  # Number of values of each row [n], 0 if the cell is missing.
-    cut: NDArray[np.bool_]  # Mask [n] of the rows that had more values than are kept.
+    lengths: NDArray[np.int64]  # Number of values in each row's list [n], which is 0 if the cell is missing.
+    cut: NDArray[np.bool_]  # Mask [n] of the rows whose lists had more values than were kept.
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Row index of each value [M]."""
+        """Index of the row of each value [M]."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @property
@@ -188,24 +192,25 @@ class Lists:
         return places_in_lists(self.lengths)
 
     def copies(self, kept: NDArray[np.bool_]) -> Lists:
-        """Return several copies of the lists, one after the other. In each copy, only the lists in a mask keep values.
+        """Return several copies of the lists, one after the other, in which different lists are empty.
 
-        `kept` [copies, n] has one mask per copy. All other lists become empty.
+        `kept` [copies, n] has a mask for each copy. Lists that the mask does not mark become empty.
         """
         values = self.values.take(np.nonzero(kept[:, self.rows])[1])
         return Lists(values, (self.lengths * kept).ravel(), (self.cut & kept).ravel())
 
 
 def places_in_lists(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of each value within its list, from 0, for lists of the given lengths."""
+    """Return the index of each value within its list, from 0, for lists that have the given lengths."""
     return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def shorten(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Shorten the K lists of each row until there are at most `most` combinations of their values.
+    """Return shorter lengths of the K lists of each row, so that their values have at most `most` combinations.
 
-    `lengths` [K, n] are the numbers of values, and so is the result. As long as a row has too many combinations, its
-    longest list loses the last value. Among equally long lists, the last one is shortened.
+    `lengths` [K, n] are the numbers of values, and the result is such an array too. As long as a row has too many
+    combinations, its longest list loses its last value. If several lists are equally long, the last of them is
+    shortened.
     """
     num_values = lengths.copy()
     while len(rows := np.flatnonzero(num_values.prod(axis=0) > most)):
@@ -215,7 +220,7 @@ def shorten(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def combinations(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Enumerate the combinations of the values of K lists in each row. `lengths` [K, n] are the lists' lengths.
+    """Enumerate the combinations of the values of K lists in each row. `lengths` [K, n] are the lengths of the lists.
 
     Return the row of each combination [M], and the indices [K, M] of its values within their lists. Within a row, the
     index in the last list changes fastest.
@@ -231,14 +236,15 @@ def combinations(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
 def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
     """Split each cell [n] into its values, and keep the first `max_length` values.
 
-    With `trim`, blanks around the values are removed. Two separators in a row have no value between them. A cell in
-    brackets, such as [3, 7], is split by `spans_in_brackets`.
+    If `trim` is True, blanks around the values are removed. There is no value between two adjacent separators. A cell
+    in brackets, such as [3, 7], is split by `spans_in_brackets`.
     """
     cells = cells.compact()
     filled = np.flatnonzero(cells.lengths)
     starts, ends = cells.starts[filled], (cells.starts + cells.lengths)[filled]
     separators = np.flatnonzero(cells.data[:-PADDING_BYTES] == ord(separator))
-    # Cells follow each other without gaps, so the starts and the ends of values match once both are sorted.
+    # Cells follow each other without gaps. Therefore, once both arrays are sorted, each start stands at the same index
+    # as the end of its value.
     value_starts, value_ends = (
         np.sort(np.concatenate(both)) for both in ((starts, separators + 1), (ends, separators))
     )
@@ -265,9 +271,9 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 def spans_in_brackets(cell: bytes, separator: str) -> list[tuple[int, int]] | None:
     """Return the start and end of each value in a cell such as `[3, 7]` or `['a', "b"]`, or None for any other cell.
 
-    `divider_in_brackets` finds the character between the values. Blanks and quotes around a value are not part of it.
-    Within quotes, the separator does not end the value, and a character after a backslash does not either. The result
-    is None for a list of lists.
+    Offsets count from the start of the cell. `divider_in_brackets` finds the character between the values. Blanks and
+    quotes around a value are not part of it. Within quotes, neither the separator nor a character after a backslash
+    ends the value. The result is None for a list of lists.
     """
     opening, closing = cell[:1], cell[-1:]
     if len(cell) < 2 or _CLOSING.get(opening) != closing:
@@ -291,10 +297,11 @@ def spans_in_brackets(cell: bytes, separator: str) -> list[tuple[int, int]] | No
 
 
 def divider_in_brackets(text: bytes, separator: str) -> str:
-    """Return what divides the values of a list, given its text without the brackets.
+    """Return the character that divides the values of a list, given the list's text without its brackets.
 
-    It is the separator if that is there outside of quotes, else a comma: in CSV files pandas, polars and duckdb write
-    lists so, whatever the separator of the column is. Arrays of NumPy have blanks between numbers or quoted values.
+    It is `separator` if that occurs outside of quotes. Otherwise it is a comma, if one occurs: pandas, polars and
+    duckdb write lists in CSV files with commas, whatever the separator of the column is. NumPy writes arrays with
+    blanks between numbers or quoted values.
     """
     unquoted = _quoted_values(separator).sub(b"", text)
     marks = (",", separator) if separator == " " else (separator, ",")
@@ -304,14 +311,14 @@ def divider_in_brackets(text: bytes, separator: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _quoted_values(separator: str) -> re.Pattern[bytes]:
-    """Return the pattern of text in quotes at the beginning of a value."""
+    """Return a regular expression for text in quotes at the beginning of a value of a list."""
     pattern = rf"""(?<![^ ,{re.escape(separator)}])(?P<quote>["'])(?:\\.|(?!(?P=quote)|\\).)*+(?P=quote)"""
     return re.compile(pattern.encode(), re.DOTALL)
 
 
 @functools.lru_cache(maxsize=16)
 def _value_in_brackets(separator: str) -> re.Pattern[bytes]:
-    """Return a regular expression for a value of a list in brackets, which may be quoted or plain."""
+    """Return a regular expression for a value of a list in brackets. The groups are `quoted` and `plain`."""
     end = re.escape(separator)
     quoted = rf"""(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote)|\\).)*+)(?P=quote) *(?={end}|\Z)"""
     return re.compile(rf" *+(?:{quoted}|(?P<plain>[^{end}]*))".encode(), re.DOTALL)

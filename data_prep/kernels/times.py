@@ -15,43 +15,45 @@ from numpy.typing import NDArray
 
 from data_prep.options.kinds import ISO, LIKELY_SECONDS, MONTHS, SECONDS, UNITS, time_pattern
 
-# Result of parsing cells [n]: their values, a mask of the cells that are present, and a mask of the good cells.
+# Result of parsing cells [n]: their values, a mask of the cells that are not missing, and a mask of the good cells.
 Parsed: TypeAlias = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]
 
-# First and last millisecond of the years 1 to 9999, counted from 1970.
+# First millisecond of the year 1 and last millisecond of the year 9999, counted from 1970.
 FIRST_TIME, LAST_TIME = -62_135_596_800_000, 253_402_300_799_999
 _NUMBER = re.compile(rb"(-?)([0-9]{1,19})(?:\.([0-9]{0,18}))?(?:[eE]([-+]?[0-9]{1,2}))?")
-_NUMBER_DIGITS = 19  # Maximum number of digits of a number. A number of 19 digits always fits in 64 bits.
-_LIKELY = range(LIKELY_SECONDS.start * 1000, LIKELY_SECONDS.stop * 1000)  # Likely times in milliseconds since 1970.
-# Changes of a zone's clock are searched from 1850 to 2100 in steps of three days (in seconds). No zone changes its
-# clock twice within a step.
+_NUMBER_DIGITS = 19  # Maximum number of digits of a time that is a number. Any number of 19 digits fits in 64 bits.
+# Times that are likely in a log, in milliseconds since 1970.
+_LIKELY = range(LIKELY_SECONDS.start * 1000, LIKELY_SECONDS.stop * 1000)
+# Changes of a zone's clock are searched for from 1850 to 2100 in steps of three days (all in seconds since 1970). No
+# zone changes its clock twice within three days.
 _FIRST_CHANGE, _LAST_CHANGE, _STEP = -3_786_912_000, 4_102_444_800, 3 * 86_400
 
 
 @dataclass(frozen=True)
 class ZoneTable:
-    """The offsets of a time zone's clock from UTC. Each offset is valid until the next one starts."""
+    """The offsets of a time zone's clock from UTC. Each offset is valid until the start of the next one."""
 
-    starts: NDArray[np.int64]  # Start of each offset in milliseconds since 1970, UTC. The first is the smallest int64.
+    # Time in UTC, in milliseconds since 1970, from which each offset is valid. The first is the smallest int64.
+    starts: NDArray[np.int64]
     offsets: NDArray[np.int64]  # Milliseconds by which the clock is ahead of UTC.
 
     @functools.cached_property
     def local_starts(self) -> NDArray[np.int64]:
-        """Start of each offset by the zone's own clock, in milliseconds.
+        """Time from which each offset is valid, in milliseconds since 1970 by the zone's own clock.
 
-        When the clock is set back, an hour occurs twice, and its times are taken as the first of the two hours. When
-        the clock is set forward, an hour is skipped, and its times are read with the offset before the change. Both
-        rules are those of `zoneinfo` (fold=0 of PEP 495).
+        When the clock is set back, an hour occurs twice, and a time in it is taken as a time in the first of the two
+        hours. When the clock is set forward, an hour is skipped, and a time in it is read with the offset before the
+        change. Both rules are those of `zoneinfo` (fold=0 of PEP 495).
         """
         changes = self.starts[1:] + np.maximum(self.offsets[1:], self.offsets[:-1])
         return np.concatenate([self.starts[:1], changes])
 
     def to_utc(self, local: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Convert times by the zone's clock to UTC, both in milliseconds since 1970."""
+        """Convert times by the zone's own clock to UTC, both in milliseconds since 1970."""
         return local - self.offsets[np.searchsorted(self.local_starts, local, side="right") - 1]
 
     def to_local(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Convert times in UTC to the zone's clock, both in milliseconds since 1970."""
+        """Convert times in UTC to times by the zone's own clock, both in milliseconds since 1970."""
         return times + self.offsets[np.searchsorted(self.starts, times, side="right") - 1]
 
 
@@ -59,7 +61,8 @@ class ZoneTable:
 def zone_table(name: str) -> ZoneTable:
     """Return the offsets of an IANA time zone such as Europe/Berlin, or of UTC for "".
 
-    Before 1850 and after 2100 the first and the last offset are used. Raise KeyError or ValueError for an unknown zone.
+    The offset of 1850 is also used before 1850, and the offset of 2100 after 2100. Raise KeyError or ValueError if the
+    zone is unknown.
     """
     starts, offsets = [np.iinfo(np.int64).min], [0]
     if name:
@@ -84,9 +87,9 @@ def zone_table(name: str) -> ZoneTable:
 
 
 def parse_times(cells: Sequence[bytes], form: str, zone: str) -> Parsed:
-    """Parse non-empty cells [n] as times, one at a time.
+    """Parse non-empty cells [n] as times in milliseconds since 1970 (UTC), one cell at a time.
 
-    A cell is good if it has a time of the years 1 to 9999, or 0 or -1, which mean that there is no time. `form` is a
+    A cell is good if it is a time of the years 1 to 9999, or 0 or -1, which mean that the time is missing. `form` is a
     value of LogFormat.timestamps. `zone` is the time zone of cells that do not name one.
     """
     time_of = {cell: _time_of(cell, form) for cell in set(cells)}  # Each distinct cell is parsed once.
@@ -98,7 +101,10 @@ def parse_times(cells: Sequence[bytes], form: str, zone: str) -> Parsed:
 
 
 def parse_whole_numbers(numbers: NDArray[np.int64], form: str) -> Parsed:
-    """Convert whole numbers [n] since 1970, in the unit `form`, to times. The result has the form of `parse_times`."""
+    """Convert whole numbers [n], which count time since 1970 in the unit `form`, to milliseconds.
+
+    Return the same three arrays as `parse_times`.
+    """
     unit, power = 10 ** abs(UNITS[form]), UNITS[form]
     within = np.clip(numbers, FIRST_TIME // unit - 1, LAST_TIME // unit + 1)
     times = within * unit if power > 0 else numbers // unit
@@ -108,7 +114,7 @@ def parse_whole_numbers(numbers: NDArray[np.int64], form: str) -> Parsed:
 
 class _Time(NamedTuple):
     milliseconds: int
-    is_local: bool = False  # The time is by the clock of the column's time zone, not UTC.
+    is_local: bool = False  # True if the time is by the clock of the column's time zone, and not in UTC.
 
 
 _NO_TIME, _BAD = _Time(0), _Time(LAST_TIME + 1)
@@ -149,16 +155,16 @@ def _time_of(cell: bytes, form: str) -> _Time:
 
 
 def _time_of_number(number: re.Match[bytes], form: str) -> _Time:
-    """Convert a decimal number since 1970 to a time, rounded down to milliseconds.
+    """Convert a decimal number that counts time since 1970 to milliseconds, rounded down.
 
-    With the form iso, the unit is guessed: it is the first unit, from seconds to nanoseconds, in which the number is a
+    If the form is iso, the unit is guessed: it is the first unit, from seconds to nanoseconds, in which the number is a
     time before 2100.
     """
     sign, whole, fraction, exponent = number.groups(default=b"")
     if len(whole + fraction) > _NUMBER_DIGITS:
         return _BAD
     digits, power = int(sign + whole + fraction), int(exponent or 0) - len(fraction)
-    if digits == 0 or (power <= 0 and digits == -(10**-power)):  # In logs, 0 and -1 mean that there is no time.
+    if digits == 0 or (power <= 0 and digits == -(10**-power)):  # In logs, 0 and -1 mean that the time is missing.
         return _NO_TIME
 
     def time_in(unit: int) -> int:
@@ -177,10 +183,10 @@ def _time_of_number(number: re.Match[bytes], form: str) -> _Time:
 
 
 def are_in_range(times: NDArray[np.int64], form: str) -> NDArray[np.bool_]:
-    """Return a mask [n] of the times that are valid in a column of the given form.
+    """Return a mask [n] of the times that are plausible in a column of the given form.
 
-    A time must be in the years 1 to 9999. Its number must not be a likely time in a coarser unit, such as seconds in a
-    column of milliseconds.
+    A time must be in the years 1 to 9999. Its number must not be a likely time in a coarser unit: a column of
+    milliseconds, for example, must not contain a likely number of seconds.
     """
     good = (times >= FIRST_TIME) & (times <= LAST_TIME)
     for coarser in range(1, 2 - UNITS.get(form, 3) // 3):
