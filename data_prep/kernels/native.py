@@ -1,4 +1,4 @@
-"""Call the native kernels in csrc/. They return the same as the functions of numpy_kernels.py, several times faster."""
+"""Call the native kernels in csrc/, which return the same as the functions of numpy_kernels.py in much less time."""
 
 from __future__ import annotations
 
