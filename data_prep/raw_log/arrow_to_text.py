@@ -1,10 +1,10 @@
 """Turn the rows of Arrow tables into lines of text, so that the same parser checks the rows of all logs.
 
-The tables are read from files of formats such as Parquet, or are given by the caller. Columns are found by name, and
-columns that the format does not describe are ignored. Cells become text as follows: null and NaN are missing values.
-Whole floats are written as integers, other floats as the shortest decimals that read as the same number. A whole number
-in a `hex32` column becomes eight hex digits. Booleans become the texts that the format defines for them. An Arrow list
-becomes its values, joined by the separator of the list column.
+The tables come from files of formats such as Parquet, or from the caller. Columns are found by name, and columns that
+the format of the log does not describe are ignored. Cells become text as follows: null and NaN are missing values.
+Whole floats are written as integers, other floats as the shortest decimals that are read back as the same number. A
+whole number in a `hex32` column becomes eight hex digits. Booleans become the texts that the format defines for them.
+An Arrow list becomes its values, joined by the separator of the list column.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile
 
 log = logging.getLogger(__name__)
 
-_CELL_BYTES = 6  # Rough size of a cell as text, which decides the number of rows in a chunk.
-_UNITS_OF_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # Number of units per second, by Arrow's name.
+_CELL_BYTES = 6  # Assumed size of a cell as text, from which the number of rows in a chunk is computed.
+# Number of units in a second, by the name that Arrow gives the unit.
+_UNITS_OF_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 NO_INT128 = (
     "cast them before the table is written or given: in polars frame.with_columns(pl.col(NAME).cast(pl.UInt64)), or "
     "pl.String for larger ones. polars.read_parquet_schema(FILE) names the columns of a file"
 )
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
-# Further types that a message lists as readable, by the entries of `ColumnKind.arrow`.
+# For each entry of `ColumnKind.arrow`, further types that an error message lists as readable.
 _ALSO_READABLE = {
     "moments": "timestamps, dates, ",
     "times": "times of a known zone, ",
@@ -50,7 +51,7 @@ _ALSO_READABLE = {
 
 @dataclass(frozen=True)
 class TableChunk:
-    """A chunk of rows of a table, which is a task for a worker. The worker turns rows into lines."""
+    """A chunk of rows of a table, as a task for a worker. The worker turns the rows into lines in `load`."""
 
     first_line: int
     num_lines: int
@@ -63,7 +64,7 @@ class TableChunk:
         separator = bytes([BARE_SEPARATOR]) if is_bare else self.log_format.separator.encode()
         columns = [self._cells_between(name, separator) for name in self.log_format.columns]
         empty = pa.repeat(pa.scalar(b"", pa.large_binary()), self.num_lines)
-        # The line end is appended by a second join, whose separator is the line end.
+        # A second join, with the line end as its separator, appends a line end to each line.
         lines = pc.binary_join_element_wise(*columns, pa.scalar(separator, pa.large_binary()))
         lines_with_ends = pc.binary_join_element_wise(lines, empty, pa.scalar(b"\n", pa.large_binary()))
         text = b"".join(lines_with_ends.to_pylist())
@@ -77,7 +78,10 @@ class TableChunk:
         return cells_as_text(self._cells(name), kind, separator, self.log_format.texts_of_booleans(name))
 
     def _kept(self, name: str) -> list[str]:
-        """Return the texts of a column that is copied. They may contain separators, as lines do not include them."""
+        """Return the cells of a column that is copied to the output beside the scores, as texts.
+
+        The texts may contain separators, because they are not part of the lines.
+        """
         if self.log_format.columns[name] == "ignored":
             cells = cells_as_text(decoded(self.rows.column(name)), "string", b"\n", ("true", "false"))
         else:
@@ -96,14 +100,16 @@ class TableChunk:
 
 @dataclass
 class TableReader:
-    """Reader of a file of typed columns, such as Parquet, with the interface of `formats.FormatReader`."""
+    """Reader of a file with typed columns, such as Parquet. It has the interface of `formats.FormatReader`."""
 
     file: LogFile
     log_format: LogFormat
     num_rows: int
-    # Function that reads the columns with these names, in batches of at most this number of rows.
+    # A function of the names of columns and a number of rows. It yields these columns in batches of at most so many
+    # rows.
     batches: Callable[[list[str], int], Iterator[pa.RecordBatch]]
-    is_plain = False  # Workers get the rows themselves, because they cannot start reading at any row.
+    # False, because a worker cannot start to read such a file at any row. It gets the rows themselves.
+    is_plain = False
     _num_rows_read = 0
 
     @property
@@ -116,7 +122,10 @@ class TableReader:
             return stored.fingerprint()
 
     def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
-        """Yield the rows of the file in chunks that are about `chunk_bytes` bytes as text."""
+        """Yield the rows of the file in chunks of about `chunk_bytes` bytes of text, each with None.
+
+        The interface `formats.FormatReader` explains the second value.
+        """
         names = columns_to_read(self.log_format)
         for rows in self.batches(names, max(chunk_bytes // (_CELL_BYTES * len(names)), 1)):
             first_line = file.first_line + self._num_rows_read
@@ -127,15 +136,16 @@ class TableReader:
 
 @contextmanager
 def opened_table(location: str) -> Iterator[pa.NativeFile]:
-    """Open a file of typed columns for random access.
+    """Open a file with typed columns for random access.
 
-    Raise ValueError, also inside the `with` block, for errors of Arrow: the file is damaged, it is of another format
-    than the ending of its name says, or a column has a type that cannot be read.
+    Turn errors of Arrow, also those raised inside the `with` block, into a ValueError: the file is damaged, its format
+    is not the one that its name's ending says, or a column has a type that cannot be read.
     """
     with storage.open_random(location) as stored:
         try:
             yield stored
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:  # The names of columns are decoded when they are used.
+        # UnicodeDecodeError can be raised inside the block, because names of columns are decoded when they are used.
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             of, start = format_of(location), storage.read_range(location, 0, START_BYTES)
             what = binary_kind(start) or "if it is text, rename it to end in .csv" * (b"\0" not in start)
             if not what or of.matches(start):
@@ -149,7 +159,8 @@ def opened_table(location: str) -> Iterator[pa.NativeFile]:
         except OSError as error:
             if error.errno is not None:
                 raise
-            # An error of Arrow itself, about a damaged page or a cloud store, does not name the file.
+            # An OSError without errno is an error of Arrow, about a damaged page or a cloud store. It does not name the
+            # file.
             raise ValueError(f"{location} cannot be read ({_first_line(error)})") from error
 
 
@@ -158,12 +169,12 @@ def _first_line(error: Exception) -> str:
 
 
 def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:
-    """Return the names of the columns that are copied to the output of scoring."""
+    """Return the names of the columns that are copied to the output beside the scores. () unless rows are scored."""
     return log_format.keep if isinstance(log_format, FormatToScore) else ()
 
 
 def columns_to_read(log_format: LogFormat) -> list[str]:
-    """Return the names of all columns to read: those that lines consist of, then further columns that are copied."""
+    """Return the names of all columns to read: the columns that are not ignored, then further columns to copy."""
     names = [name for name, kind in log_format.columns.items() if kind != "ignored"]
     return names + [name for name in columns_to_keep(log_format) if name not in names]
 
@@ -171,7 +182,7 @@ def columns_to_read(log_format: LogFormat) -> list[str]:
 def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
     """Raise ValueError if a table lacks a column of the format, or if the type of a column does not fit its kind.
 
-    The table may have further columns. `location` names it in the message.
+    The table may have other columns too. `location` says in the message where the table is from.
     """
     to_keep: dict[str, Kind] = dict.fromkeys(columns_to_keep(log_format), "string")
     expected = to_keep | {name: kind for name, kind in log_format.columns.items() if kind != "ignored"}
@@ -196,14 +207,14 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
 
 
 def holds_booleans(of_type: pa.DataType) -> bool:
-    """Return True for the type of booleans, and for lists or dictionaries of booleans."""
+    """Return True if `of_type` is the type of booleans, or of lists or dictionaries of booleans."""
     while is_list(of_type := plain_type(of_type)):
         of_type = of_type.value_type
     return bool(pa.types.is_boolean(of_type))
 
 
 def plain_type(of_type: pa.DataType) -> pa.DataType:
-    """Return the type of the result of `decoded` for cells of type `of_type`."""
+    """Return the type that cells of type `of_type` have after `decoded` has converted them."""
     types = pa.types
     if types.is_dictionary(of_type):
         return plain_type(of_type.value_type)
@@ -217,7 +228,7 @@ def plain_type(of_type: pa.DataType) -> pa.DataType:
 def decoded(cells: pa.Array) -> pa.Array:
     """Convert dictionaries, views and extension types to plain types, because few functions of Arrow support them.
 
-    A UUID becomes its usual text, 32 lower-case hex digits with hyphens.
+    A UUID becomes its usual text: 32 lower-case hex digits with hyphens.
     """
     if pa.types.is_dictionary(cells.type):
         return decoded(cells.dictionary).take(cells.indices)
@@ -229,22 +240,23 @@ def decoded(cells: pa.Array) -> pa.Array:
 
 
 def is_moment(of_type: pa.DataType) -> bool:
-    """Return True for the types timestamp and date, which a column of kind timestamp may have.
+    """Return True for the types timestamp and date, which have a date and fit a column of kind timestamp.
 
     A time of day is not such a type.
     """
     return pa.types.is_timestamp(of_type) or pa.types.is_date(of_type)
 
 
-_ZONE = re.compile("%[HMSfp] ?([+-])([0-9]{2}):?([0-9]{2})$")  # Matches a fixed offset at the end of a form of times.
+# Matches a fixed offset from UTC, such as +02:00, at the end of a form of times.
+_ZONE = re.compile("%[HMSfp] ?([+-])([0-9]{2}):?([0-9]{2})$")
 
 
 def times_as_text(times: pa.Array, form: str, zone: str = "") -> pa.Array:
     """Write timestamps or dates as cells in the given form, rounded down to the precision of the form.
 
-    Dates, and timestamps without a time zone, are taken as times by the clock of the column's `zone`. Timestamps with a
-    time zone are converted if the form does not contain a zone: to the offset in the text of the form, as in
-    %H:%M+02:00, or else to the clock of `zone`.
+    Dates, and timestamps without a time zone, are taken as times by the clock of the time zone `zone`. If the form does
+    not contain a zone, timestamps with a time zone are converted: to the fixed offset in the form, as in %H:%M+02:00,
+    or else to the clock of `zone`.
     """
     milliseconds, is_missing = _milliseconds(times), np.asarray(times.is_null())
     is_local = not (pa.types.is_timestamp(times.type) and times.type.tz)
@@ -269,12 +281,12 @@ def _milliseconds(times: pa.Array) -> NDArray[np.int64]:
     """Convert timestamps or dates to milliseconds since 1970, rounded down. A missing time becomes 0.
 
     Arrow's own cast is not used, because it rounds toward 1970. Times that do not fit in int64 are clipped. They stay
-    beyond the years 1 to 9999, so their lines are rejected.
+    outside the years 1 to 9999, so their lines are rejected.
     """
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("s"))
     units = _UNITS_OF_A_SECOND[times.type.unit]
-    # The numbers are UTC, also in timestamps with a time zone.
+    # The stored numbers are in UTC, even if the timestamps have a time zone.
     numbers: NDArray[np.int64] = times.cast(pa.int64()).fill_null(0).to_numpy()
     if units < 1000:
         return np.clip(numbers, -(2**52), 2**52) * (1000 // units)
@@ -282,9 +294,10 @@ def _milliseconds(times: pa.Array) -> NDArray[np.int64]:
 
 
 def check_exact(where: str, rows: pa.RecordBatch, log_format: LogFormat, version: object = None) -> None:
-    """Check that columns of ids contain no floats so large that several whole numbers are rounded to the same float.
+    """Check that columns of ids contain no floats so large that several whole numbers round to the same float.
 
-    Raise ValueError for rows to score. For other rows, log a warning once for each column and `version` of a table.
+    If they do, raise ValueError for rows to score. For other rows, log a warning, once for each column and `version` of
+    a file.
     """
     for name in rows.schema.names:
         is_exact = KINDS[log_format.columns.get(name, "ignored")].is_exact
@@ -296,7 +309,7 @@ def check_exact(where: str, rows: pa.RecordBatch, log_format: LogFormat, version
 
 
 def _inexact(cells: pa.Array) -> float | None:
-    """Return the first float in a column, or in its lists, to which several whole numbers are rounded, or None."""
+    """Return the first float in a column, or in its lists, to which several whole numbers round, or None."""
     cells = decoded(cells.flatten()) if is_list(cells.type) else cells
     if not pa.types.is_floating(cells.type):
         return None
@@ -305,21 +318,22 @@ def _inexact(cells: pa.Array) -> float | None:
     return float(large[0]) if len(large) else None
 
 
-# Cached because every chunk of every pass is checked, and one warning is enough.
+# The cache makes the warning appear once, although every chunk of every pass is checked.
 @functools.lru_cache(maxsize=1024)
 def _warn_of_inexact(what: str, _version: object) -> None:
     log.warning("%s: %s", what, INEXACT)
 
 
 def is_list(of_type: pa.DataType) -> bool:
-    """Return True for Arrow's list types, which a column of kind list may have."""
+    """Return True for the list types of Arrow that a column of kind list may have."""
     return pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type)
 
 
 def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
-    """Join the values of each list to one cell.
+    """Join the values of each list to the text of one cell.
 
-    A value that contains the list's separator becomes a line end, so that `cells_as_text` makes its line a bad one.
+    A value that contains the list's separator is replaced by a line end, so that `cells_as_text` turns the row into a
+    line that the parser rejects.
     """
     separator = log_format.list_form(name).separator.encode()
     values = cells_as_text(decoded(lists.flatten()), "list", b"\n", log_format.texts_of_booleans(name))
@@ -338,16 +352,16 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     is_text = pa.types.is_string(of_type) or pa.types.is_large_string(of_type)
     is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
     is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
-    # A duration is a number of seconds.
+    # A duration counts as a number, because it is written as a number of seconds.
     is_number |= pa.types.is_decimal(of_type) or pa.types.is_duration(of_type)
     is_time = ("times" in types and _is_written_time(of_type)) or ("moments" in types and is_moment(of_type))
     return is_text or is_number or is_time or pa.types.is_null(of_type)
 
 
 def _is_written_time(of_type: pa.DataType) -> bool:
-    """Return True for a type of times that pyarrow can write as text.
+    """Return True if `of_type` is a type of times that pyarrow can write as text.
 
-    It cannot write intervals, nor timestamps with a time zone that it does not know.
+    It cannot write intervals, nor timestamps with a time zone that is unknown to it.
     """
     try:
         return bool(pa.types.is_temporal(of_type)) and pa.nulls(1, of_type).cast(pa.large_string()).null_count == 1
@@ -358,16 +372,16 @@ def _is_written_time(of_type: pa.DataType) -> bool:
 def cells_as_text(
     cells: pa.Array, kind: Kind, separator: bytes, booleans: tuple[str, ...] = ("1", "0")
 ) -> pa.LargeBinaryArray:
-    """Convert the cells of an Arrow column to text, as they would be written in a log. Missing cells become empty.
+    """Convert the cells of an Arrow column to text, as they would be written in a log. Missing cells become "".
 
-    A line end in a cell becomes `separator`, so that its line has too many cells and is rejected. `booleans` are the
+    A line end in a cell becomes `separator`, so that the row has too many cells and is rejected. `booleans` are the
     texts for true and false.
     """
     if pa.types.is_boolean(cells.type):
         cells = pc.if_else(cells, *booleans)
     has_hex_digits, keeps_zeros = KINDS[kind].has_hex_digits, KINDS[kind].keeps_zeros
     if pa.types.is_decimal(cells.type) and (has_hex_digits or (cells.type.scale > 0 and not keeps_zeros)):
-        # Decimals are cast by way of text, because Arrow's direct cast of 4.02 yields 4.0200000000000005.
+        # Decimals are cast to text and then to floats, because Arrow's direct cast turns 4.02 into 4.0200000000000005.
         cells = cells.cast(pa.string()).cast(pa.float64())
     if has_hex_digits and (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
         text = _number_hex(cells)
@@ -375,11 +389,11 @@ def cells_as_text(
         text = _float_text(cells)
     elif pa.types.is_binary(cells.type) or pa.types.is_large_binary(cells.type):
         text = cells
-    # Trailing zeros of seconds are removed, so that the text does not depend on the unit of the type.
+    # Trailing zeros of a fraction of a second are removed, so that the text does not depend on the unit of the type.
     elif pa.types.is_timestamp(cells.type) or pa.types.is_time(cells.type):
         text = pc.replace_substring_regex(cells.cast(pa.large_string()), r"\.([0-9]*?)0+($|Z|[+-])", r".\1\2")
         text = pc.replace_substring_regex(text, r"\.($|Z|[+-])", r"\1")
-    elif pa.types.is_duration(cells.type):  # Durations are written in seconds.
+    elif pa.types.is_duration(cells.type):  # Durations are written as decimal numbers of seconds.
         units, numbers = _UNITS_OF_A_SECOND[cells.type.unit], cells.cast(pa.int64()).to_pylist()
         text = pa.array([each if each is None else f"{Decimal(each) / units:f}" for each in numbers], pa.string())
     else:
@@ -389,11 +403,11 @@ def cells_as_text(
 
 
 def _float_text(cells: pa.Array) -> pa.Array:
-    """Write floats as text: whole floats as integers, and others as the shortest decimals that identify them.
+    """Write floats as text: whole floats as integers, and other floats as the shortest decimals that identify them.
 
-    The shortest decimal depends on the type: a float32 needs fewer digits than a float64.
+    How many digits are needed depends on the type: fewer for a float32 than for a float64.
     """
-    if pa.types.is_float16(cells.type):  # Arrow would write as many digits as for a float32.
+    if pa.types.is_float16(cells.type):  # Arrow would write as many digits of a float16 as of a float32.
         shortest = [None if each is None else float(str(np.float16(each))) for each in cells.to_pylist()]
         cells = pa.array(shortest, pa.float64())
     numbers: Any = cells.cast(pa.float64())
@@ -401,18 +415,19 @@ def _float_text(cells: pa.Array) -> pa.Array:
     is_whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.less(pc.abs(numbers), 2.0**63))
     whole = pc.if_else(is_whole, numbers, 0.0).cast(pa.int64()).cast(pa.large_string())
     if not pa.types.is_float64(cells.type):
-        numbers = numbers.cast(pa.float32())  # The shortest decimal of a float32 is the number that was meant.
+        # The writer most likely meant the shortest decimal that identifies the float32.
+        numbers = numbers.cast(pa.float32())
     return pc.if_else(is_whole, whole, numbers.cast(pa.large_string()))
 
 
 def _number_hex(cells: pa.Array) -> pa.Array:
-    """Write whole numbers of 32 bits, signed or unsigned, as eight hex digits. Other numbers stay decimal.
+    """Write whole numbers of 32 bits, signed or unsigned, as eight hex digits. Write other numbers as decimals.
 
-    Decimal numbers never look like eight hex digits, so the parser rejects them: they have another length, a decimal
-    point, or a sign in the exponent.
+    The parser rejects these decimals, because they never look like eight hex digits: they have another length, a
+    decimal point, or a sign in the exponent.
     """
     decimal = _float_text(cells) if pa.types.is_floating(cells.type) else cells.cast(pa.large_string())
-    # A float64 represents whole numbers of up to 53 bits exactly, which is enough for 32 bits.
+    # A float64 represents whole numbers of up to 53 bits exactly, so it represents numbers of 32 bits.
     numbers = cells.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
     fits = (numbers >= -(2**31)) & (numbers < 2**32) & (numbers == np.floor(numbers))
     whole = np.where(fits, numbers, MISSING).astype(np.int64)
@@ -425,8 +440,8 @@ _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)
 
 def hex_text(values: NDArray[np.int64]) -> pa.Array:
     """Write each value as eight hex digits. MISSING becomes ""."""
-    # The array is built in pyarrow's own layout (all digits without gaps, and offsets), which avoids a Python string
-    # for each value.
+    # The array is built from its buffers (all digits without gaps, and offsets), which avoids a Python string for each
+    # value.
     lengths = np.where(values == MISSING, 0, 8)
     digits = np.stack([_HEX_DIGITS[values >> 16 & 0xFFFF], _HEX_DIGITS[values & 0xFFFF]], axis=1)[values != MISSING]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

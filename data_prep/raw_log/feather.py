@@ -1,6 +1,6 @@
-"""Read a Feather file of the log, which is Arrow's own file format.
+"""Read a Feather file of the log. Feather is Arrow's own file format.
 
-A batch of rows in the file is read as a whole, so a file that was written as a single batch has to fit in memory.
+A batch of rows in the file is read as a whole, so a file that was written as a single batch must fit in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from data_prep.raw_log.storage import LogFile
 
 @contextmanager
 def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
-    """Open a Feather file of the log for reading it once.
+    """Open a Feather file of the log for a single reading from start to end.
 
     Raise ValueError, also inside the `with` block, if the file is damaged or lacks columns of the format.
     """
@@ -32,9 +32,11 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
             chosen = pa.ipc.open_file(stored, options=read)
             for index in range(chosen.num_record_batches):
                 batch = chosen.get_batch(index)
-                batch.validate(full=True)  # Arrow does not check the offsets of texts when it reads them.
+                # The batch is validated, because Arrow does not check the offsets of texts when it reads them.
+                batch.validate(full=True)
                 for start in range(0, len(batch), size):
-                    # Rows are copied, because a slice would be sent to a worker with all rows of its batch.
+                    # Rows are copied, because a slice would be sent to a worker together with all other rows of its
+                    # batch.
                     yield batch.take(np.arange(start, min(start + size, len(batch))))
 
         yield TableReader(file, log_format, table.count_rows(), batches)
@@ -47,7 +49,10 @@ def read_schema(file: LogFile) -> pa.Schema:
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
-    """Return the first rows of at least `num_parts` batches, which are spread over the file."""
+    """Return the first rows of several batches that are spread over the file, about `num_rows` rows in all.
+
+    At least `num_parts` batches are read, if there are so many.
+    """
     with opened_table(file.location) as stored:
         table = pa.ipc.open_file(stored)
         of_batch = max(table.count_rows() // max(table.num_record_batches, 1), 1)

@@ -1,6 +1,6 @@
-"""Define the formats of log files: how a file is recognized by its name and its first bytes, and which module reads it.
+"""Define the formats of log files: how a file's name and first bytes show its format, and which module reads it.
 
-FORMATS is the only place that knows which formats there are. To add one, write a module with the functions of
+FORMATS is the only place that knows which formats exist. To add one, write a module with the functions of
 `FormatModule`, and add an entry to FORMATS.
 """
 
@@ -18,24 +18,25 @@ from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.storage import Fingerprint, LogFile, file_name
 
-if TYPE_CHECKING:  # Workers only import pyarrow if they read a table.
+# pyarrow is imported for type checkers only, so that a worker does not load it unless it reads a table.
+if TYPE_CHECKING:
     import pyarrow as pa
 
 Item = TypeVar("Item")
 
 
 class Task(Protocol):
-    """A part of a file that a worker loads: a `Chunk`, or an object that makes one."""
+    """A part of a file that a worker loads: a `Chunk`, or an object whose `load` makes one."""
 
     @property
     def first_line(self) -> int:
-        """Number of lines, or rows, of the log before this part."""
+        """Number of lines (in tables: rows) of the log before this part."""
 
     @property
     def num_lines(self) -> int: ...
 
     def load(self) -> Chunk:
-        """Return the rows as lines of text. Raise ValueError if that is impossible."""
+        """Return the rows of this part as lines of text. Raise ValueError if that is impossible."""
 
 
 class FormatReader(Protocol):
@@ -43,51 +44,57 @@ class FormatReader(Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """True if workers can read every chunk themselves, so that later passes need not divide the file again."""
+        """True if a worker can read any chunk from the file. Later passes then need not divide it into chunks again."""
 
     @property
     def stored_bytes_read(self) -> int:
-        """Number of bytes of the stored file up to the end of the last chunk, for the progress bar."""
+        """Number of bytes of the stored (perhaps compressed) file up to the last chunk's end, for a progress bar."""
 
     @property
     def fingerprint(self) -> Fingerprint | None:
-        """Size and checksum of the stored file, or None before it has been read to its end."""
+        """Size and checksum of the stored file, or None if it was not yet read to its end."""
 
     def chunks(self, chunk_bytes: int, file: FileOfLog) -> Iterator[tuple[Task, Task | None]]:
-        """Divide the file into parts of about `chunk_bytes` bytes of text, and yield each part.
+        """Divide the file into parts of about `chunk_bytes` bytes of text, and yield two tasks for each part.
 
-        The second value is the position of the part if a worker can read it there, else None.
+        The first task is for the current pass. The second task reads the part from the file, for later passes. It is
+        None if a worker cannot do that.
         """
 
 
 class FormatModule(Protocol):
-    """The functions of a module that reads a format. Text has only the first one, as its columns have no types."""
+    """The functions of a module that reads one format. The module for text has only `open_reader`."""
 
     def open_reader(self, file: LogFile, log_format: LogFormat) -> AbstractContextManager[FormatReader]:
-        """Open a file. Raise ValueError, also inside the `with` block, if it is damaged or lacks columns."""
+        """Open a file for a single reading. Raise ValueError, also inside the `with` block, if it is damaged.
+
+        The same error is raised if the file lacks columns of the format.
+        """
 
     def read_schema(self, file: LogFile) -> pa.Schema:
         """Return the names and types of the columns of a file. Raise ValueError if the file is damaged."""
 
     def first_rows(self, file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
-        """Return `num_rows` rows. If the format allows it, they are from `num_parts` places all over the file."""
+        """Return about `num_rows` rows of a file, from `num_parts` places all over it if the format allows that."""
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A format of log files, as other modules need to know it."""
+    """A format of log files, described for the other modules."""
 
-    name: str  # Name in messages.
+    name: str  # Name of the format in messages.
     module: str  # Name of the module in this package that reads the format, a `FormatModule`.
-    endings: tuple[str, ...]  # Endings of names. A file with such a name is a part of the log in its folder.
-    start: bytes = b""  # Regular expression for the first bytes, or b"" if nothing distinguishes them.
-    # True if a file names its columns and has typed values. Otherwise its lines consist of cells, and an option says
-    # whether the first line names the columns.
+    # Endings of the names of files in this format. In a folder, files with these endings are read as parts of the log.
+    endings: tuple[str, ...]
+    start: bytes = b""  # Regular expression that the first bytes of a file match, or b"" if they can be anything.
+    # True if a file has typed values and names of columns. Otherwise its lines consist of cells, and an option says
+    # whether its first line contains the names of the columns.
     is_table: bool = True
-    # True if a row is a line of text. Such a file may be compressed. The types of a table's columns are then only known
-    # for the rows that were read.
+    # True if each row is a line of text. Such a file may be compressed, and the types of a table's columns are only
+    # known for the rows that were read.
     has_lines: bool = False
-    unlisted_endings: tuple[str, ...] = ()  # Further endings, for files that are given by name, not by their folder.
+    # Further endings of names. Files with them are read if they are given by name, but not as a part of a folder.
+    unlisted_endings: tuple[str, ...] = ()
 
     def matches(self, start: bytes) -> bool:
         """Return True if `start` are the first bytes of a file in this format."""
@@ -107,19 +114,19 @@ TEXT = FileFormat(
 FORMATS = (
     FileFormat("Feather", "feather", (".feather", ".arrow", ".ipc"), rb"ARROW1\0\0"),
     FileFormat("Parquet", "parquet", (".parquet", ".pq"), rb"PAR1[\0-\x1f]"),
-    # A .json file in a folder may be anything.
+    # Files that end in .json are not read as parts of a folder, because they may contain anything.
     FileFormat("JSON", "json_lines", (".jsonl", ".ndjson"), rb"\{", has_lines=True, unlisted_endings=(".json",)),
     TEXT,
 )
 
-# Ways to compress a file with lines: the ending of its name, and a regular expression for its first bytes.
+# For each kind of compression of text: the ending of a file's name, and a regular expression for its first bytes.
 PACKED = {".gz": re.compile(rb"\x1f\x8b"), ".zst": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")}
 TAR_ENDINGS = (".tar.gz", ".tgz")
 PACKED_ENDINGS = (*PACKED, *TAR_ENDINGS)
 
-# Binary files that are not read as text: a regular expression for the first bytes, the name of the format, and advice
-# what to do. The first expression that matches counts. Letters with which a text could begin only match together with
-# bytes that no text contains.
+# Formats of binary files, which cannot be read as text: a regular expression for the first bytes, the name of the
+# format, and advice what to do. The first expression that matches decides. Letters with which a text could begin match
+# only together with bytes that no text contains.
 _WITH_NUL = rb"(?=[^\0]*\0)"
 _REPACK = "pack it by gzip or zstd instead: {} OLD | gzip > NEW.gz"
 _FRAME = "make it Parquet: {}.to_parquet(NEW)"
@@ -155,11 +162,11 @@ _BINARY = [
     (rb"\xd0\xcf\x11\xe0", "an old Excel file", _FRAME.format("pandas.read_excel(OLD)")),
     (rb"...\0{5}.{4}[\n\x12]", "TFRecord, as it seems", "read it by tf.data.TFRecordDataset(OLD), and write Parquet"),
 ]
-START_BYTES = 512  # Number of bytes at the start of a file that are examined.
+START_BYTES = 512  # The format is recognized from this many bytes at the start of a file.
 
 
 def binary_kind(start: bytes) -> str:
-    """Recognize a binary file by its first bytes.
+    """Recognize the format of a binary file by its first bytes.
 
     Return a text that names the format and says what to do, or "" if the file may be text.
     """
@@ -173,7 +180,7 @@ def binary_kind(start: bytes) -> str:
 
 
 def format_of(location: str) -> FileFormat:
-    """Return the format that the ending of a file's name says, which is text for an unknown ending."""
+    """Return the format that belongs to the ending of a file's name. For an unknown ending, this is text."""
     name = file_name(location)
     ending, whole_ending = PurePosixPath(unpacked_name(name)).suffix, PurePosixPath(name).suffix
     for each in FORMATS:
@@ -183,19 +190,22 @@ def format_of(location: str) -> FileFormat:
 
 
 def unpacked_name(name: str) -> str:
-    """Return a file's name without the ending of its compression."""
+    """Return a file's name without an ending such as .gz that says how it is compressed."""
     return name.removesuffix(PurePosixPath(name).suffix) if name.endswith(tuple(PACKED)) else name
 
 
 def ending_of(start: bytes) -> str:
-    """Guess the ending of a file's name from its first bytes, such as .gz, .parquet or .jsonl. Text ends in .txt."""
+    """Guess the ending that a file's name should have from its first bytes, such as .gz, .parquet or .jsonl.
+
+    The ending of a text file is .txt.
+    """
     packed = (ending for ending, pattern in PACKED.items() if pattern.match(start))
     tables = (each.endings[0] for each in FORMATS if each.matches(start))
     return [*packed, *tables, ".txt"][0]
 
 
 def spread(items: Sequence[Item], most: int) -> Sequence[Item]:
-    """Return at most `most` items, chosen at even distances from the first item to the last."""
+    """Return at most `most` items, at about equal distances from the first item to the last."""
     if len(items) <= most:
         return items
     return [items[place * (len(items) - 1) // max(most - 1, 1)] for place in range(most)]

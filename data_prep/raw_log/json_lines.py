@@ -1,11 +1,11 @@
-"""Read a file of the log that has one JSON object per line. The objects become tables, which are read like Parquet.
+"""Read a file of the log that has one JSON object per line. Objects become tables, which are read like Parquet.
 
-A key that an object lacks is a missing value, as null is. The text of a cell depends only on its own value. So in a
-column of several types, each value gets the text that it would have in a column of its own type. A line that is not an
-object is rejected.
+If an object lacks a key, its value is missing, as if it were null. The text of a cell depends only on its own value: in
+a column with values of several types, each value gets the text that it would have in a column of its own type. A line
+that is not an object is rejected.
 
-Lines are parsed by Python's parser, which supports whole numbers of any size and does not turn text into times. Arrow
-26.0.1 does neither, and a file with the single line `null` crashes its process.
+Lines are parsed by Python's JSON parser, which supports whole numbers of any size and does not turn text into times.
+The JSON reader of Arrow 26.0.1 has neither property, and a file with the single line `null` crashes its process.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from data_prep.raw_log.arrow_to_text import (
 from data_prep.raw_log.storage import Fingerprint, LogFile
 from data_prep.raw_log.text_lines import StoredChunk, TextReader
 
-_FIRST_BYTES = 1 << 20  # Size of the chunks that are read at the start of a file to find its columns.
-_FIRST_OBJECTS = 1000  # Number of objects that are read to find the columns.
+_FIRST_BYTES = 1 << 20  # Size in bytes of the chunks that are read from the start of a file to find its columns.
+_FIRST_OBJECTS = 1000  # The columns are found from this many objects.
 _INT64 = range(-(2**63), 2**63)
 _SCALARS = int, float, bool
 
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JsonChunk:
-    """A chunk of JSON lines, which is a task for a worker. The worker parses the lines."""
+    """A chunk of JSON lines, as a task for a worker. The worker parses the lines in `load`."""
 
     lines: Chunk | StoredChunk
     log_format: LogFormat
@@ -65,7 +65,7 @@ class JsonChunk:
     def load(self) -> Chunk:
         """Convert the JSON objects to a chunk of lines of text.
 
-        Raise ValueError if a value, such as an object, cannot be in a column of its kind.
+        Raise ValueError if a value cannot be in a column of its kind, such as an object in a column of numbers.
         """
         chunk = self.lines.load()
         parsed = _parsed(chunk)
@@ -103,7 +103,8 @@ class JsonChunk:
                 return cell.decode()
             if isinstance(value, list) and not in_list and "lists" in KINDS[kind].arrow:
                 texts = [text(each, in_list=True) for each in value]
-                # A value with the separator in it becomes a line end, as in Parquet, so that its line is rejected.
+                # A value that contains the separator is replaced by a line end, as for Parquet, so that the parser
+                # rejects its row.
                 return between.join("\n" if between in each else each for each in texts)
             raise TypeError(f"; {NO_BOOLEANS}" if type(value) is bool else "")
 
@@ -126,7 +127,7 @@ class JsonReader:
     lines: TextReader
     log_format: LogFormat
     location: str
-    is_plain = False  # The positions of chunks are not kept for the next pass.
+    is_plain = False  # False: the positions of chunks are not recorded for the next pass.
 
     @property
     def stored_bytes_read(self) -> int:
@@ -143,10 +144,10 @@ class JsonReader:
 
 @contextmanager
 def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[JsonReader]:
-    """Open a file of JSON lines for reading it once.
+    """Open a file of JSON lines for a single reading from start to end.
 
     Raise ValueError, also inside the `with` block, if the file is damaged, does not begin with JSON objects, or if its
-    first objects lack a required label or all fields. If they only lack some columns, log a warning.
+    first objects lack a required label or all fields. If they lack only some columns, log a warning.
     """
     names = read_schema(file).names
     missing = [name for name in columns_to_read(log_format) if name not in names]
@@ -163,27 +164,28 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[JsonReader]:
         yield JsonReader(reader, log_format, file.location)
 
 
-# Cached because each pass opens the file again, and one warning is enough.
+# The cache makes the warning appear once, although each pass opens the file again.
 @functools.lru_cache(maxsize=1024)
 def _warn_of_missing(location: str, names: str) -> None:
     log.warning("%s: none of its first objects has %s: a missing value where there is none", location, names)
 
 
 def read_schema(file: LogFile) -> pa.Schema:
-    """Return all keys of the first objects of a file as columns. Raise the errors of `first_rows`."""
+    """Return all keys of the first objects of a file, as columns with types. Raise the errors of `first_rows`."""
     return _as_table(_first_objects(file, _FIRST_OBJECTS)).schema
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int = 1) -> pa.Table:
-    """Return the first objects of a file as a table. JSON cannot be read from the middle, so `num_parts` is ignored.
+    """Return the first `num_rows` objects of a file as a table.
 
-    Raise ValueError if no line is an object, or if the file is a JSON array.
+    `num_parts` is ignored, because a JSON file cannot be read from the middle. Raise ValueError if no line is an
+    object, or if the file is a JSON array.
     """
     return _as_table(_first_objects(file, num_rows)[:num_rows])
 
 
 def _as_table(rows: Sequence[Row]) -> pa.Table:
-    """Convert JSON objects to a table.
+    """Convert JSON objects to a table with a column for each key.
 
     A column with values of several types becomes text, and a column with nested objects becomes empty structs.
     """
@@ -197,7 +199,10 @@ def _as_table(rows: Sequence[Row]) -> pa.Table:
 
 
 def _first_objects(file: LogFile, num_rows: int) -> list[Row]:
-    """Return at least `num_rows` objects from the start of a file, or all objects of a shorter file."""
+    """Return at least `num_rows` objects from the start of a file, or all of its objects if it has fewer.
+
+    Raise ValueError if the file is a JSON array, or if no line is an object.
+    """
     rows: list[Row] = []
     text = b""
     with closing(_chunks_of(file)) as chunks:
@@ -221,9 +226,9 @@ def _chunks_of(file: LogFile) -> Generator[Chunk, None, None]:
 
 
 def _parsed(chunk: Chunk) -> list[Row | None]:
-    """Parse the lines of a chunk. A line that is not a JSON object becomes None.
+    """Parse the lines of a chunk as JSON objects. A line that is not an object becomes None.
 
-    If an object has a key twice, the last value counts.
+    If an object has a key twice, the last value is used.
     """
     return list(map(_object, chunk.lines.split(b"\n")[:-1]))
 
@@ -232,7 +237,8 @@ def _object(line: bytes) -> Row | None:
     try:
         row = json.loads(line.decode())
         if b"\\u" in line:
-            # Encoding raises UnicodeEncodeError, a ValueError, for half a surrogate pair, which is not valid text.
+            # An escaped half of a surrogate pair is not valid text. Encoding it raises UnicodeEncodeError, which is a
+            # ValueError.
             json.dumps(row, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
@@ -240,7 +246,7 @@ def _object(line: bytes) -> Row | None:
 
 
 def _array(values: Sequence[Any]) -> pa.Array | None:
-    """Convert values to an Arrow array, or return None if they have several types."""
+    """Convert values to an Arrow array. Return None if Arrow has no common type for them."""
     try:
         return pa.array(values)
     except (OverflowError, TypeError, ValueError):

@@ -42,8 +42,9 @@ log = logging.getLogger(__name__)
 def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
     """Find the files of a log, and return them in the order in which they are read.
 
-    The inputs are taken in the given order, and the files of an input in natural order. Raise FileNotFoundError if an
-    input has no files, and ValueError if an input is ambiguous or a file occurs twice.
+    Each input is a file, a folder, a glob or a URI. Inputs are read in the given order, and the files of one input in
+    natural order. Raise FileNotFoundError if an input has no files, and ValueError if an input is ambiguous or a file
+    occurs twice.
     """
     listed = [inputs] if isinstance(inputs, str | Path) else inputs
     locations = [location for one in listed for location in _expand(local_path(str(one)))]
@@ -66,13 +67,19 @@ def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
 
 
 def absolute(file: LogFile) -> LogFile:
-    """Return the file with an absolute path, for processes that have another working directory."""
+    """Return the file with an absolute path, so that processes with another working directory find it.
+
+    A URI stays unchanged.
+    """
     location = file.location if is_uri(file.location) else str(Path(file.location).absolute())
     return dataclasses.replace(file, location=location)
 
 
 def _check_name(location: str) -> None:
-    """Raise ValueError if a file's name cannot be written to rejects.tsv and schema.json, as with a tab in it."""
+    """Raise ValueError if a file's name contains a tab or a line end or is not UTF-8.
+
+    Such a name cannot be written to rejects.tsv and schema.json.
+    """
     try:
         location.encode()
     except UnicodeEncodeError:
@@ -119,9 +126,9 @@ def _matching(pattern: str) -> list[str]:
 
 
 def _files_of_folder(folder: str, files: list[str]) -> list[str]:
-    """Choose the files of a folder to read: Criteo's log if there is one, otherwise all files that look like parts.
+    """Return the files of a folder to read: Criteo's log if it is there, otherwise all files that look like parts.
 
-    Raise FileNotFoundError if there is none, and ValueError if several logs or two copies of a part are there.
+    Raise FileNotFoundError if there is none, and ValueError if the folder has several logs or two copies of a part.
     """
     names = {file: file_name(file) for file in files}
     whole = sorted(f for f, name in names.items() if unpacked_name(name) == _WHOLE_LOG or name.endswith(TAR_ENDINGS))
@@ -144,7 +151,7 @@ def _files_of_folder(folder: str, files: list[str]) -> list[str]:
 
 
 def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> None:
-    """Log the names of the files in a folder that are not read, because the user may have meant to read them.
+    """Log the names of the files in a folder that are not read, because the user may have expected them to be read.
 
     Hidden files are not mentioned.
     """
@@ -161,12 +168,15 @@ def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> Non
 
 
 def _some_names(names: Iterable[str]) -> str:
-    """Return the first names as text, with the number of further names."""
+    """Return the first few names as text, followed by the number of further names, or "nothing"."""
     return shortened(sorted(names, key=natural_order), _NAMES_SHOWN) or "nothing"
 
 
 def _what_is_there(location: str) -> str:
-    """Return a hint for a missing file: a similar name, the files in its folder, or where to get Criteo's log."""
+    """Return a hint for the message about a missing file.
+
+    It is a similar name, the names of the files in the folder, or where to get Criteo's log.
+    """
     if file_name(location) in (_ARCHIVE, _WHOLE_LOG):
         return _HOW_TO_GET_IT
     if is_uri(location):
@@ -192,10 +202,10 @@ def _check_not_twice(folder: str, parts: Iterable[str]) -> None:
 
 
 def is_part(name: str) -> bool:
-    """Return True if a file with this name counts as a part of a log in a folder.
+    """Return True if a file with this name counts as a part of the log in its folder.
 
-    Hidden files, markers of Spark and Hadoop (_SUCCESS), README and LICENSE files, and the true probabilities of
-    synthetic logs do not count.
+    Hidden files, markers of Spark and Hadoop (_SUCCESS), README and LICENSE files, and files with the true
+    probabilities of synthetic logs do not count.
     """
     if name.startswith((".", "_")) or name.endswith(".truth.parquet") or name.lower().startswith(("readme", "license")):
         return False

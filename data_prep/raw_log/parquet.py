@@ -16,7 +16,7 @@ from data_prep.raw_log.storage import LogFile
 
 @contextmanager
 def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
-    """Open a Parquet file of the log for reading it once.
+    """Open a Parquet file of the log for a single reading from start to end.
 
     Raise ValueError, also inside the `with` block, if the file is damaged or lacks columns of the format.
     """
@@ -34,7 +34,10 @@ def read_schema(file: LogFile) -> pa.Schema:
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
-    """Return the first rows of at least `num_parts` row groups, which are spread over the file."""
+    """Return the first rows of several row groups that are spread over the file, about `num_rows` rows in all.
+
+    At least `num_parts` row groups are read, if there are so many.
+    """
     with _opened(file) as table:
         in_all = table.metadata
         of_group = max(in_all.num_rows // max(in_all.num_row_groups, 1), 1)
@@ -46,7 +49,8 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
 
 @contextmanager
 def _opened(file: LogFile) -> Iterator[pq.ParquetFile]:
-    # By default pyarrow reads INT96 times as nanoseconds, which silently overflow outside the years 1678 to 2262.
+    # Times of type INT96 are read as microseconds. By default pyarrow reads them as nanoseconds, which silently
+    # overflow outside the years 1678 to 2262.
     with (
         opened_table(file.location) as stored,
         pq.ParquetFile(stored, coerce_int96_timestamp_unit="us") as table,

@@ -1,6 +1,6 @@
 """Make passes over the whole log, in which workers process its chunks, or read the first rows of each file.
 
-The log must not change between the start of the first pass and the end of the last one.
+The log must not change from the start of the first pass to the end of the last one.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from data_prep.raw_log.text_lines import StoredChunk, header_columns
 
 Result = TypeVar("Result")
 
-_ONE = "all"  # Name of the only part of a result that is not divided into parts.
+_ONE = "all"  # The name of a result that is a single part.
 
 log = logging.getLogger(__name__)
 
 
 _CHUNK_BYTES = 1 << 20
-# Number of bytes of a file that are read to estimate its number of lines. A stream reads ahead, so the number must be
+# At least this many bytes of a file are read to estimate its number of lines. A stream reads ahead, so this must be
 # large compared to its buffer.
 _ESTIMATE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class FileRead:
-    """Size, checksum and number of lines of a file of the log that has been read."""
+    """What is recorded of a file of the log once it was read: its size, checksum and number of lines."""
 
     name: str
     size_bytes: int
@@ -61,10 +61,10 @@ def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
 
 
 def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_format: LogFormat) -> FileOfLog:
-    """Return the description of a file that its chunks carry.
+    """Return a description of a file for its chunks.
 
-    `index` is the number of the file in the log, and `first_line` the number of lines before it. If the format lets
-    the header decide the columns, the header is read.
+    `index` is the index of the file in the log, and `first_line` the number of lines in the files before it. If the
+    header of a file decides its columns (others: ignored), the header is read.
     """
     columns: tuple[str, ...] = ()
     if format_of(file.location).is_table:
@@ -75,20 +75,26 @@ def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_forma
 
 
 def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
-    """Return the names of the columns in a table or in a text file with a header. Raise the errors of `open_reader`."""
+    """Return the names of the columns of a table or of a text file with a header.
+
+    Raise the errors of `open_reader`.
+    """
     of = format_of(file.location)
     return tuple(of.reader().read_schema(file).names) if of.is_table else header_columns(file, log_format)
 
 
 def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[FormatReader]:
-    """Open a file of the log for reading it once, as `FormatModule.open_reader` describes."""
+    """Open a file of the log for a single reading, with the module of its format.
+
+    The result and the errors are those of `FormatModule.open_reader`.
+    """
     return format_of(file.location).reader().open_reader(file, log_format)
 
 
 def first_chunks(
     file: LogFile, log_format: LogFormat, of_log: FileOfLog, chunk_bytes: int
 ) -> Generator[tuple[FormatReader, Task], None, None]:
-    """Yield each chunk of a file together with its reader. Close the generator to leave the rest of the file unread."""
+    """Yield each chunk of a file together with the reader. If the generator is closed, the rest stays unread."""
     with open_reader(file, log_format) as reader:
         for task, _ in reader.chunks(chunk_bytes, of_log):
             yield reader, task
@@ -96,7 +102,7 @@ def first_chunks(
 
 @dataclass(eq=False)
 class LogReading:
-    """A log that is read in several passes, with checks that it does not change between them."""
+    """A log that is read in several passes. It checks that the log does not change between them."""
 
     files: Sequence[LogFile]
     log_format: LogFormat
@@ -104,15 +110,17 @@ class LogReading:
     num_workers: int
     chunk_bytes: int
     pieces: Pieces
-    seconds: dict[str, float] = field(default_factory=dict)  # Duration of each pass in seconds, by its title.
+    seconds: dict[str, float] = field(default_factory=dict)  # Seconds that each pass took, by the pass's title.
 
     def __post_init__(self) -> None:
         self._size = sum(file.state.size for file in self.files)
-        self._read_files: dict[int, FileRead] = {}  # Files that have been read, by index in `files`.
-        # Tasks of each file whose chunks workers can read themselves, by index in `files`.
+        self._read_files: dict[int, FileRead] = {}  # What is known of each file that was read, by its index in `files`.
+        # For each file, by its index in `files`: the tasks with which workers can read its chunks themselves in later
+        # passes.
         self._tasks_of: dict[int, list[Task]] = {}
         for index, file in enumerate(self.files):
-            earlier = self.pieces.read(_file_piece(index))  # An interrupted run may have read the file.
+            # An interrupted run may have read the file and stored the result as a piece.
+            earlier = self.pieces.read(_file_piece(index))
             if earlier is not None:
                 self._read_files[index], tasks = earlier
                 self._tasks_of[index] = [
@@ -131,9 +139,10 @@ class LogReading:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Fingerprint of the log, which is known after the first pass.
+        """Size and checksum of the log, which are known after the first pass.
 
-        For a log of several files it is their total size, and the checksum of the list of their sizes and checksums.
+        For a log of several files they are the total size, and the checksum of a list of the files' sizes and
+        checksums.
         """
         files = self.files_read
         if len(files) == 1:
@@ -154,7 +163,8 @@ class LogReading:
     def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], object], title: str) -> None:
         """Make a pass: workers call `function` on each chunk, and `consume` gets the results in the order of the log.
 
-        The results are stored as pieces under `title`, which must be different for different passes.
+        The results are stored as pieces (files in the work folder) under `title`. Every pass must have a different
+        title.
         """
         self.run_in_parts(partial(_in_one_part, function), lambda read: consume(read(_ONE)), title, lambda _: (_ONE,))
 
@@ -165,16 +175,15 @@ class LogReading:
         title: str,
         needed: Callable[[int], Collection[str]],
     ) -> None:
-        """Make a pass as `run` does, in which `function` returns results of several parts.
+        """Make a pass like `run`, in which `function` returns a result of several named parts for each chunk.
 
-        Each part is stored as a piece. `needed` maps the number of a chunk to the names of the parts that `consume`
-        reads. `consume` gets a function that returns a part by its name.
+        Each part is stored as a piece. `needed` returns, for the index of a chunk, the names of the parts that
+        `consume` reads. `consume` gets a function that returns a part by its name.
         """
-        check_stop()  # Stop before a progress bar or a worker exists.
+        check_stop()  # If the user has asked to stop, stop now, before a progress bar or a worker exists.
         start = time.monotonic()
         on_task = partial(_on_task, function)
-        # After an error these are closed immediately, so that workers and progress bar are gone before anything is
-        # logged or removed.
+        # After an error, workers, progress bar and files are closed immediately, before anything is logged or removed.
         with (
             self.pools.open(self.num_workers) as pool,
             LogProgress(title, self._size) as progress,
@@ -187,7 +196,7 @@ class LogReading:
                 for read in results:
                     consume(read)
                     progress.chunk_is_done()
-        self._check_all_unchanged()  # Workers may have read the log until this moment.
+        self._check_all_unchanged()  # Check the files now, because workers may have read the log until this moment.
         self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - start
 
     def _chunks(self, progress: LogProgress) -> Generator[Task, None, None]:
@@ -206,12 +215,13 @@ class LogReading:
             _check_unchanged(file)
 
     def _tasks(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
-        """Yield the chunks of a file, each with the number of stored bytes from the file's start to the chunk's end."""
+        """Yield the chunks of a file as tasks, each with the stored bytes from the file's start to the chunk's end."""
         _check_unchanged(file)
         if not self._tasks_of.get(of_log.place):
             yield from self._read(file, of_log)
             return
-        # The positions of all chunks are known, so this process does not read the file again. The workers read it.
+        # The positions of all chunks are known from an earlier pass. Workers read them, and this process need not read
+        # the file.
         for task in self._tasks_of[of_log.place]:
             yield task, task.offset + task.num_bytes if isinstance(task, StoredChunk) else file.state.size
 
@@ -243,12 +253,12 @@ class LogReading:
 class LogProgress:
     """A progress bar over the stored bytes of the log.
 
-    It advances when a chunk is finished, not when it is read, because many chunks are read ahead.
+    It advances when a chunk has been processed, and not when it was read, because many chunks are read ahead.
     """
 
     def __init__(self, title: str, size_bytes: int) -> None:
         self._bar = progress_bar(total=size_bytes, desc=title, unit="B", unit_scale=True)
-        # Number of lines and bytes from the start of the log to the end of each unfinished chunk.
+        # For each unfinished chunk: the numbers of lines and stored bytes from the start of the log to its end.
         self._ends: deque[tuple[int, int]] = deque()
 
     def __enter__(self) -> LogProgress:
@@ -265,7 +275,7 @@ class LogProgress:
         self._ends.append((lines, stored_bytes))
 
     def chunk_is_done(self) -> None:
-        """Record that the first unfinished chunk is finished, and advance the bar to its end."""
+        """Record that the oldest unfinished chunk is finished, and advance the bar to its end."""
         lines, stored_bytes = self._ends.popleft()
         self._bar.set_postfix_str(f"{lines / self._bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
         self._bar.update(stored_bytes - self._bar.n)
@@ -290,17 +300,20 @@ def _check_unchanged(file: LogFile) -> None:
 
 @dataclass(frozen=True)
 class FileSample:
-    """The first lines of a file of the log, and figures to estimate its number of lines."""
+    """The first lines of a file of the log, and figures from which its number of lines is estimated."""
 
     file: LogFile
     chunk: Chunk | None  # The first lines, or None for an empty file.
-    num_lines: int  # Number of lines in the stored bytes that were read.
+    num_lines: int  # Number of lines that were read, which may be more than `chunk` has.
     stored_bytes_read: int
     is_whole: bool  # True if the whole file was read.
 
     @property
     def estimated_lines(self) -> float:
-        """Estimated number of lines of the whole file, under the assumption that all lines have the same length."""
+        """Estimated number of lines of the whole file.
+
+        It assumes that the lines that were not read have the same mean length as the others.
+        """
         if self.is_whole:
             return self.num_lines
         return self.num_lines * self.file.state.size / max(self.stored_bytes_read, 1)
@@ -309,10 +322,10 @@ class FileSample:
 def sample_log(
     files: Sequence[LogFile], log_format: LogFormat, num_rows: int, estimate_bytes: int = _ESTIMATE_BYTES
 ) -> Iterator[FileSample]:
-    """Yield the first lines of each file, with `num_rows` lines in total.
+    """Yield the first lines of each file, `num_rows` lines in total.
 
-    If there are more files than rows, only the first `num_rows` files are read. At least `estimate_bytes` of each file
-    are read, to estimate its number of lines.
+    If there are more files than `num_rows`, only so many files are read. At least `estimate_bytes` bytes of each file
+    are read (or the whole file), to estimate its number of lines.
     """
     each = max(num_rows // len(files), 1)
     for index, file in enumerate(files[:num_rows]):
@@ -337,7 +350,8 @@ def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: i
                 break
     if not num_lines:
         return FileSample(file, None, 0, bytes_read, is_whole)
-    num_kept = min(num_rows, num_lines)  # Every line of a chunk ends in a line end, so splitting finds them all.
+    # Every line of a chunk ends in a line end, so a split at line ends finds all lines.
+    num_kept = min(num_rows, num_lines)
     lines = b"".join(parts).split(b"\n", num_kept)[:num_kept]
     chunk = Chunk(0, num_kept, b"\n".join(lines) + b"\n", of_log, is_bare)
     return FileSample(file, chunk, num_lines, bytes_read, is_whole)

@@ -1,6 +1,7 @@
 """Read stored files, given as local paths or as URIs (`s3://`, `gs://`, `hdfs://`).
 
-URIs are read by pyarrow. It is only imported for URIs, because it costs every worker memory and start-up time.
+URIs are read with pyarrow. It is imported only if there is a URI, because it costs every worker memory and start-up
+time.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from common.files import fill, format_checksum
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _LONE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")  # Matches a % that does not begin an escape such as %20.
-# Number of bytes that are requested at a time. A request to a distant server takes tens of milliseconds.
+# A stream requests this many bytes at a time, because a request to a distant server takes tens of milliseconds.
 _STREAM_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class FileState:
-    """The state of a file, which is compared to notice changes. At least one value differs after a change."""
+    """Values from which a change of a file is noticed. At least one of them differs after a change."""
 
     size: int
     modified_ns: int
@@ -44,14 +45,14 @@ class LogFile:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The size and the checksum of a file as it is stored."""
+    """The size and the checksum of a file as it is stored, that is, before it is decompressed."""
 
     size_bytes: int
     checksum: str
 
 
 class StoredFile(io.RawIOBase):
-    """A file that is read once from start to end, while the checksum of its bytes is computed."""
+    """A file that is read once from start to end. The checksum of its bytes is computed meanwhile."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -68,7 +69,7 @@ class StoredFile(io.RawIOBase):
         return size
 
     def fingerprint(self) -> Fingerprint:
-        """Read what the decompressor left unread, and return the fingerprint of the whole file."""
+        """Read the bytes that the decompressor has not read, and return the fingerprint of the whole file."""
         while self.read(1 << 20):
             pass
         return Fingerprint(self.bytes_read, format_checksum(self._hash))
@@ -85,7 +86,7 @@ def local_path(location: str) -> str:
 
 
 def file_state(location: str) -> FileState | None:
-    """Return the state of a file, or None if there is no such file. Raise OSError if the storage does not answer."""
+    """Return the state of a file, or None if there is no such file. Raise OSError if a server does not answer."""
     if is_uri(location):
         with _clear_errors(location):
             file_system, path_there = _file_system(location)
@@ -115,7 +116,10 @@ def files_in(location: str) -> list[str] | None:
 
 
 def split_query(location: str) -> tuple[str, str]:
-    """Split a URI into its address and `?query`, which holds options of the file system. A path has an empty query."""
+    """Split a URI into its address and its query, which starts with `?` and has options of the file system.
+
+    The query of a path is "".
+    """
     if not is_uri(location):
         return location, ""
     address, question_mark, query = location.partition("?")
@@ -130,7 +134,7 @@ def file_name(location: str) -> str:
 
 @contextmanager
 def open_stream(location: str) -> Iterator[Any]:
-    """Open a file for reading from its start, as an object with `readinto`. Raise OSError if that fails."""
+    """Open a file for reading from start to end, as an object with `readinto`. Raise OSError if that fails."""
     if not is_uri(location):
         with Path(location).open("rb", buffering=0) as file:
             yield file
@@ -158,7 +162,7 @@ def open_random(location: str) -> Iterator[Any]:
 
 
 def read_range(location: str, offset: int, num_bytes: int) -> bytes:
-    """Read `num_bytes` bytes of a file, or fewer if the file ends before. Raise OSError if that fails."""
+    """Read `num_bytes` bytes of a file from `offset` on, or fewer if it ends before. Raise OSError if that fails."""
     if not is_uri(location):
         with Path(location).open("rb") as file:
             file.seek(offset)
@@ -169,7 +173,7 @@ def read_range(location: str, offset: int, num_bytes: int) -> bytes:
 
 @dataclass(frozen=True)
 class _ClearStream:
-    """A pyarrow stream whose errors name the file."""
+    """A stream of pyarrow whose error messages name the file."""
 
     stream: Any
     location: str
@@ -180,9 +184,9 @@ class _ClearStream:
 
 
 def _file_system(location: str) -> tuple[Any, str]:
-    """Return pyarrow's file system for a URI, and the path within it.
+    """Return pyarrow's file system for a URI, and the path of the file within it.
 
-    The URI may contain characters, such as blanks, that should be escaped.
+    Characters in the URI that should be escaped, such as blanks, are escaped here.
     """
     from pyarrow.fs import FileSystem
 

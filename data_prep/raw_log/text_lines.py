@@ -1,7 +1,7 @@
 """Read a text file of the raw log and cut it into chunks of whole lines.
 
-The text may be compressed by gzip or zstd, or be in a `.tar.gz`. It is never decompressed to disk. ISA-L reads gzip in
-less than half of zlib's time.
+The text may be compressed by gzip or zstd, or be in a `.tar.gz`. It is decompressed in memory, never to disk. The
+library ISA-L decompresses gzip in less than half of the time that zlib takes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile, changed_
 
 log = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
-_SHORT_LINE_BYTES = 16  # Lower bound for the assumed length of a line, for logs with few columns.
-MOST_LINES_BEFORE = 10  # Maximum number of other lines before the line of names that an error message can point out.
-# The first bytes of files in other encodings. UTF-32 comes first, because its mark begins with the mark of UTF-16.
+_SHORT_LINE_BYTES = 16  # The assumed minimum length of a line is at least this, even if the log has few columns.
+# If the names of columns do not stand in the first line, an error message can point them out in this many further
+# lines.
+MOST_LINES_BEFORE = 10
+# Byte order marks of other encodings. UTF-32 comes first, because its mark begins with the mark of UTF-16.
 _MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"}
 _MARKS |= {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _TO_UTF8 = "convert it to UTF-8: iconv -f {} -t UTF-8 OLD > NEW"
@@ -42,18 +44,19 @@ NUL_BYTES = (
 )
 
 
-_LOG_STEM = "train"  # Name of the log in an archive, without its ending.
-# Limits for the members of an archive. An archive of a log has a few members with short names. An archive beyond these
-# limits was probably made to fill the memory.
+_LOG_STEM = "train"  # In an archive, the log is the file with this name and any ending.
+# Limits for the files (members) in an archive. The archive of a log has a few members with short names. An archive
+# beyond these limits was probably made to fill the memory.
 _MOST_MEMBERS = 10_000
-_MOST_EXTENSION_BYTES = 1 << 20  # Maximum size of an extension header of a member, such as a long name or a pax header.
+# Maximum size in bytes of an extension header of a member, which contains a long name or pax attributes.
+_MOST_EXTENSION_BYTES = 1 << 20
 _MOST_EXTENSIONS = 8  # Maximum number of extension headers of a member.
 _NAMES_SHOWN = 20
 
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """The position of a chunk in an uncompressed file. A worker reads the bytes itself, so they need not be sent."""
+    """The position of a chunk in an uncompressed file, from which a worker reads the bytes itself."""
 
     location: str
     offset: int
@@ -75,15 +78,15 @@ class StoredChunk:
 
 @dataclass
 class TextReader:
-    """Reader of a text file of the log, which is read once from its first line to its last."""
+    """Reader of a text file of the log, which reads the file once from its first line to its last."""
 
     stored: StoredFile
     stream: io.BufferedIOBase
-    plain_location: str | None  # Location of the file, or None if it is compressed.
-    before: bytes  # Byte order mark and header, if the file has them.
-    # Assumed minimum length of a line. It limits the number of lines in a chunk.
+    plain_location: str | None  # Path or URI of the file, or None if it is compressed.
+    before: bytes  # The bytes of the byte order mark and the header, as far as the file has them.
+    # Assumed minimum length of a line in bytes. It limits the number of lines in a chunk.
     least_line_bytes: int = 1
-    fingerprint: Fingerprint | None = None  # Set once the whole file has been read.
+    fingerprint: Fingerprint | None = None  # None until the whole file has been read.
 
     @property
     def is_plain(self) -> bool:
@@ -98,12 +101,13 @@ class TextReader:
     ) -> Iterator[tuple[Chunk | StoredChunk, StoredChunk | None]]:
         """Cut the file at line ends into chunks of about `chunk_bytes` bytes, and yield them as tasks.
 
-        Each task comes with its position in the file if a worker can read it there, otherwise with None. Chunks with
-        very short lines are smaller, because every line costs memory besides its bytes. A last line without line end
-        gets one. Raise ValueError if the file is damaged.
+        The second value is the position of the chunk in the file, from which a worker can read it, or None if that is
+        impossible. Chunks with very short lines are smaller, because every line costs memory besides its bytes. If the
+        last line has no line end, it gets one. Raise ValueError if the file is damaged.
         """
-        # All chunks share one buffer, since allocating memory takes longer than reading. After each chunk, the bytes
-        # after its last line end are moved to the front. The buffer only grows for a line longer than a chunk.
+        # All chunks share one buffer, because allocating memory takes longer than reading. After each chunk, the bytes
+        # after its last line end are moved to the front of the buffer. The buffer only grows if a line is longer than a
+        # chunk.
         buffer, filled, num_dropped = bytearray(chunk_bytes), 0, 0
         most_lines = max(chunk_bytes // self.least_line_bytes, 1)
         offset, first_line, names = len(self.before), file.first_line, self.before.removeprefix(codecs.BOM_UTF8)
@@ -121,8 +125,8 @@ class TextReader:
                 stored = None
                 if self.plain_location is not None and not num_dropped:
                     stored = StoredChunk(self.plain_location, offset, end - start, first_line, num_lines, file)
-                # The worker of a chunk reads a local file again, which is faster than sending the bytes. Bytes that
-                # came over a network are sent instead.
+                # A worker reads its chunk of a local file again, which is faster than sending the bytes to it. If the
+                # bytes came over a network, they are sent to the worker instead.
                 if stored and not storage.is_uri(stored.location):
                     yield stored, stored
                 else:
@@ -145,7 +149,7 @@ class TextReader:
 
 @contextmanager
 def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TextReader]:
-    """Open a text file of the log for reading it once.
+    """Open a text file of the log for a single reading from start to end.
 
     Raise ValueError, also inside the `with` block, if the file is damaged, has vanished, is not text, or is an archive
     without a log.
@@ -154,7 +158,7 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TextReader]:
         with unpacked(file.location, buffered) as stream:
             _check_text(file.location, stream)
             plain_location = file.location if stream is buffered else None
-            # Every cell of a line takes at least a byte, including the separator after it.
+            # Every cell takes at least one byte of its line: the separator or line end after it.
             least_line_bytes = max(len(log_format.columns), _SHORT_LINE_BYTES)
             before = _skip_header(file.location, stream, log_format)
             reader = TextReader(stored, stream, plain_location, before, least_line_bytes)
@@ -181,7 +185,7 @@ def _stored(file: LogFile) -> Iterator[tuple[StoredFile, io.BufferedReader[Any]]
 def _skip_header(location: str, stream: Any, log_format: LogFormat) -> bytes:
     """Skip a byte order mark, and the header if the format has one. Return the skipped bytes.
 
-    Raise ValueError if the file is UTF-16, or if its header does not have the columns of the format.
+    Raise ValueError if the file is UTF-16 or UTF-32, or if its header does not have the columns of the format.
     """
     if not log_format.header:
         start = stream.peek(4)[:4]
@@ -210,7 +214,7 @@ def _skip_header(location: str, stream: Any, log_format: LogFormat) -> bytes:
 
 
 def _check_text(location: str, stream: Any) -> None:
-    """Raise ValueError if the decompressed log begins with the bytes of a binary file format."""
+    """Raise ValueError if the decompressed log begins with bytes that only a binary file format has."""
     if what := binary_kind(stream.peek(64)):
         raise ValueError(f"{location} is no text: {what}")
 
@@ -229,7 +233,10 @@ def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
 
 
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
-    """Return the names of the columns of a text file from its first line. Raise the errors of `open_reader`."""
+    """Return the names of the columns of a text file, which its first line contains.
+
+    Raise the errors of `open_reader`.
+    """
     with _stored(file) as (_, buffered), unpacked(file.location, buffered) as stream:
         _check_text(file.location, stream)
         line = stream.readline(MAX_LINE_BYTES)
@@ -241,8 +248,8 @@ def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
 def columns_of_header(names: list[str], first_row: list[str]) -> list[str]:
     """Return the names of a file's columns from its header `names` and its first row.
 
-    Only one of the two lines may end in additional separators. Columns in the first row that have no name and no value
-    get the name "". Names after the end of the first row are removed if they are empty.
+    Only one of the two lines may end in additional separators. If it is the first row, the additional columns, which
+    are empty, get the name "". If it is the header, its additional names, which are empty, are removed.
     """
     more = len(first_row) - len(names)
     if more > 0 and not any(cell.strip(" ") for cell in first_row[-more:]):
@@ -256,10 +263,10 @@ def _listed(what: str, names: list[str]) -> str:
 
 @contextmanager
 def unpacked(location: str, stored: io.BufferedReader[Any]) -> Iterator[io.BufferedIOBase]:
-    """Open the text of a log for reading, decompressed according to the ending of the file's name.
+    """Open the text of a log for reading. The ending of the file's name says how it is decompressed.
 
-    `stored` is the open file. Raise ValueError if the content does not match the ending. Errors of `DAMAGED` mean that
-    the file is damaged.
+    `stored` is the open file. Raise ValueError if the content does not match the ending. Errors of the types in
+    `DAMAGED` mean that the file is damaged.
     """
     name = storage.file_name(location)
     if name.endswith(PACKED_ENDINGS) and not stored.peek(1):
@@ -283,11 +290,11 @@ def unpacked(location: str, stored: io.BufferedReader[Any]) -> Iterator[io.Buffe
 
 
 class BadZstd(Exception):
-    """A damaged zstd file, for which pyarrow raises OSError."""
+    """A zstd file is damaged. pyarrow raises OSError in this case, which has other causes too."""
 
 
-# Errors that mean a damaged or truncated file. The cast is needed because isal's type stub does not declare its error
-# as a class.
+# Types of errors that mean a damaged or truncated file. `cast` is needed because isal's type stub does not declare its
+# error as a class.
 DAMAGED: tuple[type[Exception], ...] = (
     EOFError,
     gzip.BadGzipFile,
@@ -329,11 +336,11 @@ class _Zstd(io.RawIOBase):
 
 
 class _Distrusted(ValueError):
-    """An archive has a member that a log's archive would not have, and that may be an attack."""
+    """An archive has a member that the archive of a log would not have, and that may be an attack."""
 
 
 class _Member(tarfile.TarInfo):
-    """A member of an archive whose headers are limited in size and number.
+    """A member of an archive. The size and the number of its headers are limited.
 
     The module tarfile itself would read any number of headers of any size into memory.
     """
@@ -354,7 +361,7 @@ class _Member(tarfile.TarInfo):
     def _refuse_sparse(self, following: tarfile.TarInfo, *_: object) -> None:
         raise _Distrusted(f"{following.name!r} is sparse: a few bytes that unpack to any number")
 
-    # pax headers can declare a sparse member in these three ways.
+    # pax headers can declare a sparse member in three ways. All of them are refused.
     _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
@@ -368,7 +375,7 @@ def _log_in_tar(location: str, unzipped: io.BufferedIOBase) -> Iterator[io.Buffe
     """Open the log in an archive for reading. The archive is read as a stream.
 
     At the end of the `with` block, the rest of the archive is read and checked. Raise ValueError if the archive has no
-    log, has it twice, or has a member that is not trusted.
+    log, has two, or has a member that is not trusted.
     """
     try:
         with _Archive.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
@@ -404,10 +411,10 @@ def _is_log(member: tarfile.TarInfo) -> bool:
 
 
 def _safe_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of an archive.
+    """Yield the members of an archive, after checks that they are not dangerous.
 
-    Raise _Distrusted if there are too many, or for a member that is a link or a device, or whose path would leave the
-    folder into which the archive is unpacked.
+    Raise _Distrusted if there are too many members, or for a member that is a link or a device, or whose path would
+    lead out of the folder into which the archive is unpacked.
     """
     for number in itertools.count():
         member = archive.next()
