@@ -1,6 +1,6 @@
 """Derive the categorical columns of a prepared folder from the columns of the log.
 
-They hold hex values, text, lists, hours and weekdays of timestamps, buckets of integers, or crosses of columns.
+They contain hex values, text, lists, hours and weekdays of timestamps, buckets of integers, or crosses of columns.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from typing import Literal, NamedTuple
 from data_prep.options.kinds import TEXT_KINDS, Kind
 from data_prep.options.log_format import TIME_FEATURES, FormatToScore, LogFormat
 
-# Upper bound of the default `max_length` of a cross of several lists, unless one of the lists is longer.
+# Upper bound of the default `max_length` of a cross of several lists. If one of the lists is longer, its length is the
+# bound.
 USUAL_COMBINATIONS = 100
 
 
 @dataclass(frozen=True)
 class CategoricalColumn:
-    """A categorical column: one id per row, or `max_length` ids per row for a list."""
+    """A categorical column of a prepared folder: one id per row, or `max_length` ids per row for a list."""
 
     name: str
     kind: Kind | Literal["hour", "weekday", "bucket", "present", "cross"]
-    # Index of the column's vocabulary among the text vocabularies (texts, then crosses), or among the integer
-    # vocabularies (hex values, then features of each timestamp, then buckets).
+    # Index of the column's vocabulary among the text vocabularies (first texts, then crosses), or among the integer
+    # vocabularies (hex values and booleans, then features of each timestamp, then buckets).
     place: int
-    source: str = ""  # Name of the log's column that this column is derived from, or "" for a cross.
+    source: str = ""  # Name of the column of the log from which this column is derived, or "" for a cross.
     cross: tuple[str, ...] = ()  # Names of the crossed columns.
-    shares: str = ""  # Name of the column whose vocabulary this column uses, or "" for one of its own.
-    is_list: bool = False  # A row has several values: the column is of kind list, or a cross with such a column.
+    shares: str = ""  # Name of the column whose vocabulary this column uses, or "" if it has its own vocabulary.
+    # True if a row has several values: the column is of kind list, or is a cross with such a column.
+    is_list: bool = False
     max_length: int = 1  # Number of ids per row.
     pool: Literal["mean", "sum"] = "mean"  # How the model combines the embedding rows of a list.
     timezone: str = ""  # Time zone of an hour or a weekday, or "" for UTC.
@@ -52,13 +54,13 @@ class EncodingOptions:
     field_max_length: dict[str, int] = field(default_factory=dict)
     kernels: Literal["auto", "native", "numpy"] = "auto"
 
-    # Cached because the serving of a single row would spend most of its time here.
+    # Cached, because otherwise most of the time to score a single row would be spent here.
     @functools.cached_property
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
-        """All categorical columns: columns of the log in order, features of timestamps, buckets, then crosses.
+        """All categorical columns: columns of the log in its order, features of timestamps, buckets, then crosses.
 
-        If there is none of these, the only column tells whether the first numeric field of a row is present. Raise
-        ValueError if two columns other than crosses have the same name.
+        If there are none, the only column tells whether the first numeric field of a row is present. Raise ValueError
+        if two columns that are not crosses have the same name.
         """
         data = self.data
         own_texts = [name for name in data.text_fields if name not in data.shares]
@@ -94,31 +96,37 @@ class EncodingOptions:
 
     @functools.cached_property
     def vocabularies(self) -> tuple[CategoricalColumn, ...]:
-        """Categorical columns that have a vocabulary of their own. Other columns may share it."""
+        """The categorical columns that have a vocabulary of their own. Other columns may share these vocabularies."""
         return tuple(column for column in self.categorical_columns if not column.shares)
 
     def without_label(self) -> EncodingOptions:
-        """Return a copy of the options for rows to score, which need no label."""
+        """Return a copy of the options for rows to score, which may lack the label."""
         return replace(self, data=FormatToScore.of(self.data, label="optional"))
 
 
 class NumberGroup(NamedTuple):
-    """A group of categorical columns with integer values that are derived from the log in the same way."""
+    """Categorical columns with integer values that are derived in the same way from columns of the log."""
 
     kind: str
     timezone: str
-    sources: tuple[str, ...]  # Names of the log's columns that the group is derived from.
+    sources: tuple[str, ...]  # Names of the columns of the log from which the columns of the group are derived.
 
 
 def number_groups(columns: Sequence[CategoricalColumn]) -> list[NumberGroup]:
-    """Group the columns with integer values. Only neighbours are grouped, so the order of the columns stays."""
+    """Group the columns with integer values by the way in which they are derived from the log.
+
+    Only adjacent columns are grouped, so that the order of the columns stays the same.
+    """
     numbers = (column for column in columns if not column.is_text)
     alike = itertools.groupby(numbers, lambda column: (column.kind, column.timezone))
     return [NumberGroup(*key, tuple(column.source for column in of_kind)) for key, of_kind in alike]
 
 
 def cross_name(parts: Sequence[str]) -> str:
-    """Return the name of the cross of these columns. `kernels.crosses` joins the values of a cross in the same way."""
+    """Return the name of the cross of the columns `parts`, such as C1*C2.
+
+    `kernels.crosses` joins the values of a cross with * too.
+    """
     return "*".join(parts)
 
 
@@ -127,8 +135,8 @@ def _cross(
 ) -> CategoricalColumn:
     """Return the column that crosses the columns `crossed`, whose names are `parts`.
 
-    If one of them is a list, the cross is a list of the combinations of their values. `max_lengths` holds the lengths
-    that the settings give, by name of the cross.
+    If one of them is a list, the cross is a list of the combinations of their values. `max_lengths` gives the maximum
+    lengths that the user has set, by name of the cross.
     """
     column = CategoricalColumn(cross_name(parts), "cross", place, cross=parts)
     lists = [part for part in crossed if part.is_list]
@@ -144,7 +152,7 @@ def _cross(
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise ValueError if two fields have the same name, since a model finds its ids and weights by name."""
+    """Raise ValueError if two fields have the same name, because a model finds its ids and weights by name."""
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         raise ValueError(
             f"columns: {twice[0]!r} is a column, and the name of a field that another column gives; rename the column"

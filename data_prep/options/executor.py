@@ -1,4 +1,4 @@
-"""Name the kinds of workers that can run a pass over a log."""
+"""Name the kinds of workers that can process the chunks of a log."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ EXECUTORS: tuple[ExecutorKind, ...] = get_args(ExecutorKind)
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """The kind of workers, as the options `--executor` and `--scheduler` give it.
+    """The kind of workers that the options `--executor` and `--scheduler` choose.
 
-    `scheduler` is the address of a Dask cluster. With None, kind "dask" starts a cluster on this machine. Raise
-    ValueError if another kind has a scheduler.
+    `scheduler` is the address of a Dask cluster. If it is None, kind "dask" starts a cluster on this machine. Raise
+    ValueError if a scheduler is given for another kind.
     """
 
     kind: ExecutorKind = "processes"

@@ -1,6 +1,6 @@
-"""Describe the kinds of columns of a log, and the forms in which a timestamp is written.
+"""Define the kinds of columns of a log, and the forms in which a timestamp is written.
 
-A time is written as a number since 1970, as ISO 8601, or in a form with codes such as %Y.
+A time is written as a number since 1970, in ISO 8601, or in a form with codes such as %Y.
 """
 
 from __future__ import annotations
@@ -22,52 +22,59 @@ _NUMBERS = ("BOOL", *_INTEGERS, "FP32", "FP64")
 
 
 SECONDS, ISO = "seconds", "iso"
-# Units of a number since 1970. A unit is 10 to the given power milliseconds.
+# Units of times that are numbers since 1970. A unit is 10 ** x milliseconds, where x is the value given here.
 UNITS = {SECONDS: 3, "milliseconds": 0, "microseconds": -3, "nanoseconds": -6}
 # Times that are likely in logs, in seconds since 1970: the years 1989 to 2099. If a number is such a time in a coarser
-# unit than that of its column, its line is rejected. In the column's unit the number would be a time of early 1970,
-# while seconds in place of milliseconds are a common slip.
+# unit than the unit of its column, its line is rejected: in the unit of the column the number would be a time of early
+# 1970, while seconds are often written by mistake where milliseconds are expected.
 LIKELY_SECONDS = range(600_000_000, 4_100_000_000)
 MONTHS: tuple[str, ...] = ("january", "february", "march", "april", "may", "june", "july")
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-# Regular expressions of the names of months and weekdays, which may be cut to three letters.
+# Regular expressions for the names of months and weekdays, which may be shortened to three letters.
 _NAMES = {
     code: "(?i:" + "|".join(f"{name[:3]}(?:{name[3:]})?+" for name in names) + ")"
     for code, names in (("b", MONTHS), ("a", WEEKDAYS))
 }
 _ZONE = "(?:Z|UTC|GMT|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?+)"
-# Regular expression of each code of a form. `time_pattern` also allows some codes to have a digit less.
+# Regular expression for each code of a form. `time_pattern` also lets some codes match one digit less.
 TIME_CODES = {"Y": "[0-9]{4}", "y": "[0-9]{2}", "f": "[0-9]{1,9}+", **dict.fromkeys("mdHIMS", "[0-9]{2}")}
 _WITHOUT_ZERO = "(?:[0-9]{1,2}+| [0-9])"
-_DIGITS = "[0-9]|%[^abpz]"  # Matches an element of a form that stands for digits: a digit or a code of numbers.
+_DIGITS = "[0-9]|%[^abpz]"  # Matches a part of a form that stands for digits: a digit itself or a code for a number.
 
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """The properties of a kind of column. The defaults are those of a kind whose cells are text.
+    """The properties of one kind of column. The defaults are those of a kind whose cells are text.
 
-    A "table" is a Parquet file, JSON file or data frame, whose columns have types.
+    In the comments, a "table" is a Parquet file, JSON file or data frame, whose columns have types.
     """
 
     # Role of the column as an input of the model, or "" if the model does not see it.
     role: Literal["", "numeric", "categorical"] = ""
-    # Array of LogKernelsRows that the native parser writes the cells to, or "" if the kind has its own array.
+    # Array of the C structure LogKernelsRows to which the native parser writes the cells. It is "" for label and
+    # weight, which have arrays of their own, and for ignored columns.
     array: Literal["", "integers", "values", "floats", "times", "strings"] = ""
-    native: str = ""  # Name of the kind in LogKernelsKind, or "" if it is the same name.
-    reason: str = "categorical"  # Reason that is recorded if a bad cell of this kind rejects a line.
-    # Cells that stand for true and false in a table, or () if a table must not have booleans in such a column.
+    native: str = ""  # Name of the kind in the C enum LogKernelsKind, or "" if it has the same name there.
+    # The reason that is recorded for a line that is rejected because of a bad cell of this kind.
+    reason: str = "categorical"
+    # Texts that booleans of a table are converted to, or () if a table must not have booleans in such a column.
     booleans: tuple[str, ...] = ("1", "0")
-    has_hex_digits: bool = False  # Whole numbers of a table are written as eight hex digits.
-    is_exact: bool = False  # Numbers that differ in any digit are different values, as in ids. No digit may be lost.
-    keeps_zeros: bool = False  # Decimals of a table keep trailing zeros, as in 1.50.
-    # Types that a table may have besides text and numbers: times (all types), moments (types with a date), lists.
+    has_hex_digits: bool = False  # True if whole numbers of a table are converted to eight hex digits.
+    # True if numbers that differ in any digit are different values, as with ids, so that no digit may be lost.
+    is_exact: bool = False
+    keeps_zeros: bool = False  # True if decimals of a table keep trailing zeros, as in 1.50.
+    # Further types that a column of a table may have, besides text and numbers: "times" (all types of times), "moments"
+    # (only types with a date) or "lists".
     arrow: tuple[str, ...] = ()
-    value: Callable[[str], Any] = str  # Converts a cell that is not missing to a Python value.
-    datatype: str = "BYTES"  # Type that a V2 inference service declares for the column's tensor.
-    datatypes: tuple[str, ...] = ("BYTES", *_NUMBERS)  # Types of tensors that a V2 request may have.
-    # Makes a cell from any number. If the values of the kind are integers, the cell stands for this number.
+    value: Callable[[str], Any] = str  # Function that converts a cell that is not missing to a Python value.
+    # Type of the column's tensor that the service declares in the Open Inference Protocol (V2).
+    datatype: str = "BYTES"
+    # Types of the column's tensor that a request in this protocol may have.
+    datatypes: tuple[str, ...] = ("BYTES", *_NUMBERS)
+    # Function that makes a valid cell from any number. If the values of the kind are integers, the cell stands for this
+    # number.
     made_up: Callable[[int], str] = "outside-{}".format
-    # JSON schema of the column's value in a request.
+    # JSON schema of the column's value in a request for scores.
     json_schema: Mapping[str, Any] = field(default_factory=_ANY_VALUE.copy)
 
 
@@ -120,7 +127,8 @@ NUMERIC_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if 
 _CATEGORICAL = {name: kind for name, kind in KINDS.items() if kind.role == "categorical"}
 TEXT_KINDS: tuple[Kind, ...] = tuple(name for name, kind in _CATEGORICAL.items() if kind.array == "strings")
 VALUE_KINDS: tuple[Kind, ...] = tuple(name for name, kind in _CATEGORICAL.items() if kind.array == "values")
-FIELD_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if kind.role)  # Kinds that a model sees.
+# Kinds of the columns that a model sees, which are called fields.
+FIELD_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if kind.role)
 
 
 MONTHS += ("august", "september", "october", "november", "december")
@@ -128,25 +136,26 @@ TIME_CODES |= {**_NAMES, "p": "[aApP][mM]", "z": _ZONE}
 
 
 def time_range(form: str) -> tuple[int, int]:
-    """Return the first and the last time that a form can express, in milliseconds since 1970.
+    """Return the first and the last time that can be written in a form, in milliseconds since 1970.
 
-    These are the years 1 to 9999, or 1969 to 2068 for a form with a year of two digits.
+    They are the ends of the years 1 to 9999, or 1969 to 2068 for a form with a year of two digits.
     """
     return (-31_536_000_000, 3_124_223_999_999) if "%y" in form else (-62_135_596_800_000, 253_402_300_799_999)
 
 
 def has_zone(form: str) -> bool:
-    """Return True if a cell of this form determines a time independently of a time zone, or may contain a zone."""
+    """Return True if a cell in this form is not a local time: it is a number in UTC, or may contain a time zone."""
     return form == ISO or form in UNITS or "%z" in form
 
 
 @functools.lru_cache(maxsize=64)
 def time_pattern(form: str) -> re.Pattern[bytes]:
-    """Return a regular expression for cells of a form that is not a unit. Each code becomes a group of its name.
+    """Return a regular expression for cells in a form, which must not be a unit such as seconds.
 
-    A code of two digits also matches one digit, or a blank and a digit, unless its neighbour stands for digits. So
-    1/2/2014 matches a form with slashes, but 20140102 needs all digits. The fraction in %S.%f, %S,%f or %S%f may be
-    missing, together with its point or comma.
+    Each code becomes a group with its name. A code of two digits also matches one digit, or a blank and a digit, unless
+    a part of the form that stands for digits is next to it. Therefore 1/2/2014 matches a form with slashes, but a form
+    without them needs all digits, as in 20140102. The fraction in %S.%f, %S,%f or %S%f may be missing, together with
+    its point or comma.
     """
     if form != ISO:
         return re.compile(_pattern(form).encode())
@@ -181,8 +190,8 @@ def time_text(milliseconds: int, form: str) -> str:
         return f"{milliseconds} ms"
     moment = datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)
     form = "%Y-%m-%d %H:%M:%S.%fZ" if form == ISO else form
-    # These codes are not left to strftime, because it writes names of months and days in the language of the machine,
-    # and years before 1000 without leading zeros.
+    # These codes are replaced before strftime is called, because strftime writes names of months and days in the
+    # language of the machine, and years before 1000 without leading zeros.
     for code, text in (
         ("%Y", f"{moment.year:04}"),
         ("%f", f"{milliseconds % 1000:03}"),

@@ -1,7 +1,7 @@
 """Describe the format of a raw log: its columns, in the order of the file, and the meaning of its cells.
 
-The default is Criteo's format. The files `configs/data/*.yaml` describe data sets by the fields of `LogFormat`. In the
-settings of a run, these fields are in the section `prepare.data`.
+The default is Criteo's format. The files `configs/data/*.yaml` describe data sets, with the fields of `LogFormat` as
+keys. In the settings of a run, these fields are in the section `prepare.data`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from data_prep.options.kinds import FIELD_KINDS, KINDS, NUMERIC_KINDS, SECONDS, TEXT_KINDS, VALUE_KINDS, Kind
 
 TimeFeature = Literal["hour", "weekday", "age"]
-# Suffix of the name of each feature that is derived from a timestamp column.
+# Features that are derived from a timestamp column, each with the suffix that it adds to the name of the column.
 TIME_FEATURES: dict[TimeFeature, str] = {"hour": "_hour", "weekday": "_weekday", "age": "_age_days"}
 AGE = TIME_FEATURES["age"]
 RELATIONS = (">=", "<=", "==", ">", "<")
@@ -35,8 +35,9 @@ INEXACT = (
     "whole numbers so large are not exact as floats, so that several ids become one (a missing cell makes floats of "
     "integers): give integers, of pandas type Int64, or texts"
 )
-REST = "rest"  # Value of `clicked` or `not_clicked` that stands for all cells that the other setting does not list.
-MAX_LIST_LENGTH = 1_000  # Upper bound of a list's `max_length`. Every row takes memory for as many ids.
+# As the value of `clicked` or `not_clicked`, it stands for all cells that the other of the two does not list.
+REST = "rest"
+MAX_LIST_LENGTH = 1_000  # Upper bound of a list's `max_length`. Every row takes memory for `max_length` ids.
 
 
 def _criteo_columns() -> dict[str, Kind]:
@@ -55,7 +56,7 @@ class ListForm:
 
 
 def _of_kind(*kinds: Kind) -> functools.cached_property[tuple[str, ...]]:
-    """Return a cached property of `LogFormat` that lists the columns of the given kinds."""
+    """Return a cached property of `LogFormat` whose value is the names of the columns of the given kinds."""
     return functools.cached_property(lambda log_format: log_format.columns_of_kind(*kinds))
 
 
@@ -102,10 +103,11 @@ class LogFormat:
     # the vocabulary.
     point_zero: tuple[str, ...] = ()
 
-    origin = "prepare.data.columns (--data FILE, which describe proposes)"  # Source of the columns, for errors.
+    # Says in error messages where the expected columns come from.
+    origin = "prepare.data.columns (--data FILE, which describe proposes)"
     key_fields = _of_kind("id")
     numeric_fields = _of_kind(*NUMERIC_KINDS)
-    sized_fields = _of_kind("integer", "float")  # Numeric fields whose numbers are counted in bins: all except times.
+    sized_fields = _of_kind("integer", "float")  # Numeric fields of which a histogram is counted: all except times.
     integer_fields = _of_kind("integer")
     float_fields = _of_kind("float")
     time_fields = _of_kind("timestamp")
@@ -115,7 +117,7 @@ class LogFormat:
     list_fields = _of_kind("list")
     categorical_fields = _of_kind(*VALUE_KINDS, *TEXT_KINDS)
 
-    # The generated hash would fail, because `columns` is a dictionary.
+    # A generated hash would fail, because `columns` is a dictionary.
     def __hash__(self) -> int:
         return hash((*self.columns, self.separator))
 
@@ -123,7 +125,8 @@ class LogFormat:
         for name in ("clicked", "not_clicked"):
             cells = getattr(self, name)
             is_rule = name == "clicked" and cells[:1] in tuple("<>=")
-            if isinstance(cells, str) and cells != REST and not is_rule:  # A single text is a list of one cell.
+            # A text that is neither "rest" nor a rule means a list of one cell.
+            if isinstance(cells, str) and cells != REST and not is_rule:
                 object.__setattr__(self, name, (cells,))
 
     def texts_of_booleans(self, name: str) -> tuple[str, ...]:
@@ -134,17 +137,18 @@ class LogFormat:
 
     def _labels_of_booleans(self) -> tuple[str, ...]:
         clicked, not_clicked, rest = self.label_cells
-        # One text of a pair is enough if the other text is part of the rest, or if no click is an empty cell.
+        # One text of a pair must be listed if all other cells have the opposite meaning, or if an empty cell means no
+        # click. Otherwise both must be.
         pairs, num_known = (*BOOLEANS, ("1", "-1")), 1 if rest or "" in not_clicked else 2
         return next((pair for pair in pairs if len({*pair} & {*clicked, *not_clicked}) >= num_known), ())
 
     def parts_of_time(self, name: str) -> list[Literal["hour", "weekday"]]:
-        """Return the categorical features that are derived from the timestamp column `name`."""
+        """Return which categorical features (hour, weekday) are derived from the timestamp column `name`."""
         features = self.features.get(name, ("hour", "weekday"))
         return [part for part in ("hour", "weekday") if part in features]
 
     def has_age(self, name: str) -> bool:
-        """Return True if the age of the timestamp column `name` is a numeric field."""
+        """Return True if the age of the time in the timestamp column `name` is a numeric field."""
         return "age" in self.features.get(name, ())
 
     def list_form(self, name: str) -> ListForm:
@@ -191,9 +195,10 @@ class LogFormat:
 
     @property
     def label_cells(self) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-        """Cells that mean a click, cells that mean no click, and the meaning of all other cells.
+        """Cells that mean a click, cells that mean no click, and what all other cells mean.
 
-        The last item is "clicked", "not_clicked", or "" if other cells are not allowed. With a rule all are empty.
+        The last item is "clicked", "not_clicked", or "" if there may not be other cells. If `clicked` is a rule, all
+        three are empty.
         """
         if self.click_rule:
             return (), (), ""
@@ -204,29 +209,30 @@ class LogFormat:
 
     @functools.cached_property
     def blank_row(self) -> dict[str, str]:
-        """Cells of a valid row in which all fields are missing, by column."""
+        """Cells of a valid row in which all fields are missing, by name of the column."""
         return {name: {"label": self.any_label, "weight": "1"}.get(kind, "") for name, kind in self.columns.items()}
 
     @functools.cached_property
     def weight_source(self) -> str:
         """Name of the column that decides the weights of rows, or "" if rows have no weights.
 
-        It is the column of kind weight or else an optional label, as a row without a label has weight 0.
+        It is the column of kind weight. Without one, it is the label column if the label is optional, because a row
+        without a label has weight 0.
         """
         return self.weight or self.label_column * (self.label == "optional")
 
     def time_form(self, name: str) -> str:
-        """Return the unit or form in which the times of the timestamp column `name` are written."""
+        """Return the unit or the form in which times are written in the timestamp column `name`."""
         return self.timestamps.get(name, SECONDS)
 
     @functools.cached_property
     def fields(self) -> list[tuple[str, Kind]]:
-        """Names and kinds of all fields. Logs in different formats can share a vocabulary if their fields are equal."""
+        """Names and kinds of all fields, in order. Two logs can use the same vocabulary if these are equal."""
         return [(name, kind) for name, kind in self.columns.items() if kind in FIELD_KINDS]
 
     @property
     def description(self) -> str:
-        """Description of a line in words: its number of columns, their names and the separator."""
+        """A line described in words: its number of columns, their names and the separator."""
         between = {"\t": "tabs", ",": "commas", ";": "semicolons", " ": "blanks"}.get(
             self.separator, repr(self.separator)
         )
@@ -242,21 +248,22 @@ class FormatToScore(LogFormat):
     keep: tuple[str, ...] = ()  # Columns that are copied to the output beside the scores, even if not described.
 
     origin = "the model"
-    __hash__ = LogFormat.__hash__  # else the decorator would make one of the dictionaries too
+    # Set here, because otherwise the decorator would generate a hash that fails for dictionaries.
+    __hash__ = LogFormat.__hash__
 
     @classmethod
     def of(cls, log_format: LogFormat, **changes: Any) -> FormatToScore:
-        """Copy `log_format` with some fields changed. The new format is not checked."""
+        """Return a copy of `log_format` in which the fields in `changes` are replaced. The copy is not checked."""
         return cls(**{field.name: getattr(log_format, field.name) for field in fields(log_format)} | changes)
 
 
 def listed(cells: tuple[str, ...] | str) -> str:
-    """Format cells for a message: quoted and separated by commas. A rule or "rest" stays as it is."""
+    """Return cells as text for a message: quoted and separated by commas. A rule or "rest" is returned unchanged."""
     return cells if isinstance(cells, str) else ", ".join(map(repr, cells))
 
 
-# Reasons to reject a line, by the parser's code. Code 0 means that the line is kept. Only rows to score can be rejected
-# as "inexact id".
+# Reasons to reject a line. The index of a reason is its code in the parser. Code 0 means that the line is good. Only
+# rows to score can be rejected as "inexact id".
 REASONS = (
     *("", "too long", "columns", "label", "integer", "categorical", "quotes", "weight", "float", "timestamp"),
     "inexact id",

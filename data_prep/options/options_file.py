@@ -1,4 +1,4 @@
-"""Read the options of a preparation from YAML files and the command line."""
+"""Read the options of a preparation from YAML files and from the command line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from common import settings, yaml_settings
 from common.settings import Removed
 from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_as_set
 
-# Section of a run's YAML file that this module reads. The package `app` checks the other sections.
+# This module reads only this section of a run's YAML file. The package `app` checks the other sections.
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
-# Settings of the section `prepare` in earlier releases that were removed.
+# Settings of the section `prepare` that earlier releases had, with the explanation of their removal.
 REMOVED = {
     "prepare.block_rows": Removed("a MindRecord sample has 1,000 rows"),
     "prepare.missing_indicator": Removed("numeric fields have indicators, but not in prepare.layout=zoo"),
@@ -23,9 +23,9 @@ REMOVED = {
 
 
 def read_data(path: Path) -> dict[str, Any]:
-    """Read the format of a log from the YAML file of a data set, without the section `download`.
+    """Read the format of a log from the YAML file that describes a data set, without its section `download`.
 
-    Raise ValueError if the file has no other content, because the format would then silently be Criteo's.
+    Raise ValueError if the file has no other content, because the result would then silently be Criteo's format.
     """
     data = {key: value for key, value in yaml_settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
     if not data:
@@ -46,11 +46,11 @@ class _Run:
 def read_options(
     yaml_path: Path | None = None, overrides: Iterable[str] = (), data_path: Path | None = None
 ) -> PrepareOptions:
-    """Combine the options of a preparation from files and the command line. A later source overrides earlier ones.
+    """Combine the options of a preparation from files and the command line. Later sources override earlier ones.
 
-    The sources are the section `prepare` of a run's YAML file `yaml_path`, the log format in `data_path`, and
-    `overrides` such as `prepare.min_count=2`. Raise FileNotFoundError if a file does not exist, and ValueError if a
-    setting is unknown or has a wrong value.
+    The sources are, in this order, the section `prepare` of a run's YAML file `yaml_path`, the log format in
+    `data_path`, and `overrides` such as `prepare.min_count=2`. Raise FileNotFoundError if a file does not exist, and
+    ValueError if a setting is unknown or has a wrong value.
     """
     run = _Run()
     if yaml_path is not None:
@@ -62,9 +62,9 @@ def read_options(
 
 
 def read_recorded(recorded: Mapping[str, Any], where: str) -> PrepareOptions:
-    """Return the options that schema.json records. Settings that were removed in a later release are left out.
+    """Return the options that schema.json has recorded. Settings that a later release has removed are left out.
 
-    Raise ValueError for an unknown option or a wrong value. `where` names the file in the message.
+    Raise ValueError if an option is unknown or has a wrong value. `where` names the file in the message.
     """
     plain = {name: value for name, value in recorded.items() if name not in RECORDED}
     sections = {PREPARE_SECTION: plain | {"fields": fields_as_set(recorded)}}

@@ -1,4 +1,4 @@
-"""Define the options of a preparation: the section `prepare` of a run's YAML file."""
+"""Define the options of a preparation, which are the section `prepare` of a run's YAML file."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from data_prep.options.columns import CategoricalColumn, EncodingOptions, cross_
 from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import MAX_LIST_LENGTH, LogFormat
 
-INDECISIVE = ("workers", "memory_limit", "kernels")  # Options that change no byte of the result.
-# Options of single fields: the name in schema.json, where the value maps fields to numbers, and the name that users
-# write in `prepare.fields`.
+INDECISIVE = ("workers", "memory_limit", "kernels")  # Options that do not change any byte of the result.
+# Options of single fields. The keys are their names in schema.json, where their values map fields to numbers. The
+# values are the names that users write in `prepare.fields`.
 RECORDED = {
     "field_min_count": "min_count",
     "field_max_size": "max_size",
     "field_hash_size": "hash_size",
     "field_max_length": "max_length",
 }
-# Number of rows of a MindRecord sample, which the zoo's layout prescribes. Readers use block_rows of schema.json.
+# Number of rows in a sample (record) of a MindRecord file. The layout of the model zoo prescribes it. Readers use the
+# value of block_rows in schema.json.
 BLOCK_ROWS = ZOO_BLOCK_ROWS = 1_000
 MAX_CROSSED = 4  # Maximum number of fields of a cross.
-MOST_OF_A_CROSS = 1 << 24  # Maximum number of values of a cross that get ids, unless its max_size is set.
-# Rules of the setting `split`, each with the sentence that explains it in the report. pipeline/split.py applies them.
+MOST_OF_A_CROSS = 1 << 24  # Maximum number of values of a cross that get ids, unless the user sets its max_size.
+# Values of the setting `split`, each with the sentence that explains it in the report. pipeline/split.py applies them.
 SPLIT_RULES = {
     "hash": "The split of a row follows from a hash of its line number.",
     "chronological": "The first lines of the log are train, the next ones valid, the last ones test.",
@@ -39,7 +40,7 @@ SplitFraction = Annotated[float, Bounds(least=0, expected=">= 0 and sum to 1")]
 
 @dataclass(frozen=True)
 class FieldOptions(Checked):
-    """Options of a single categorical field, which override the options for all fields. None overrides nothing."""
+    """Options of a single categorical field. They override the options for all fields, unless they are None."""
 
     min_count: Annotated[int | None, Bounds(least=1)] = None
     max_size: Annotated[int | None, Bounds(least=1)] = None
@@ -161,7 +162,10 @@ class PrepareOptions(Checked):
             seen.add(frozenset(parts))
 
     def _instead_of(self, part: str, known: list[str]) -> str:
-        """Return advice for a cross in which `part` is not a categorical field. `known` are the categorical fields."""
+        """Return advice on what to write in a cross instead of `part`, which is not a categorical field.
+
+        `known` are the names of the categorical fields.
+        """
         if part in self.data.numeric_fields:
             return f"cross the buckets of its numbers: {part}_bucket, with prepare.integer_buckets=true"
         return did_you_mean(part, known)
@@ -184,12 +188,15 @@ class PrepareOptions(Checked):
                 )
 
     def of_fields(self, key: str) -> dict[str, int]:
-        """Return the values of one option of `fields`, such as "max_size", for the fields that set it."""
+        """Return the values of one option in the setting `fields`, such as "max_size", by name of the field.
+
+        Fields that do not set the option are left out.
+        """
         numbers = {name: getattr(of_field, key) for name, of_field in self.fields.items()}
         return {name: number for name, number in numbers.items() if number is not None}
 
     def is_hashed(self, name: str) -> bool:
-        """Return True if the values of the field `name` get ids by a hash, so that they need not be counted."""
+        """Return True if a hash gives the values of the field `name` their ids, so that they need not be counted."""
         return self.vocabulary == "hash" or name in self.of_fields("hash_size")
 
     def num_oov_ids(self, name: str) -> int:
@@ -197,11 +204,14 @@ class PrepareOptions(Checked):
         return self.of_fields("hash_size").get(name, self.oov_buckets)
 
     def least_count(self, name: str) -> int:
-        """Return the minimum number of training rows in which a value of the field `name` must occur to get an id."""
+        """Return in how many training rows a value of the field `name` must occur at least to get an id."""
         return self.of_fields("min_count").get(name, self.min_count)
 
     def check_cross_size(self, name: str, num_values: int) -> None:
-        """Raise ValueError if the cross `name` has `num_values` frequent values and these are too many."""
+        """Raise ValueError if `num_values`, the number of frequent values of the cross `name`, is too large.
+
+        The limit does not apply if the user has set the max_size of the cross.
+        """
         if name not in self.of_fields("max_size") and num_values > MOST_OF_A_CROSS:
             raise ValueError(
                 f"the cross {name} has at least {num_values:,} values in at least {self.least_count(name)} training "
@@ -212,17 +222,17 @@ class PrepareOptions(Checked):
 
     @property
     def block_rows(self) -> int:
-        """Number of rows of a MindRecord sample."""
+        """Number of rows in a sample (record) of a MindRecord file."""
         return ZOO_BLOCK_ROWS if self.layout == "zoo" else BLOCK_ROWS
 
     @property
     def has_indicators(self) -> bool:
-        """True if each numeric field has a second column, which is 1 if its cell is missing."""
+        """True if each numeric field has a second column, which is 1 in rows whose cell is missing, and 0 in others."""
         return self.layout != "zoo"
 
     @property
     def needs_counting(self) -> bool:
-        """True if a vocabulary or a transform is fitted to the training rows, which takes a first pass over the log."""
+        """True if a vocabulary or a transform is fitted to the training rows, which takes an additional first pass."""
         return (
             self.vocabulary == "counted"
             or self.numeric_transform != "log1p"
@@ -231,12 +241,12 @@ class PrepareOptions(Checked):
 
     @property
     def split_time(self) -> str:
-        """Name of the timestamp column that a chronological split uses, or "" for a split by line or another split."""
+        """Name of the timestamp column that a chronological split uses, or "" if it uses none or for another split."""
         return self.split_by or "".join(self.data.time_fields[:1]) * (self.split == "chronological")
 
     @functools.cached_property
     def encoding(self) -> EncodingOptions:
-        """The part of the options that decides how a row is encoded."""
+        """The options that decide how a row is encoded."""
         return EncodingOptions(
             self.data, self.integer_buckets, self.crosses, self.of_fields("max_length"), self.kernels
         )
@@ -247,19 +257,19 @@ class PrepareOptions(Checked):
 
     @property
     def vocabularies(self) -> tuple[CategoricalColumn, ...]:
-        """Categorical columns that have a vocabulary of their own. Other columns may share it."""
+        """The categorical columns that have a vocabulary of their own. Other columns may share these vocabularies."""
         return self.encoding.vocabularies
 
     @property
     def num_positions(self) -> int:
-        """Number of ids of a row, P: one for each categorical column and `max_length` for each list."""
+        """Number of ids in a row (P): one for each categorical column, but `max_length` for each list."""
         return sum(column.max_length for column in self.categorical_columns)
 
     def decisive(self) -> dict[str, Any]:
         """Return the options that can change the result, as plain values for schema.json.
 
-        Options of single fields have the names in RECORDED. `field_max_length` was added in a later release. It is
-        left out if it is empty, so that schema.json keeps the bytes that earlier releases wrote.
+        Options of single fields have the names in RECORDED. `field_max_length` was added in a later release. It is left
+        out if it is empty, so that schema.json stays the same, byte for byte, as earlier releases wrote it.
         """
         recorded = {name: self.of_fields(key) for name, key in RECORDED.items()}
         plain: dict[str, Any] = {}
@@ -279,7 +289,7 @@ class PrepareOptions(Checked):
 
 
 def fields_as_set(recorded: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Convert recorded options (see `PrepareOptions.decisive`) back to the value of the setting `prepare.fields`."""
+    """Convert options as schema.json records them (see `PrepareOptions.decisive`) to a value of `prepare.fields`."""
     of_fields: dict[str, dict[str, int]] = {}
     for name, key in RECORDED.items():
         for field_name, number in recorded.get(name, {}).items():
