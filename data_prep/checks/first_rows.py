@@ -47,7 +47,8 @@ _MOST_BROKEN = 0.5
 # Separators whose fractions of well-formed lines differ by at most this much count as equally good. At most this
 # fraction of the lines may have quotes that do not match.
 _BROKEN = 0.02
-_SLIPS = 0.002  # A column counts as numeric, for example, although up to this fraction of its cells are not numbers.
+# In the search for a header, a column counts as numeric although up to this fraction of its cells are not numbers.
+_SLIPS = 0.002
 # If at least this many cells of the first line are 0, 1, 2 … in order, the line may be a header, as pandas writes it
 # for an array.
 _LEAST_PLACES = 4
@@ -99,7 +100,7 @@ class Column:
     """
 
     name: str
-    codes: NDArray[np.int64]  # Index of each cell [n] in `values`, or -1 if the cell is missing.
+    codes: NDArray[np.int64]  # For each cell [n], the index of its value in `values`, or -1 if the cell is missing.
     values: Sequence[str] | NDArray[Any]  # The V distinct values.
     of_type: pa.DataType | None = None  # Type of the column in a Parquet file or an Arrow table. None in a text log.
 
@@ -164,7 +165,7 @@ class Column:
         return sum(int(count) for value, count in zip(self.values, self.counts, strict=True) if value in value_set)
 
     def cleaned(self, trim: bool, missing: Collection[str]) -> Column:
-        """Return a copy of the column in which empty cells and cells with a word of `missing` count as missing.
+        """Return a copy of the column in which empty cells, and cells that equal a word in `missing`, are missing.
 
         If `trim` is True, blanks around the values are removed first.
         """
@@ -192,7 +193,7 @@ class FirstRows:
     lines: bytes = b""  # The rows as lines of text, or b"" for a table.
     table: pa.Table | None = None
     file: FileOfLog = field(default=ONLY_FILE)
-    findings: tuple[Finding, ...] = ()  # Oddities of the lines or files.
+    findings: tuple[Finding, ...] = ()  # What is odd about the lines or files.
     sampled: str = ""  # Says which rows of which files were read. "" if they are the first rows of a single file.
 
     @property
@@ -356,7 +357,7 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
 
 
 def _check_form(lines: list[str], location: str) -> None:
-    """Raise ValueError if most of the lines have a known form that is not columns, such as libsvm's.
+    """Raise ValueError if most of the lines are not divided into columns but have another known form, such as libsvm's.
 
     The message contains a sed command that converts the lines to columns.
     """

@@ -97,7 +97,7 @@ _VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|[0-9]{1,3}")
 _VERSION_NAMES = re.compile(
     r"(^|[_ .-])(v|ver|version|release|os|sdk|build|firmware)$|(?-i:[a-z](Version|Ver))$", re.IGNORECASE
 )
-# A value is padding if it accounts for more than this fraction of the lists whose last two values are equal.
+# A value only pads lists if, of all lists whose last two values are equal, more than this fraction end in the value.
 _MOST_FILLED = 0.9
 # Cells are lists if at least this fraction of them has several values. If all cells are in brackets, one cell with
 # several values is enough.
@@ -111,11 +111,12 @@ class Guess:
     name: str
     kind: Kind
     reason: str
-    form: str = ""  # Form of the times, if the kind is timestamp.
+    form: str = ""  # How times are written, a value of LogFormat.timestamps, if the kind is timestamp.
     list_form: ListForm | None = None
     has_blanks: bool = False  # True if blanks stand around the values of a list.
     decimal: str = "."
-    is_bucketed: bool = False  # True if buckets of this number would help the model as an additional categorical field.
+    # True if the numbers should also be divided into buckets, as an additional categorical field.
+    is_bucketed: bool = False
 
 
 @dataclass(frozen=True)
@@ -472,7 +473,7 @@ def _list_form(column: Column, separator: str) -> ListForm | None:
         parts = [part.decode() for part in found.values.tolist()]
         values, longest = set(parts), int(found.lengths.max())
         if is_bracketed and all(DECIMAL.fullmatch(part) for part in values) and any(float(part) % 1 for part in values):
-            return None  # The cells are vectors, such as coordinates.
+            return None  # Decimal numbers in brackets are a vector, such as coordinates.
         if cells[0].startswith(b"{") and all(":" in part for part in values):
             return None  # The cells are mappings.
         if is_bracketed:

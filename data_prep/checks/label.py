@@ -87,7 +87,7 @@ _OTHER_WORDS = _words(
     """
 )
 _RATING_WORDS = {"rating", "ratings", "stars", "star", "score", "quality", "overall"}
-# If one of a label's two values is among these words, it means a click (`_YES`) or no click (`_NO`).
+# If one of a label's two values is among these words, the value means a click (`_YES`) or no click (`_NO`).
 _YES = _words(
     """
     yes y true t 1 ja oui si sí sim да 是 はい on click clicked churn churned converted bought positive pos spam
@@ -160,7 +160,7 @@ class Label:
 
     @property
     def has_rest(self) -> bool:
-        """True if cells are listed for only one of click and no click, and all other cells mean the opposite."""
+        """True if cells are listed for clicks only, or for no click only, and all other cells mean the opposite."""
         return REST in (self.clicked, self.not_clicked)
 
     @property
@@ -237,7 +237,7 @@ def _has_a_feature_s_name(name: str) -> bool:
 
 
 def is_another_label(column: Column) -> bool:
-    """Return True if the name and the values of a column suggest a label. Call it for columns that are not the label.
+    """Return True if the name and the values of a column, which is not the label, suggest that it is a label too.
 
     Such a column should not be a feature: it is often made from the label, or known only after the label.
     """

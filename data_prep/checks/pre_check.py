@@ -37,7 +37,8 @@ from data_prep.sources.shape import FACTS_FILE
 _FEW_ROWS = 1_000  # With fewer rows than this, fractions are too uncertain to be compared with known ones.
 _NAMES = 5  # Maximum number of columns that a finding names.
 _COPIED = 0.01  # Up to this fraction of the lines may be copies of other lines before a finding says so.
-# Repeated sequences of lines are searched for if at most this many successive lines suffice to rule out chance.
+# Maximum length, in lines, of the sequences that are compared to find a part that was written twice. If sequences of
+# this length repeat by chance, none are compared.
 _LONGEST_COPY = 50
 
 

@@ -139,7 +139,7 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
         raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
     rows = read_first_rows(log, num_rows)
     trim, separator = rows.layout.get("trim", False), rows.layout.get("separator", LogFormat().separator)
-    # If the log has quotes, a cell in quotes may contain the separator, so no character is excluded.
+    # The values of a list cannot be separated by the log's separator, unless the log has quotes.
     separator *= not rows.layout.get("quotes", False)
     columns = [column.cleaned(trim, ()) for column in rows.columns]
     has_names = rows.table is not None or rows.layout.get("header", False)

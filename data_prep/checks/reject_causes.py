@@ -142,7 +142,7 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str:
 
 
 def _explain_columns(lines: Sequence[bytes], expected: int, log_format: LogFormat) -> str:
-    """Explain why the separator of the format does not divide the lines into `expected` columns, with advice."""
+    """Explain, with advice, why the separator of the log's format does not divide lines into `expected` columns."""
     widths = {each: _most_common(line.count(each) for line in lines) + 1 for each in _SEPARATORS}
     own = log_format.separator.encode()
     described = _SEPARATORS.get(own, repr(log_format.separator))
@@ -223,7 +223,7 @@ def check_statistics(
 
 
 def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
-    """Return advice if most lines have another form than the format, or if bad lines are parts of rows.
+    """Return advice if most lines do not have the described columns, or if bad lines are parts of rows.
 
     Else return "".
     """

@@ -29,7 +29,7 @@ from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
 INVERSE_PENALTY = 0.05  # The constant C (the inverse penalty) of the regression and in the weights of pairs.
 MAX_ROWS = 400_000  # At most this many rows are read of the split train, and as many of valid.
-LEVEL = 0.05  # If no pair helps, the probability that one is suggested all the same.
+LEVEL = 0.05  # Probability that a pair is suggested although no pair helps.
 MOST_SUGGESTED = 5  # Maximum number of pairs in the suggested setting.
 # Maximum number of pairs of values that are used in a row with lists, so that all pairs fit into memory.
 MOST_PAIRS = 40
@@ -46,10 +46,10 @@ class Gain:
 
 
 class _Columns(NamedTuple):
-    """The columns of a matrix of ids that belong to one field."""
+    """Which of the P ids of a row belong to a field, and how a list is pooled."""
 
     ids: slice
-    is_mean: bool  # The field is a list whose embedding rows are averaged.
+    is_mean: bool  # True if the field is a list whose embedding rows are averaged.
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ def _pairs(
     """Enumerate the pairs of a value of field `one` and a value of field `other` in all rows.
 
     Return three arrays with an element for each of the M pairs: the index of its row; both ids as one number, or -1 if
-    a value is out of vocabulary; and its share in the row, which is 1, or 1 divided by the row's number of pairs if the
-    field averages.
+    a value is out of vocabulary; and its share in the row. The share is 1, or 1 divided by the row's number of pairs if
+    one of the fields is a list whose embedding rows are averaged.
     """
     fields = (one, other)
     lengths = np.array([np.count_nonzero(rows.ids[:, field.ids] != NO_ID, axis=1) for field in fields])
