@@ -77,14 +77,16 @@ class RowEncoder:
         self._dtype = dtype
         self._options = options
         columns = options.categorical_columns
-        self.lengths = np.array([column.max_length for column in columns])  # Number of ids of each column [C].
+        # Number of ids that each column [C] has in a row.
+        self.lengths = np.array([column.max_length for column in columns])
         firsts = dict(zip((column.name for column in columns), np.cumsum(self.lengths) - self.lengths, strict=True))
         self._first_positions = firsts
         self._number_groups = number_groups(columns)
         self._number_positions = [firsts[column.name] for column in columns if not column.is_text]
         names = [column.name for column in options.vocabularies]
         of_columns = [names.index(column.shares or column.name) for column in columns]
-        self._vocabularies = np.repeat(of_columns, self.lengths)  # Index of the vocabulary of each id of a row [P].
+        # For each of the P ids of a row, the index of its vocabulary.
+        self._vocabularies = np.repeat(of_columns, self.lengths)
         # The smallest id of a value. Smaller ids belong to numeric columns, and never occur in rows, or mean "out of
         # vocabulary".
         self.first_own_id = len(numeric) + sum(layout.num_oov_ids for layout in lookup.layouts)

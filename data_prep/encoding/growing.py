@@ -109,8 +109,8 @@ class GrowingVocabulary:
     def __init__(self, folder: Path, count_bytes: int = 0) -> None:
         """Open the vocabulary in `folder`.
 
-        If `count_bytes` is above 0, a sketch of that many bytes counts how often values without ids occur in all parts
-        of the log. If it is 0, the values of each part are counted alone.
+        If `count_bytes` is above 0, a sketch of that many bytes counts approximately how often values without ids occur
+        in all parts of the log. If it is 0, the values of each part are counted alone.
         """
         self.folder = folder
         self.schema, self._options, _ = open_vocabulary(folder)
@@ -142,9 +142,10 @@ class GrowingVocabulary:
         return self._earlier.added() if self._earlier is not None else {}
 
     def load_counts(self, counts: Sequence[dict[str, Any]]) -> None:
-        """Restore the sketch from a result of `counts` and the results of `added_counts` after it, in order.
+        """Restore the sketch that counts values without ids, from a result of `counts` and later `added_counts`.
 
-        If `counts` is empty, the sketch stays unchanged. Raise ValueError if the stored sketch has another size.
+        The results are given in order. If there are none, the sketch stays unchanged. Raise ValueError if the stored
+        sketch has another size.
         """
         if counts and self._earlier is not None:
             self._earlier.load_state(**counts[0])
@@ -160,7 +161,7 @@ class GrowingVocabulary:
         """Return each column's fraction of missing cells, and each categorical column's fraction of unknown values.
 
         Unknown values are out of vocabulary. `ids` [n, P] are the ids of all rows of `parts`. For a list only its first
-        value counts. The elements of the first result belong to `columns`. Fractions are rounded to four digits.
+        value counts. The first result has an element for each of `columns`. Fractions are rounded to four digits.
         """
         categorical, numeric = self._options.categorical_columns, self._options.data.numeric_fields
         num_rows, missing = max(len(ids), 1), np.zeros(len(self.columns))
@@ -235,9 +236,9 @@ class GrowingVocabulary:
     def _new_fields(
         self, parts: Sequence[ParsedRows], ids: Sequence[NDArray[np.signedinteger]]
     ) -> list[tuple[CategoricalColumn, FieldVocabulary]]:
-        """Return, for each vocabulary, its column and the values that get an id now, with these ids.
+        """Return a pair for each vocabulary: its column, and the values that get an id now, with the new ids.
 
-        `ids` are the ids that the rows of each part have before that.
+        `ids` are, for each part, the ids that its rows have had so far.
         """
         options, next_id = self._options, self.schema.vocabulary_size
         counted = LogStatistics(options, Path(), _ANY_BYTES)
@@ -247,7 +248,7 @@ class GrowingVocabulary:
             counted.texts.add(count_texts(rows, options, unknown))
         by_name = {field.name: field for field in self.schema.categorical}
         if self._earlier is not None:
-            self._earlier.forget()  # Forget the values that were noted for a part which was then skipped.
+            self._earlier.forget()  # Forget what was noted in the sketch for a part that was then skipped.
         fields = []
         for column in options.vocabularies:
             of_field = by_name[column.name]

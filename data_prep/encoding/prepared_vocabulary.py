@@ -72,7 +72,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BaseVocabulary:
-    """The vocabulary of a prepared folder on which another preparation is based. Its files are read on demand."""
+    """The vocabulary of a prepared folder, as the base of another preparation, for an encoder, or for a bundle.
+
+    Its files are read on demand.
+    """
 
     folder: Path
     schema: Schema

@@ -265,10 +265,10 @@ class LogToScore:
     def of(cls, inputs: Sequence[str], log_format: LogFormat, keep: Sequence[str] = ()) -> LogToScore:
         """Find the log that `inputs` (files, folders, globs, URIs) name, for a model that was trained on `log_format`.
 
-        If the log names its columns, they may be in any order. The log may then have further columns, and may lack the
-        label and all other columns that do not affect scores. If columns are found by position, only the label may be
-        missing. `keep` names columns whose cells are copied to the output. Raise ValueError if a column in `keep` is
-        missing, and the errors of `find_log` and `open_reader`.
+        A log that names its columns may have them in any order. It may have further columns, and may lack the label and
+        all other columns that do not affect scores. In a log without names only the label may be missing. `keep` names
+        columns whose cells are copied to the output. Raise ValueError if a column in `keep` is missing, and the errors
+        of `find_log` and `open_reader`.
         """
         files = find_log(list(inputs))
         return cls(files, _format_to_score(files, log_format, keep))
