@@ -73,7 +73,7 @@ _OF_A_LINE: dict[str, type[np.generic]] = {"line_numbers": np.int64, "labels": n
 _OF_A_LINE |= dict(zip(_REJECT, (np.int64, np.int64, np.int64, np.int8), strict=True))
 _ALIGNMENT = 64  # Output arrays begin at multiples of this many bytes, the size of a cache line.
 _KIND_NUMBERS = LIBRARY.interface.enums["LogKernelsKind"]
-# The C enum with the forms of times. Forms without an entry use "codes".
+# Number of each form of times in the C code. All forms with % codes have the number of "codes".
 _TIME_KINDS = LIBRARY.interface.enums["LogKernelsTimes"]
 
 
@@ -81,8 +81,8 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     """Parse a chunk: turn every line into a row or a reject, with the same result as `parse.parse_chunk`."""
     raw = text = np.frombuffer(chunk.lines, np.uint8)
     if log_format.text_fields or log_format.key_fields or log_format.quotes:
-        # The bytes are copied if they need padding, because strings are slices of them, or if the kernel overwrites
-        # them to remove quotes.
+        # Copy the bytes, with padding after them, because strings become slices of the copy and quotes are removed in
+        # place.
         text = np.concatenate([raw, np.zeros(PADDING_BYTES, np.uint8)])
     in_c = _format_in_c(log_format, chunk.file.columns, chunk.is_bare)
     outputs = _Outputs(in_c, chunk.num_lines)
@@ -260,7 +260,7 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
-    """Join the strings of all parts row by row, with the same result as `numpy_kernels.join_strings`."""
+    """Join the strings of several arrays row by row, with the same result as `numpy_kernels.join_strings`."""
     num_rows = len(present)
     # In the worst case every byte gets an escape byte before it. Memory pages that are never written take no memory.
     most = sum(2 * int(part.lengths.sum()) + num_rows for part in parts)
@@ -296,7 +296,7 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
 
 
 def texts_in_c(texts: Strings) -> Any:
-    """Return a C structure for `texts`. It points to their memory, which must stay alive as long as it is used."""
+    """Return a C structure that points to the memory of `texts`, which must stay alive as long as it is used."""
     starts, lengths = (address(array, np.int64, len(texts)) for array in (texts.starts, texts.lengths))
     return _Texts(address(texts.data, np.uint8, len(texts.data)), starts, lengths, len(texts))
 
@@ -390,7 +390,7 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
 
 
 def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Look up the counts of keys in a sketch, with the same result as `numpy_kernels.sketch_counts`."""
+    """Look up the approximate counts of keys in a sketch, with the same result as `numpy_kernels.sketch_counts`."""
     counts = np.empty(len(keys), np.int64)
     load().log_kernels_sketch_counts(
         address(halves, np.uint32, *halves.shape),

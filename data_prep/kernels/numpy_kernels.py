@@ -1,7 +1,7 @@
 """The kernels in NumPy. They define what the faster kernels of the same names in native.py must return.
 
 They parse lines, look up values in search tables, and count values, strings and numbers: exactly, in the bins of a
-histogram, or in a sketch.
+histogram, or approximately in a count-min sketch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from data_prep.kernels.strings import split_lists as split_lists
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
-    """Join the strings of all parts in each row [n] with *. Each * and \\ within a string gets a \\ before it.
+    """Join the strings that the arrays `parts` have in each row [n], with * between them.
 
-    The result is "" for rows that `present` [n] does not mark.
+    Each * and \\ within a string gets a \\ before it. The result is "" for rows that `present` [n] does not mark.
     """
     pieces: list[Strings] = []
     stars = Strings.of([b"*"]).take(np.zeros(len(present), np.int64))
@@ -287,7 +287,7 @@ class CountedStrings:
 
     @classmethod
     def concatenate(cls, parts: Sequence[CountedStrings]) -> CountedStrings:
-        """Concatenate several parts. A string that occurs in several parts occurs several times in the result."""
+        """Concatenate several parts. A string that is in several parts is in the result several times."""
         return cls(
             np.concatenate([part.keys for part in parts]),
             np.concatenate([part.counts for part in parts]),

@@ -32,7 +32,9 @@ class FileOfLog:
     """The file of the log that a chunk is from."""
 
     place: int = 0  # Index of the file in the log.
-    name: str = ""  # Name of the file, or "" if the log is a single file.
+    # Name of the file in messages and in rejects.tsv,
+    # or "" if the log has only one file.
+    name: str = ""
     first_line: int = 0  # Number of the file's first line among all lines of the log.
     # Number of lines before `first_line`, such as a header, which do not count as lines of the log.
     num_header_lines: int = 0
@@ -56,7 +58,7 @@ class Chunk:
     kept: tuple[list[str], ...] = ()
 
     def load(self) -> Chunk:
-        """Return the chunk itself. Other classes of tasks, such as `text_lines.StoredChunk`, read their lines here."""
+        """Return the chunk itself. Other tasks, such as `text_lines.StoredChunk`, read their lines in this method."""
         return self
 
     @property
@@ -100,7 +102,7 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True)
 class ParsedRows:
-    """Parsed rows of the log, with a field's cells stored together."""
+    """Parsed rows of the log, stored by column: all cells of a field lie together."""
 
     # Index of each row's line [n] among all lines of the log, from 0, including rejected lines.
     row_numbers: NDArray[np.int64]
