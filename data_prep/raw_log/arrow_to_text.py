@@ -89,7 +89,10 @@ class TableChunk:
         return [cell.decode(errors="replace") for cell in cells.to_pylist()]
 
     def _cells(self, name: str) -> pa.Array:
-        """Return the cells of a column, with lists joined, and with times written in the form of the format."""
+        """Return the cells of a column as an Arrow array.
+
+        Lists are joined to texts, and times are written in the form that the log's format gives for the column.
+        """
         cells = decoded(self.rows.column(name))
         if is_list(cells.type):
             return _joined(cells, self.log_format, name)
@@ -105,8 +108,8 @@ class TableReader:
     file: LogFile
     log_format: LogFormat
     num_rows: int
-    # A function of the names of columns and a number of rows. It yields these columns in batches of at most so many
-    # rows.
+    # Function that takes the names of columns and a maximum number of rows, and yields these columns in batches of at
+    # most so many rows.
     batches: Callable[[list[str], int], Iterator[pa.RecordBatch]]
     # False, because a worker cannot start to read such a file at any row. It gets the rows themselves.
     is_plain = False
@@ -122,9 +125,9 @@ class TableReader:
             return stored.fingerprint()
 
     def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
-        """Yield the rows of the file in chunks of about `chunk_bytes` bytes of text, each with None.
+        """Yield the rows of the file in chunks of about `chunk_bytes` bytes of text.
 
-        The interface `formats.FormatReader` explains the second value.
+        Each chunk comes with None, because a worker cannot read it from the file itself.
         """
         names = columns_to_read(self.log_format)
         for rows in self.batches(names, max(chunk_bytes // (_CELL_BYTES * len(names)), 1)):
@@ -174,7 +177,10 @@ def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:
 
 
 def columns_to_read(log_format: LogFormat) -> list[str]:
-    """Return the names of all columns to read: the columns that are not ignored, then further columns to copy."""
+    """Return the names of all columns to read: the columns that are not ignored, then further columns to copy.
+
+    Columns are copied to the output beside the scores.
+    """
     names = [name for name, kind in log_format.columns.items() if kind != "ignored"]
     return names + [name for name in columns_to_keep(log_format) if name not in names]
 

@@ -31,7 +31,7 @@ from data_prep.raw_log.text_lines import StoredChunk, header_columns
 
 Result = TypeVar("Result")
 
-_ONE = "all"  # The name of a result that is a single part.
+_ONE = "all"  # Name of the single part of a result that has only one part.
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class LogReading:
         # passes.
         self._tasks_of: dict[int, list[Task]] = {}
         for index, file in enumerate(self.files):
-            # An interrupted run may have read the file and stored the result as a piece.
+            # An interrupted run may have read the file already, and stored what it found.
             earlier = self.pieces.read(_file_piece(index))
             if earlier is not None:
                 self._read_files[index], tasks = earlier
@@ -163,8 +163,8 @@ class LogReading:
     def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], object], title: str) -> None:
         """Make a pass: workers call `function` on each chunk, and `consume` gets the results in the order of the log.
 
-        The results are stored as pieces (files in the work folder) under `title`. Every pass must have a different
-        title.
+        The results are stored in files whose names contain `title`, for a run that continues after an interruption.
+        Every pass must have a different title.
         """
         self.run_in_parts(partial(_in_one_part, function), lambda read: consume(read(_ONE)), title, lambda _: (_ONE,))
 
@@ -177,8 +177,8 @@ class LogReading:
     ) -> None:
         """Make a pass like `run`, in which `function` returns a result of several named parts for each chunk.
 
-        Each part is stored as a piece. `needed` returns, for the index of a chunk, the names of the parts that
-        `consume` reads. `consume` gets a function that returns a part by its name.
+        Each part is stored in a file of its own. `needed` returns, for the index of a chunk, the names of the parts
+        that `consume` reads. `consume` gets a function that returns a part by its name.
         """
         check_stop()  # If the user has asked to stop, stop now, before a progress bar or a worker exists.
         start = time.monotonic()
@@ -215,7 +215,7 @@ class LogReading:
             _check_unchanged(file)
 
     def _tasks(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
-        """Yield the chunks of a file as tasks, each with the stored bytes from the file's start to the chunk's end."""
+        """Yield each chunk of a file as a task, with the number of stored bytes up to the end of the chunk."""
         _check_unchanged(file)
         if not self._tasks_of.get(of_log.place):
             yield from self._read(file, of_log)

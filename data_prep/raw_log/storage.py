@@ -198,7 +198,7 @@ def _file_system(location: str) -> tuple[Any, str]:
 
 @contextmanager
 def _clear_errors(location: str) -> Iterator[None]:
-    """Replace errors of pyarrow in the block by errors of one line that name the file and a possible cause."""
+    """Replace pyarrow's errors inside the `with` block by errors of one line that name the file and a likely cause."""
     import pyarrow as pa
 
     try:

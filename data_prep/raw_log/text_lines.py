@@ -375,7 +375,7 @@ def _log_in_tar(location: str, unzipped: io.BufferedIOBase) -> Iterator[io.Buffe
     """Open the log in an archive for reading. The archive is read as a stream.
 
     At the end of the `with` block, the rest of the archive is read and checked. Raise ValueError if the archive has no
-    log, has two, or has a member that is not trusted.
+    log, has two logs, or has a member that is not trusted.
     """
     try:
         with _Archive.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
