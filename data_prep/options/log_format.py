@@ -227,7 +227,10 @@ class LogFormat:
 
     @functools.cached_property
     def fields(self) -> list[tuple[str, Kind]]:
-        """Names and kinds of all fields, in order. Two logs can use the same vocabulary if these are equal."""
+        """Names and kinds of all fields (columns that a model sees), in the order of the file.
+
+        Two logs can use the same vocabulary if their fields are equal.
+        """
         return [(name, kind) for name, kind in self.columns.items() if kind in FIELD_KINDS]
 
     @property
