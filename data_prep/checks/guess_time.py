@@ -132,7 +132,10 @@ def _strays(values: Sequence[str], form: str) -> list[str] | None:
 
 
 def _forms_of_text(values: Sequence[str], is_named: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield the forms in which nearly all values are times, the likeliest first, each with the values that differ."""
+    """Yield the forms in which nearly all values are times, the likeliest form first.
+
+    Each form comes with the few values that are not times in this form.
+    """
     # Forms are derived from the longest value, because it has fractions of a second if some values have them.
     longest = max(values[:: len(values) // _FEW_TIMES + 1], key=len)
     if re.match(r"[0-9]{4}-[0-9]", longest) and (strays := _strays(values, ISO)) is not None:

@@ -143,7 +143,7 @@ class Label:
 
     @property
     def format(self) -> LogFormat:
-        """A minimal `LogFormat` with this label column, which is enough to parse labels."""
+        """A `LogFormat` with this label and a dummy column, which is enough to parse the cells of the label."""
         columns: dict[str, Kind] = {self.name: "label", f"not {self.name}": "string"}
         return checked_format(LogFormat(columns, clicked=self.clicked, not_clicked=self.not_clicked))
 

@@ -81,7 +81,10 @@ class Finding:
 
 
 def print_findings(findings: Sequence[Finding], file: TextIO | None = None) -> None:
-    """Print each finding on a line of its own. Findings that are wrong come before those that are odd."""
+    """Print each finding on a line of its own, first those with `is_wrong` (marked "wrong"), then others ("odd").
+
+    Without findings, print that nothing is wrong or odd.
+    """
     for each in sorted(findings, key=lambda each: not each.is_wrong):
         show(f"{'wrong' if each.is_wrong else 'odd'}: {each}", file=file)
     if not findings:

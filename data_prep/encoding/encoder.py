@@ -295,7 +295,7 @@ def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
 
 
 def expired_of(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64]:
-    """Return all expired ids, in ascending order, of a bundle and its later deltas.
+    """Return all expired ids, in ascending order, of a bundle and its later deltas (bundles of changes).
 
     `chain` gives the folder and the description of each bundle, the oldest first.
     """

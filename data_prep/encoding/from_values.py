@@ -203,7 +203,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _text(value: Any, name: str, log_format: LogFormat) -> str:
-    """Convert a value to the text of a cell, the same text that a Parquet column with this value would be read as."""
+    """Return the text of a cell for a value. It is the text that the same value in a Parquet column would become."""
     if log_format.columns[name] == "list" and isinstance(value, (list, tuple, np.ndarray)):
         between = log_format.list_form(name).separator
         texts = [_value_text(each, name, log_format) for each in value]

@@ -148,7 +148,7 @@ class _Outputs:
 
 @functools.lru_cache(maxsize=64)
 def _layout(form: _FormatInC, capacity: int) -> tuple[dict[str, tuple[int, tuple[int, ...], Any]], int]:
-    """Return the offset, shape and dtype of each output array for `capacity` lines, and the bytes of all arrays."""
+    """Return the offset, shape and dtype of each output array for `capacity` lines, and the total size in bytes."""
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {name: ((capacity,), dtype) for name, dtype in _OF_A_LINE.items()}
     for name, dtype in _NUMBERS.items():
         of_block = len(form.blocks[name]), capacity
@@ -353,7 +353,7 @@ def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: N
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return a histogram of integers, the same as `numpy_kernels.count_bins` does."""
+    """Return a histogram of integers, with the same result as `numpy_kernels.count_bins`."""
     counts = np.empty(NUM_BINS, np.int64)
     load().log_kernels_bins(
         address(integers, np.int64, len(integers)),

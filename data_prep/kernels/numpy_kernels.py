@@ -133,10 +133,10 @@ class StringLookup:
 
     @functools.cached_property
     def later_of_a_key(self) -> dict[bytes, int]:
-        """Ids of the strings whose key equals the key of the string before them in the table, indexed by string.
+        """Ids of the strings that share their key (hash) with an earlier string of the table, indexed by string.
 
-        Even many strings with the same key do not slow down the lookup, because Python seeds the hashes of a dictionary
-        at random.
+        A binary search by key only finds the first string of a key. Even many strings with the same key do not slow
+        down the lookup, because Python seeds the hashes of a dictionary at random.
         """
         later = np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1
         return dict(zip(self.texts.take(later).tolist(), self.ids[later].tolist(), strict=True))

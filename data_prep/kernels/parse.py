@@ -171,7 +171,10 @@ def _parse_lines(
 
 
 def _raw_lines(chunk: Chunk, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and end offsets [k] in the chunk's bytes of the lines with the indices `numbers` [k]."""
+    """Return where lines start and end in the bytes of the chunk, as two arrays [k] of offsets.
+
+    `numbers` [k] are the indices of the lines in the chunk.
+    """
     if not len(numbers):
         return numbers, numbers
     ends = np.flatnonzero(np.frombuffer(chunk.lines, np.uint8) == _NEWLINE)

@@ -166,9 +166,9 @@ class ParsedRows:
         return replace(self, lists=lists, separate=separate)
 
     def have_inexact_ids(self, names: Sequence[str]) -> NDArray[np.bool_]:
-        """Return a mask [n] of the rows with a float that may stand for several ids in one of the text fields `names`.
+        """Return a mask [n] of the rows with a float that is too large to be exact in a text field of `names`.
 
-        Such floats are at least 2**53, so several whole numbers round to the same float.
+        Several whole numbers round to the same such float (2**53 or more), so it may stand for several ids.
         """
         are_bad = np.zeros(len(self.labels), np.bool_)
         for name in names:

@@ -4,8 +4,9 @@ If an object lacks a key, its value is missing, as if it were null. The text of 
 a column with values of several types, each value gets the text that it would have in a column of its own type. A line
 that is not an object is rejected.
 
-Lines are parsed by Python's JSON parser, which supports whole numbers of any size and does not turn text into times.
-The JSON reader of Arrow 26.0.1 has neither property, and a file with the single line `null` crashes its process.
+Lines are parsed by Python's JSON parser, which supports whole numbers of any size and leaves texts as they are. The
+JSON reader of Arrow 26.0.1 turns large whole numbers into floats and some texts into times, and a file with the single
+line `null` crashes its process.
 """
 
 from __future__ import annotations
