@@ -169,7 +169,7 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
 def _settings(
     layout: dict[str, Any], missing: tuple[str, ...], label_column: Column, label: Label, guesses: Sequence[Guess]
 ) -> dict[str, Any]:
-    """Return the settings of LogFormat that the description contains beside the columns, by name.
+    """Return the settings of the described LogFormat by name, without `columns`.
 
     Settings whose values are the defaults are left out.
     """

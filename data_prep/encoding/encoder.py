@@ -217,7 +217,7 @@ class RowEncoder:
     def ids_with(
         self, added: LookupTables, rows: ParsedRows, ids: NDArray[np.signedinteger]
     ) -> NDArray[np.signedinteger]:
-        """Return a copy of `ids` [n, P] in which each value that is in the search tables `added` has its id from them.
+        """Return a copy of `ids` [n, P] in which values that the search tables `added` contain have the ids from there.
 
         `rows` are the parsed rows to which `ids` belong.
         """

@@ -4,8 +4,9 @@ The text of a cross consists of the values of its columns, written as in vocabul
 05db9164*38a947a1. A * or a backslash within a value gets a backslash before it, so that different combinations have
 different texts. A cross is missing in a row if any of its columns is missing there.
 
-A cross with a list column is a list too. In each row it has all combinations of the values of its columns. If there are
-more than `max_length` combinations, the lists of the row are shortened at the end until they have fewer.
+A cross with a list column is a list too. In each row it has all combinations of the values of its columns. If there
+would be more than `max_length` combinations, the lists in the row are first shortened at their ends, and the remaining
+values are combined.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class FileOfLog:
     # or "" if the log has only one file.
     name: str = ""
     first_line: int = 0  # Number of the file's first line among all lines of the log.
-    # Number of lines before `first_line`, such as a header, which do not count as lines of the log.
+    # Number of lines at the start of the file, such as a header, that do not count as lines of the log.
     num_header_lines: int = 0
     columns: tuple[str, ...] = ()  # Names of the columns in this file, or () for the columns of the format.
 
