@@ -39,9 +39,10 @@ def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDA
 def text_columns(
     rows: ParsedRows, columns: Sequence[CategoricalColumn], kernels: ModuleType
 ) -> Iterator[tuple[CategoricalColumn, Strings | Lists, NDArray[np.bool_]]]:
-    """Yield each text column and each cross with its texts [n] or lists, and a mask [n] of the rows that have one.
+    """Yield each text column and each cross, with its texts [n] or lists and a mask [n] of its present cells.
 
-    The texts of a cross are made when the cross is yielded, so that memory holds the texts of one cross at a time.
+    The mask is False where the cell is missing. The texts of a cross are made when the cross is yielded, so that memory
+    holds the texts of one cross at a time.
     """
     present = dict(zip((column.name for column in columns), presence(rows, columns), strict=True))
     by_name = {
