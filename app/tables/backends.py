@@ -1,4 +1,4 @@
-"""Choose the backend of the host tables, and build the tables of a backend."""
+"""Choose the backend of the host tables by the run's settings, and construct its tables."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def pick_backend(setting: Backend, fold_numeric: bool, num_ranks: int = 1, fits_
 
 
 def pick_host_backend() -> str:
-    """Return the fastest available backend whose tables live outside MindSpore's graph."""
+    """Return the name of the fastest backend that can run here outside MindSpore's graph, `native` or `reference`."""
     return "native" if _native_works("reference") else "reference"
 
 
 def fastest_history() -> type[StepHistory]:
-    """Return the fastest available class for taking missed `adam` steps on rows in arrays."""
+    """Return the class in C++ for letting rows take missed `adam` steps, or the one in NumPy if there is no library."""
     if not _native_works("reference"):
         return StepHistory
     from app.tables.native.history import NativeStepHistory

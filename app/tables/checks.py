@@ -24,9 +24,9 @@ from app.tables.interface import (
 from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN_STEP
 from app.tables.rounding import BFLOAT16
 
-# Upper bound of a gradient's absolute value. Optimizers square the sum of an id's gradients, after the loss scale is
-# removed. The square is finite if that sum is below 2^64. With a loss_scale of 1024, this holds for sums over 16,000
-# positions.
+# Upper bound of a gradient's absolute value. An optimizer squares the sum of an id's gradients after it has removed the
+# loss scale. The square fits into float32 if that sum is below 2^64. With this bound and a loss_scale of 1024, sums
+# over up to 16,000 positions stay below 2^64.
 LARGEST_GRADIENT = np.float32(2.0**60)
 NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP, MEAN_STEP)
 
@@ -78,7 +78,7 @@ def check_gradients(gradients: RowGradients, batch: int, spec: TablesSpec, only_
 
 
 def check_gradients_shape(gradients: RowGradients, batch: int, spec: TablesSpec) -> None:
-    """Raise ValueError unless dtype and shape fit `batch` rows and the scale is finite."""
+    """Raise ValueError unless dtypes and shapes fit a batch of `batch` rows and the scale is finite."""
     expected = {DEEP: (batch, len(spec.deep_names) * spec.embedding_dim), WIDE: (batch,)}
     for name, shape in expected.items():
         gradient = getattr(gradients, name)
@@ -89,9 +89,9 @@ def check_gradients_shape(gradients: RowGradients, batch: int, spec: TablesSpec)
 
 
 def load_state(tables: Tables, state: Mapping[str, TableSnapshot], step: int) -> None:
-    """Replace the rows and the step count of `tables` by `state`.
+    """Replace the rows and the step count of `tables` by `state` and `step`.
 
-    Raise ValueError as `check_state` does, before anything is forgotten.
+    Raise ValueError as `check_state` does, before the tables forget their present rows.
     """
     check_state(state, tables.spec, step)
     with tables.loading(step) as place:
@@ -116,9 +116,9 @@ def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec, step: int)
 
 
 def check_table(table: str, row_ids: np.ndarray, layout: dict[str, RowArray], spec: TablesSpec) -> None:
-    """Raise ValueError unless the ids and the arrays of a table fit `spec`.
+    """Raise ValueError unless `row_ids` and `layout` are possible for the table of this name in `spec`.
 
-    The ids must ascend, and the arrays must have the expected names, dtypes and widths.
+    The ids must ascend within 0 … V-1, and the arrays must have the expected names, dtypes and widths.
     """
     if table not in (WIDE, DEEP):
         raise ValueError(f"unknown table {table!r} in the state; known: {WIDE}, {DEEP}")
@@ -153,11 +153,11 @@ def check_values(table: str, name: str, row_ids: np.ndarray, values: np.ndarray,
 def check_bounds(table: str, name: str, row_ids: np.ndarray, values: np.ndarray, step: int) -> None:
     """Raise ValueError unless sums of squares and learning rates are 0 or more, and last steps lie in 0 … step.
 
-    The kernels index arrays by a row's last step, so a wrong one must not reach them.
+    Other arrays pass. The kernels use a row's last step as an index, so a wrong one must not reach them.
     """
     if name not in NEVER_NEGATIVE or not values.size:
         return
-    # The int16 view tests only signs, because comparisons of bfloat16 are slow in NumPy.
+    # The common case, no negative value, is tested on the sign bits alone, because NumPy compares bfloat16 slowly.
     if values.dtype == BFLOAT16 and values.view(np.int16).min() >= 0:
         return
     most = step if name in (LAST_STEP, MEAN_STEP) else math.inf
@@ -189,6 +189,6 @@ def _describe(value: Any) -> str:
 
 
 def check_released(released: bool) -> None:
-    """Raise RuntimeError unless the last snapshot was `released`."""
+    """Raise RuntimeError unless `released`, which tells whether the last snapshot was released, is True."""
     if not released:
         raise RuntimeError("a snapshot of the tables is open: release it before the next one, and before a load")

@@ -1,6 +1,6 @@
 """Describe looked-up fields, and pool the rows of a list field into one row, in NumPy.
 
-A position without a value has the id -1 and no row.
+A position is one id column of a batch row. A position without a value has the id -1 and no row.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ class TableField(NamedTuple):
 
 
 def field_of_position(fields: Sequence[TableField]) -> np.ndarray:
-    """Return, for each of the P id columns, the index in `fields` of its field, int32 [P]."""
+    """Return the index in `fields` of the field that each of the P id columns belongs to, int32 [P]."""
     return np.repeat(np.arange(len(fields), dtype=np.int32), [field.length for field in fields])
 
 
 def columns_of(fields: Sequence[TableField], part: Literal["wide", "deep"]) -> list[int]:
-    """Return the id columns of the fields that a part of the model sees."""
+    """Return the indices of the id columns whose fields one part of the model sees, ascending."""
     ends = np.cumsum([field.length for field in fields]).tolist()
     bounds = [(end - field.length, end) for field, end in zip(fields, ends, strict=True) if getattr(field, part)]
     return [column for first, end in bounds for column in range(first, end)]
 
 
 def position_weights(ids: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:
-    """Return the factor of each position's row in its field's pooled row, float32 [B, P].
+    """Return the factor by which each position's row is multiplied before the rows of its field are summed, float32 [B,
+    P].
 
-    It is 0 where the position has no value. In a field with `mean` it is 1 / (number of values). Otherwise it
-    is 1.
+    The factor is 0 where the position has no value. In a field with `mean` it is 1 / (number of values of the batch
+    row). Otherwise it is 1.
     """
     return examples.position_weights(ids, ((field.length, field.mean) for field in fields))
 
@@ -71,7 +72,8 @@ def pool(rows: np.ndarray, weights: np.ndarray, fields: Sequence[TableField]) ->
 def sum_over_positions(wide: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return Σ weights · wide over the positions of each batch row, float32 [B].
 
-    `wide` and `weights` are [B, P]. A position of weight 0 adds nothing, even if its value is not finite.
+    `wide` [B, P] are weights of the wide table, `weights` [B, P] the factors of `position_weights`. A position with
+    factor 0 adds nothing, even if its value is not finite.
     """
     return sum_in_order(np.where(weights > 0, weights * wide, np.float32(0)))
 

@@ -16,8 +16,9 @@ DEEP_TABLE = 1  # Number of the deep table in the hash. Wide rows start at 0 and
 def initial_rows(seed: int, row_ids: np.ndarray, width: int, scale: float, dtype: str = "float32") -> np.ndarray:
     """Return the initial values of the rows `row_ids` [U], float32 [U, width], uniform in [-scale, scale).
 
-    The value of column c is (k · 2⁻²³ - 1) · scale, where k is the top 24 bits of the hash. Only the last
-    product rounds. With dtype bfloat16 the value is rounded to the nearest bfloat16 and returned as float32.
+    The value of column c is (k · 2⁻²³ - 1) · scale, where k is the number in the top 24 bits of the hash. Only the
+    multiplication by `scale` rounds. With dtype bfloat16 the value is rounded to the nearest bfloat16 and returned as
+    float32.
     """
     with np.errstate(over="ignore"):  # Products of uint64 wrap around on purpose.
         table_key = mix64(np.array(seed % 2**64, np.uint64) + GOLDEN * np.uint64(DEEP_TABLE))
@@ -25,7 +26,8 @@ def initial_rows(seed: int, row_ids: np.ndarray, width: int, scale: float, dtype
         columns = GOLDEN * np.arange(1, width + 1, dtype=np.uint64)
         top_bits = mix64(row_keys[:, None] + columns) >> np.uint64(40)
     values = (top_bits.astype(np.float32) * np.float32(2.0**-23) - np.float32(1)) * np.float32(scale)
-    if dtype == "bfloat16":  # Round with integer operations, so that bundles need no package for bfloat16.
+    # Round with integer operations, because bundles use this function and must not need a package for bfloat16.
+    if dtype == "bfloat16":
         bits = values.view(np.uint32)
         bits += np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
         bits &= np.uint32(0xFFFF0000)

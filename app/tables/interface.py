@@ -1,13 +1,12 @@
 """Define the contract of every table backend, and the types that pass between host and device.
 
-There are two tables, indexed by the same row ids: the wide table has one weight per row (V × 1), the deep table
-an embedding of D values per row (V × D). Each table has its own optimizer. A row that was never updated has its
-initial value and takes next to no memory. (With `adam`, L2 has since pulled that value toward 0.) `state`
-returns touched rows only.
+There are two tables, indexed by the same row ids: the wide table has one weight per row (V × 1), the deep table an
+embedding of D values per row (V × D). Each table has its own optimizer. A row that was never updated has its initial
+value and takes next to no memory. (Under `adam`, the L2 penalty pulls the deep values of these rows toward 0 as well.)
+`Tables.state` returns touched rows only.
 
-If the wide and the deep part of the model see different fields, each part gets a table of its own fields, with
-its own ids and snapshots (`parts.py`). A row of a field that only one part sees is then stored in that part's
-table alone.
+If the wide and the deep part of the model see different fields, each part gets its own table with its own ids and
+snapshots (`parts.py`). A row of a field that only one part sees is then stored in that part's table alone.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ from app.tables.rounding import BFLOAT16, widen
 Indices = np.ndarray | slice  # The rows to read: an array of positions in a list of row ids, or a slice of that list.
 
 WIDE, DEEP = "wide", "deep"
-# Kernel names of lookup and of the default optimizers, as MindSpore names its own kernels.
+# Names of the lookup and of the default optimizers in timings. They are the names of MindSpore's own kernels.
 LOOKUP, FTRL, LAZY_ADAM = "EmbeddingLookup", "FusedSparseFtrl", "FusedSparseLazyAdam"
-# Keys of `update_seconds` by optimizer name. Optimizers that are not listed use their own name.
+# Keys of `HostTables.update_seconds` by optimizer name. Optimizers that are not listed use their own name.
 UPDATE_NAMES = {"ftrl": FTRL, "lazy_adam": LAZY_ADAM}
 STATE_ARRAYS = {  # State arrays of both tables with the default optimizers, FTRL and LazyAdam.
     WIDE: ("rows", "accumulator", "linear"),
     DEEP: ("rows", "first_moment", "second_moment"),
 }
 
-# For each table, a function from the step number (1, 2, …) to the learning rate. It must also answer for past
-# steps.
+# For each table, a function from the step number (1, 2, …) to the learning rate of that step. The function is also
+# called for past steps.
 TableRates = Mapping[str, Callable[[int], float]]
 
 
@@ -75,9 +74,10 @@ class TablesSpec:
     l2_coef: float
     wide_optimizer: WideOptimizer
     deep_optimizer: DeepOptimizer
-    tables: tuple[str, ...] = (WIDE, DEEP)  # Names of the tables that are kept.
+    tables: tuple[str, ...] = (WIDE, DEEP)  # Names of the tables that are stored.
     dtype: TableDtype = "float32"  # Dtype of the deep arrays with D values per row. Wide arrays are always float32.
-    ema_decay: float = 0.0  # Decay of the running mean of rows (`RunningMean`). 0 means that no mean is kept.
+    # Decay of the running mean of each row's weights (`RunningMean`). 0 means that no mean is kept.
+    ema_decay: float = 0.0
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -91,9 +91,9 @@ class TablesSpec:
 
     @functools.cached_property
     def deep_names(self) -> tuple[str, ...]:
-        """Names of the fields in `Rows.deep`.
+        """Names of the fields whose embeddings `Rows.deep` holds, in order.
 
-        If no field is deep, the deep input is one placeholder field of zeros.
+        If the deep part sees no field, the result is the name of one placeholder field whose embedding is all zeros.
         """
         names = tuple(self.fields[index].name for index in self.columns_of(DEEP))
         return names or (("no field",) if self.has_parts else ())
@@ -109,16 +109,17 @@ class TablesSpec:
         return sum(field.length for field in self.fields)
 
     def columns_of(self, table: str) -> list[int]:
-        """Return the indices in `fields` of the fields that a table's part of the model sees."""
+        """Return the indices in `fields` of the fields that one part of the model (`wide` or `deep`) sees."""
         return [index for index, field in enumerate(self.fields) if (field.wide if table == WIDE else field.deep)]
 
     def part(self, table: str) -> TablesSpec:
-        """Return the spec of one table alone, over the fields that its part of the model sees."""
+        """Return the spec of tables that store only `table`, for the fields that its part of the model sees."""
         fields = tuple(self.fields[index]._replace(wide=True, deep=True) for index in self.columns_of(table))
         alone = replace(self, fields=fields, tables=(table,))
         if table == WIDE:
             return replace(alone, embedding_dim=0, deep_optimizer=SgdOptions())
-        # This spec stores no wide rows. With SGD the unused wide row still needs only one float.
+        # The result stores no wide rows, but a batch still has a wide row per id. SGD has no optimizer state, so that
+        # row takes one float.
         return replace(alone, wide_optimizer=SgdOptions())
 
     def width(self, table: str) -> int:
@@ -130,7 +131,7 @@ class TablesSpec:
         return self.wide_optimizer if table == WIDE else self.deep_optimizer
 
     def state_arrays(self, table: str) -> tuple[StateArray, ...]:
-        """Return the state arrays that a table keeps for each touched row."""
+        """Return name, initial value and dtype of each array that a table keeps for its touched rows, rows first."""
         arrays = state_arrays(self.optimizer(table))
         arrays = with_mean(arrays) if self.ema_decay else arrays
         if table == DEEP and self.dtype == "bfloat16":
@@ -138,7 +139,7 @@ class TablesSpec:
         return arrays
 
     def row_bytes(self) -> int:
-        """Return the bytes of one touched row in both tables together, optimizer state included."""
+        """Return the number of bytes that a touched row takes in both tables together, with its optimizer state."""
         arrays = [array for table in self.tables for array in self.layout(table).values()]
         return sum(array.width * np.dtype(array.dtype).itemsize for array in arrays)
 
@@ -149,23 +150,27 @@ class TablesSpec:
 
 
 def one_field(spec: TablesSpec) -> TablesSpec:
-    """Return the spec of tables whose batches have one field: ids [U, 1], whatever field they came from."""
+    """Return a copy of `spec` for batches of one field, ids [U, 1], whichever fields the ids belong to."""
     return replace(spec, fields=(TableField("row"),))
 
 
 def update_name(spec: TablesSpec, table: str) -> str:
-    """Return the key of a table's optimizer in `update_seconds`."""
+    """Return the key under which `HostTables.update_seconds` has the time of a table's optimizer."""
     name = spec.optimizer(table).name
     return UPDATE_NAMES.get(name, name)
 
 
 @dataclass(frozen=True)
 class ListPositions:
-    """The n values of a batch whose fields may be lists, in row order. Unused positions of lists are left out."""
+    """The n values in a batch that has list fields, in the order of batch rows, then positions. Empty positions are
+    left out.
+    """
 
-    first: np.ndarray  # int32 [B * C + 1]: field f of the flattened batch has the values first[f] … first[f + 1] - 1.
-    places: np.ndarray  # int32 [n]: the flattened field (0 … B * C - 1) to which each value belongs.
-    weights: np.ndarray  # float32 [n]: the factor of each value's row in its field's pooled row.
+    # int32 [B * C + 1]: place k of the flattened batch (a batch row and a field) has the values first[k] … first[k + 1]
+    # - 1.
+    first: np.ndarray
+    places: np.ndarray  # int32 [n]: the place (0 … B * C - 1) of each value.
+    weights: np.ndarray  # float32 [n]: the factor of each value's row in the sum that is its field's row.
 
 
 @dataclass(frozen=True)
@@ -177,24 +182,25 @@ class UniqueIds:
 
     shape: tuple[int, int]  # B, C
     values: np.ndarray  # [U] the distinct ids
-    inverse: np.ndarray  # [B * C], or [n] with `lists`: for each position or value, the index of its id in `values`.
+    # [B * C], or [n] with `lists`: the index in `values` of the id at each position or of each list value.
+    inverse: np.ndarray
     lists: ListPositions | None = field(default=None, kw_only=True)
 
     def of(self, table: str) -> UniqueIds:
-        """Return the ids that a table looks up.
+        """Return the distinct ids of the fields that one part of the model sees, which its `table` looks up.
 
-        This is `self` if the wide and the deep part see the same fields.
+        It is `self` if the wide and the deep part see the same fields.
         """
         return self
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a batch, as the device receives them, float32.
+    """The rows of a batch, pooled per field, as float32 arrays that are ready for the device.
 
-    `deep` [B, C * D] has the embeddings of the fields that the deep part sees. `wide` [B] is the sum of the weights
-    of the fields that the wide part sees. A list field contributes the weighted sum of its values' rows.
-    `squared_norm` is Σ‖row‖² over the distinct deep rows of the batch.
+    `deep` [B, C * D] has the embeddings of the fields that the deep part sees. `wide` [B] is, for each batch row, the
+    sum of the weights of the fields that the wide part sees. A list field contributes the weighted sum of its values'
+    rows. `squared_norm` is Σ‖row‖² over the distinct deep rows of the batch.
     """
 
     deep: np.ndarray
@@ -204,9 +210,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowGradients:
-    """Gradients of the loss with respect to `Rows.deep` and `Rows.wide`, with the same shapes, float32.
+    """Gradients of the scaled loss with respect to `Rows.deep` and `Rows.wide`, with the same shapes, float32.
 
-    Both are multiplied by `scale` before use. It is the inverse of the loss scale.
+    `update` multiplies both by `scale`, which is the inverse of the loss scale.
     """
 
     deep: np.ndarray
@@ -218,8 +224,8 @@ class RowGradients:
 class TableState:
     """Copies of the touched rows of one table.
 
-    The optimizer decides which arrays exist (`state_arrays`); `rows` is always one of them. With `adam`, each row is
-    as it was after its own `last_step`. `CaughtUpTable` applies the steps that it missed since then.
+    The optimizer decides which arrays exist (`TablesSpec.state_arrays`); `rows` is always one of them. With `adam`,
+    each row has its value after its own `last_step`; `CaughtUpTable` applies the steps that it missed since then.
     """
 
     row_ids: np.ndarray  # int64 [T], ascending
@@ -236,7 +242,7 @@ class TableState:
 class TableSnapshot(Protocol):
     """The touched rows of one table at one moment.
 
-    They may be in memory (`TableState`), in files, or elsewhere.
+    The rows may be in memory (`TableState`), in files, or elsewhere.
     """
 
     @property
@@ -250,20 +256,20 @@ class TableSnapshot(Protocol):
         ...
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
-        """Return one state array of the rows `row_ids[indices]`, [n, width].
+        """Return the state array `name` of the rows `row_ids[indices]`, [n, width].
 
-        The result is valid until the next call.
+        The result is valid until the next call of `read`.
         """
         ...
 
 
 def widened_layout(layout: Mapping[str, RowArray]) -> dict[str, RowArray]:
-    """Return a copy of `layout` with float32 in place of bfloat16."""
+    """Return a copy of `layout` in which arrays of dtype bfloat16 have dtype float32."""
     return {n: a._replace(dtype="float32") if a.dtype == BFLOAT16.name else a for n, a in layout.items()}
 
 
 class WidenedTable:
-    """A view of the table `saved` that converts bfloat16 arrays to float32."""
+    """A view of the table `saved` that returns its bfloat16 arrays as float32."""
 
     def __init__(self, saved: TableSnapshot) -> None:
         self._saved = saved
@@ -276,14 +282,15 @@ class WidenedTable:
 class CaughtUpTable:
     """A view of the table `saved` in which every row has taken all steps of `history`.
 
-    `saved` must be a table with `adam`, where each row is as it was after its own last step.
+    `saved` must be a table with `adam`, in which each row has its value after its own last step.
     """
 
     def __init__(self, saved: TableSnapshot, history: StepHistory) -> None:
         self._saved = saved
         self._history = history
         self.row_ids, self.layout = saved.row_ids, saved.layout
-        # Keeps the last converted rows, because callers read the arrays of the same rows one after another.
+        # The rows that `read` caught up last, and their indices. Callers read the arrays of the same rows one after
+        # another, so each row is caught up only once.
         self._last: tuple[Indices, dict[str, np.ndarray]] | None = None
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
@@ -295,14 +302,11 @@ class CaughtUpTable:
 
 
 class MeanTable:
-    """A view of the table `saved` whose only array is the running mean of each row after `step`."""
+    """A view of the table `saved` whose only array, `rows`, holds the running mean of each row after step `step`."""
 
     def __init__(self, saved: TableSnapshot, means: RunningMean, step: int, history: StepHistory | None) -> None:
-        """Take the rates of past steps, `history`, if the table's optimizer is `adam`.
-
-        A row that was not in the last batches missed those steps of `adam`, and catches up with their rates.
-
-        Other tables pass None.
+        """`history` has the past steps of a table with `adam`, whose rows may have missed steps. It is None for other
+        optimizers.
         """
         self._saved, self._means, self._step, self._history = saved, means, step, history
         self.row_ids = saved.row_ids
@@ -320,10 +324,10 @@ class MeanTable:
 def scored_table(
     saved: TableSnapshot, step: int, history: StepHistory | None = None, means: RunningMean | None = None
 ) -> TableSnapshot:
-    """Return the view of a table that the model scores with after `step`, as float32.
+    """Return a float32 view of the table `saved` whose `rows` are the weights that the model scores with after `step`.
 
-    It holds running means if `means` is given, else the rows themselves. `history` is needed for a table with
-    `adam`.
+    The weights are the running means if `means` is given and `step` is not 0, otherwise the rows themselves. A table
+    with `adam` needs its `history`, so that its rows can take the steps that they missed.
     """
     saved = WidenedTable(saved)
     if means is not None and step:
@@ -334,7 +338,7 @@ def scored_table(
 class Snapshot(Protocol):
     """The touched rows of both tables at one moment.
 
-    The reader calls `release` when it has finished. If `awaited` is set, training is waiting for that call.
+    Whoever reads the snapshot calls `release` at the end. `awaited` is set once training waits for that call.
     """
 
     awaited: threading.Event
@@ -345,23 +349,26 @@ class Snapshot(Protocol):
         ...
 
     def release(self, saved: bool) -> None:
-        """End the snapshot. May be called from any thread.
+        """End the snapshot, so that the tables may drop its rows. May be called from any thread.
 
-        If `saved` is False, its rows count as changed again, so the next delta includes them.
+        `saved` tells whether the rows were written to a checkpoint. If not, they count as changed again, so the next
+        delta includes them.
         """
         ...
 
 
 class WriteArray(Protocol):
-    """A function that writes one state array of rows, whole or in pieces."""
+    """A function that writes one state array of the rows that `PlaceRows` was given, at once or in several blocks."""
 
     def __call__(self, name: str, values: np.ndarray, start: int = 0) -> None:
-        """Write `values` [n, width] to the array `name` of n rows, beginning with row number `start`."""
+        """Write `values` [n, width] to the state array `name`, for the n rows that begin at index `start` of the row
+        ids.
+        """
         ...
 
 
-# A function of (table name, distinct row ids [n]). It touches the rows and returns the function that writes
-# their arrays.
+# A function of (table name, distinct row ids). It marks these rows of the table as touched, and returns the function
+# that writes their state arrays.
 PlaceRows = Callable[[str, np.ndarray], WriteArray]
 
 
@@ -389,26 +396,28 @@ class Tables(ABC):
 
     @abstractmethod
     def snapshot(self, changed_only: bool) -> Snapshot:
-        """Return the touched rows as they are now.
+        """Return the touched rows as they are now. Later updates do not change the result.
 
-        With `changed_only`, include only rows that were updated since the last snapshot that was saved; loaded
-        rows count as saved. Only one snapshot may be open: raise RuntimeError if the last one was not released.
+        With `changed_only`, include only rows that were updated since the last snapshot that was saved. Rows that
+        `loading` has written count as saved. Only one snapshot may be open: raise RuntimeError if the last one was not
+        released.
         """
 
     @abstractmethod
     def loading(self, step: int) -> AbstractContextManager[PlaceRows]:
-        """Forget all rows, set the step count, and yield a function that takes new rows.
+        """Return a context manager that forgets all rows, sets the step count, and yields a function that takes new
+        rows.
 
-        Arrays of a row that are not written keep their initial values. A write raises ValueError for values
-        that are not finite, or that no optimizer can produce (`check_bounds`). If the `with` block raises, the
-        tables are empty afterwards. Raise RuntimeError, before anything is forgotten, if a snapshot is open.
+        Arrays of a row that are not written keep their initial values. A write raises ValueError for values that are
+        not finite, or that no optimizer can produce (`check_bounds`). If the `with` block raises, the tables are empty
+        afterwards. Raise RuntimeError, before any row is forgotten, if a snapshot is open.
         """
 
 
 class HostTables(Tables):
     """Both tables with their optimizers, in host memory."""
 
-    update_seconds: dict[str, float]  # Seconds of the last update, by optimizer name.
+    update_seconds: dict[str, float]  # Seconds that each optimizer took in the last update, by `update_name`.
 
     @abstractmethod
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
@@ -442,8 +451,8 @@ class HostTables(Tables):
     def remove(self, row_ids: np.ndarray) -> None:
         """Make the rows `row_ids` (int64 [n], ascending) untouched again: initial values and no optimizer state.
 
-        An open snapshot still holds them. Raise ValueError for ids that are wrong, and for tables that cannot
-        remove rows.
+        An open snapshot keeps its copies of these rows. Raise ValueError for ids that are not ascending or out of
+        range, and for tables that cannot remove rows.
         """
         raise ValueError(f"{type(self).__name__} cannot remove rows; train online in one process")
 

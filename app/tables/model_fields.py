@@ -39,9 +39,9 @@ def is_plain(fields: tuple[TableField, ...]) -> bool:
 
 
 def are_seen(ids: np.ndarray, schema: Schema, by_field: Sequence[bool]) -> np.ndarray:
-    """Return a mask of the ids that belong to seen fields.
+    """Return a boolean mask of the `ids` that belong to a field which is seen.
 
-    All numeric fields are seen. Of the categorical fields, those whose entry in `by_field` is True.
+    All numeric fields are seen. A categorical field is seen if its entry in `by_field` is True.
     """
     mask: np.ndarray = ids < schema.num_numeric
     for field, is_seen in zip(schema.categorical, by_field, strict=True):
@@ -51,8 +51,8 @@ def are_seen(ids: np.ndarray, schema: Schema, by_field: Sequence[bool]) -> np.nd
 
 
 def num_deep_inputs(fields: tuple[TableField, ...]) -> int:
-    """Return the number of embedding rows per example that the tower takes as input.
+    """Return the number of embedding rows per example that the tower takes as input: one per field that it sees.
 
-    Without any deep field it is 1, a row of zeros.
+    If it sees no field, the result is 1, for a placeholder row of zeros.
     """
     return max(1, sum(field.deep for field in fields))

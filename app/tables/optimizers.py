@@ -1,8 +1,9 @@
 """Define the sparse optimizers of the tables: the state that each keeps per row, and one step of each in NumPy.
 
-These functions are the definition. Every backend computes the same float32 operations in the same order: read the
-state, update the moments, compute the new weight, write. The functions change their arrays in place. All arrays are
-[U, width], one row per id. `adam`, which also moves the rows outside the batch, is `StepHistory`.
+The functions of this module define the results. Every backend computes the same float32 operations in the same order:
+read the state, update the moments, compute the new weight, write. The functions change their arrays in place. All
+arrays are [U, width], one row per id. The optimizer `adam`, which also moves the rows outside the batch, is implemented
+by the class `StepHistory`.
 """
 
 from __future__ import annotations
@@ -25,19 +26,24 @@ from app.config.optimizer_settings import (
 )
 
 TableOptimizer = WideOptimizer | DeepOptimizer
-States = tuple[np.ndarray, ...]  # State arrays of some rows, in the order of `state_arrays`.
+States = tuple[np.ndarray, ...]  # State arrays of some rows of a table, in the order of `state_arrays`.
 ROWS, LAST_STEP, LAST_RATE = "rows", "last_step", "last_rate"
 MEAN, MEAN_STEP = "mean", "mean_step"  # Names of the state arrays of the running mean of rows.
-SAME_WEIGHT = np.float32(1e-5)  # Relative difference below which two weights come from the same linear term of FTRL.
-# Largest rise of a learning rate that FTRL's linear term survives. Changing to a rate 100 times as high costs two
-# digits of the weight.
+# Relative difference up to which `ftrl_linear` treats two weights as equal, and keeps the linear term of FTRL.
+SAME_WEIGHT = np.float32(1e-5)
+# The learning rate of FTRL's linear term may rise at most by this factor. A rise by a factor of 100 costs two digits of
+# the weight's precision; a larger one would cost more.
 LARGEST_RISE = np.float32(100)
 LEAST_FTRL_RATE = np.float32(2.0**-40)
 MOST_EXACT_STEPS = 256
-FIRST_SEGMENT = 32  # Steps of the first segment. Equals kFirstSegment in csrc/kernels/missed_steps.h.
-# Number of values that take hundreds of missed steps together. The arrays of so many values fit into the cache.
+# Number of missed steps that are combined into the first segment, see `StepHistory`. Equals kFirstSegment in
+# csrc/kernels/missed_steps.h.
+FIRST_SEGMENT = 32
+# Missed steps are computed for blocks of this many values, so that the arrays of a block fit into the processor's
+# cache.
 CACHED_VALUES = 2**15
-# During missed steps, smaller first moments are set to 0. Numbers below 2⁻¹²⁶ are slow on some processors.
+# While a row takes missed steps, first moments with an absolute value below this are set to 0, because arithmetic on
+# numbers below 2⁻¹²⁶ is slow on some processors.
 SMALLEST_MOMENT = np.float32(2.0**-100)
 
 
@@ -52,7 +58,8 @@ class StateArray:
     """
 
     name: str
-    # Value for an untouched row. The array `rows` ignores it: rows start with the table's initial values.
+    # Value of the array for a row that was never updated. It does not apply to the array `rows`, which starts with the
+    # values of `initial.py`.
     initial: float = 0.0
     one_a_row: bool = False
     dtype: type[np.generic] = np.float32
@@ -80,10 +87,11 @@ def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
 
 
 def with_mean(arrays: tuple[StateArray, ...]) -> tuple[StateArray, ...]:
-    """Return the state arrays of a table that also keeps a running mean of its rows.
+    """Return the state arrays `arrays` of a table together with those that a running mean of its rows needs.
 
-    The stored mean does not include the row's last update yet. It was taken after the step `mean_step` or, with
-    `adam`, after the step before `last_step`. Arrays with one value per row come last.
+    The stored mean does not yet include the row's last update. It is the mean after the step in the array `mean_step`.
+    With `adam`, which has no `mean_step`, it is the mean after the step before the row's `last_step`. Arrays with one
+    value per row come last.
     """
     wide = tuple(array for array in arrays if not array.one_a_row)
     narrow = tuple(array for array in arrays if array.one_a_row)
@@ -146,9 +154,9 @@ class RunningMean:
 
 
 def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, learning_rate: float, step: int) -> None:
-    """Take step number `step` (from 1 on) of any optimizer but `adam`. Changes `states` in place.
+    """Take step number `step` (from 1 on) of any optimizer but `adam`. Change `states` in place.
 
-    `gradient` [U, width] already includes L2.
+    `gradient` [U, width] already includes the gradient of the L2 penalty.
     """
     match options:
         case LazyAdamOptions():
@@ -270,10 +278,10 @@ def _ftrl_rows(linear: np.ndarray, root: np.ndarray, rate: Floats, options: Ftrl
 def ftrl_linear(
     rows: np.ndarray, accumulator: np.ndarray, linear: np.ndarray, learning_rate: Floats, options: FtrlOptions
 ) -> np.ndarray:
-    """Return linear terms for which FTRL computes the weights `rows` at the given learning rate.
+    """Return float32 linear terms for which FTRL computes the weights `rows` at the given learning rate.
 
-    Values of `linear` that already fit are kept. For a weight of 0, `linear` is clipped to ±l1. All arrays are
-    float32.
+    A value of `linear` that already yields its weight is kept. Many linear terms yield the weight 0: the one nearest to
+    the value of `linear` is chosen. All arrays have the same shape and are float32.
     """
     present_rows = _ftrl_rows(linear, np.sqrt(accumulator), learning_rate, options)
     l1, root = np.float32(options.l1), np.sqrt(accumulator, dtype=np.float64)
@@ -285,11 +293,12 @@ def ftrl_linear(
 def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str, np.ndarray]:
     """Return a complete FTRL state for the weights `arrays["rows"]`, so that the next step starts from these weights.
 
-    `arrays` may contain some or all state arrays of another FTRL; what is missing gets initial values.
+    `arrays` may contain some or all state arrays of another FTRL. Missing arrays get the initial values of `options`.
 
-    With a schedule, the linear terms belong to the last rate of each value. Without a schedule, or if that last rate
-    is more than `LARGEST_RISE` times below the options' rate, they belong to the options' rate. No later rate is
-    above the options' rate, so no digits are lost when the rate changes.
+    The returned linear terms are computed for one learning rate per value. With a schedule, it is the rate of the
+    value's last step (`last_rate`), unless that is more than `LARGEST_RISE` times smaller than `options.learning_rate`.
+    Otherwise it is `options.learning_rate`. A schedule never exceeds `options.learning_rate`, so the linear terms lose
+    no digits when the rate changes later.
     """
     initial = {array.name: np.full_like(arrays[ROWS], array.initial) for array in state_arrays(options)}
     states = initial | {name: values for name, values in arrays.items() if name in initial}
@@ -297,7 +306,8 @@ def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str
     if options.is_scheduled:
         is_near = states[LAST_RATE] > rate / LARGEST_RISE
         rate = states[LAST_RATE] = np.where(is_near, states[LAST_RATE], rate)
-    # The caller that writes the arrays reports values that are negative or not finite.
+    # `arrays` may hold values that are negative or not finite, for which NumPy would warn. The caller checks them when
+    # it writes the arrays.
     with np.errstate(invalid="ignore"):
         states["linear"] = ftrl_linear(states[ROWS], states["accumulator"], states["linear"], rate, options)
     return states
@@ -306,7 +316,9 @@ def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str
 def lazy_adam_step(
     states: States, gradient: np.ndarray, options: LazyAdamOptions, learning_rate: float, step: int
 ) -> None:
-    """Take Adam step number `step` (from 1 on) of the run, for the rows of the batch only, in place.
+    """Take Adam step number `step` (from 1 on) of the run, only for the rows of the batch, in place.
+
+    `states` are rows, first moment and second moment, each [U, D].
 
     >>> states = tuple(np.zeros((1, 1), np.float32) for _ in range(3))
     >>> lazy_adam_step(states, np.float32([[4.0]]), LazyAdamOptions(), learning_rate=0.5, step=1)
@@ -320,9 +332,10 @@ def lazy_adam_step(
 def adam_step(
     states: States, gradient: np.ndarray, options: LazyAdamOptions | AdamOptions, rate: float, epsilon: float
 ) -> None:
-    """Apply Adam's formula, in place. The caller has multiplied `rate` by the bias corrections.
+    """Update the moments and the rows by Adam's formula, in place, without bias correction.
 
-    `states` are rows, first moment and second moment, each [U, D].
+    `states` are rows, first moment and second moment, each [U, D]. The caller has already multiplied the bias
+    correction into `rate`.
     """
     rows, first_moment, second_moment = states
     beta1, beta2 = np.float32(options.beta1), np.float32(options.beta2)
@@ -353,11 +366,12 @@ def partial_rowwise_adam_step(
 
 
 class StepHistory:
-    """The steps so far of `adam` on a table: Adam with L2 on every row at every step, computed lazily.
+    """The learning rates of all steps so far of a table with `adam`, which lets rows take the steps that they missed.
 
-    A row outside the batch has the gradient l2_coef · row, which comes from the loss term l2_coef · ½ Σ‖row‖² over
-    the whole table (as in BARS's recipes, and FuxiCTR's λ/2 · ‖E‖²). This gradient needs no other row. So a row
-    stores the number of its last step, and takes the missed steps when it is read next.
+    `adam` is Adam with an L2 penalty on every row at every step, computed lazily. A row outside the batch has the
+    gradient l2_coef · row, which comes from the loss term l2_coef · ½ Σ‖row‖² over the whole table (as in BARS's
+    recipes, and FuxiCTR's λ/2 · ‖E‖²). This gradient needs no other row. So a row stores the number of its last step,
+    and takes the missed steps when it is read next.
 
     Up to `MOST_EXACT_STEPS` = 256 missed steps are taken one by one, with the float32 operations and the learning
     rates of those steps. After that the first moment m follows L2 alone, and further steps are combined into
@@ -371,7 +385,8 @@ class StepHistory:
     distance from exact steps to 3 % of the row's initial size. Without L2 the row does not move any more by then
     (β₁²⁵⁶ is negligible).
 
-    The arrays have one value for each of the steps 0 … `step`, at the index of the step, and may be longer.
+    The arrays `rates`, `epsilons`, `rate_sums` and `beta2_powers` have one value for each of the steps 0 … `step`, at
+    the index of the step. They may be longer; later entries are unused.
 
     >>> options = AdamOptions()
     >>> history = StepHistory.of_steps(options, l2_coef=0.0, learning_rate=lambda step: 0.5, num_steps=1)
@@ -391,12 +406,13 @@ class StepHistory:
         self.l2_coef = l2_coef
         self.step = 0
         self.rates = np.zeros(1, np.float32)  # Learning rate of each step, multiplied by both bias corrections.
-        self.epsilons = np.zeros(1, np.float32)  # Epsilon of each step, for a second moment without bias correction.
-        self.rate_sums = np.zeros(1, np.float64)  # Sum of the rates of all steps up to this one.
+        # Epsilon of each step, scaled so that the second moment needs no bias correction.
+        self.epsilons = np.zeros(1, np.float32)
+        self.rate_sums = np.zeros(1, np.float64)  # Sum of `rates` from step 1 up to and including each step.
         self.beta2_powers = np.ones(1, np.float32)  # beta2 ** n at index n.
 
     def append(self, learning_rate: float) -> None:
-        """Append the next step, with this learning rate."""
+        """Record the step after `self.step`, which has this learning rate. No row takes the step yet."""
         step = self.step + 1
         if step == self.rates.size:
             for name in ("rates", "epsilons", "rate_sums", "beta2_powers"):
@@ -412,18 +428,18 @@ class StepHistory:
     def of_steps(
         cls, options: AdamOptions, l2_coef: float, learning_rate: Callable[[int], float], num_steps: int
     ) -> StepHistory:
-        """Return the history of the steps 1 … num_steps."""
+        """Return a history that contains the steps 1 … num_steps. `learning_rate` gives the rate of each."""
         history = cls(options, l2_coef)
         for step in range(1, num_steps + 1):
             history.append(learning_rate(step))
         return history
 
     def catch_up(self, states: States, means: RunningMean | None = None) -> None:
-        """Take the missed steps of rows up to the newest step, in place.
+        """Let rows take all steps after their own last step, up to the newest step of the history, in place.
 
-        `states` are rows [U, D], both moments [U, D] and last steps [U, 1] int32. With `means`, the running mean [U,
-        D] comes before the last steps, and is also brought up to the newest step. In the mean, the missed steps
-        beyond `MOST_EXACT_STEPS` count as if the row had its final value throughout.
+        `states` are rows [U, D], both moments [U, D] and last steps [U, 1] int32. With `means`, the running mean [U, D]
+        comes before the last steps, and is also brought up to the newest step. The missed steps beyond
+        `MOST_EXACT_STEPS` enter the mean as if the row had had its final value in all of them.
         """
         count = max(1, CACHED_VALUES // states[0].shape[1])
         for start in range(0, len(states[0]), count):
@@ -466,7 +482,7 @@ class StepHistory:
         rows -= rate * first / (np.sqrt(second) + epsilon)
 
     def _rest(self, rows: np.ndarray, first: np.ndarray, second: np.ndarray, from_step: np.ndarray) -> None:
-        """Take the steps after `from_step` [U, 1] up to the newest one, in segments, in place."""
+        """Let rows take the steps after `from_step` [U, 1] up to the newest step, combined into segments, in place."""
         length, begin, l2_coef = FIRST_SEGMENT, from_step, np.float32(self.l2_coef)
         while (behind := np.flatnonzero(begin[:, 0] < self.step)).size:
             start = begin[behind]
@@ -484,9 +500,10 @@ class StepHistory:
             begin, length = begin + length, length + length // 2
 
     def update(self, states: States, gradient: np.ndarray) -> None:
-        """Take the newest step for the rows of its batch, in place.
+        """Take the newest step of the history for the rows of that step's batch, in place.
 
-        `gradient` [U, D] is that of the loss without L2. The rows must have taken all earlier steps.
+        `gradient` [U, D] is the gradient of the loss without the L2 penalty, which is added here. The rows must have
+        taken all earlier steps.
         """
         rows, first_moment, second_moment, *_, last_step = states
         total = gradient + np.float32(self.l2_coef) * rows
@@ -502,7 +519,10 @@ def history_of_steps(
     num_steps: int,
     kind: type[StepHistory] = StepHistory,
 ) -> StepHistory | None:
-    """Return the history of steps 1 … num_steps for `adam`, or None for other optimizers, whose rows miss no steps."""
+    """Return the history of steps 1 … num_steps for `adam`. Return None for other optimizers, whose rows miss no steps.
+
+    `learning_rate` is a function of the step. `kind` is the class of the result.
+    """
     if options.name != "adam":
         return None
     return kind.of_steps(options, l2_coef, learning_rate, num_steps)

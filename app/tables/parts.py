@@ -1,4 +1,4 @@
-"""Keep separate tables for a wide and a deep part of the model that see different fields."""
+"""Keep two separate pairs of tables if the wide and the deep part of the model see different fields."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from app.tables.interface import (
 
 @dataclass(frozen=True)
 class PartIds(UniqueIds):
-    """The ids that each part of the model looks up.
+    """The distinct ids of a batch for each part of the model, which may differ.
 
     The attributes inherited from `UniqueIds` describe the ids of the deep part.
     """
@@ -41,7 +41,7 @@ class PartIds(UniqueIds):
 
 @dataclass
 class PartSnapshot:
-    """A `Snapshot` made of the snapshots of two separate tables."""
+    """A `Snapshot` of both tables, made of one snapshot for each part of the model."""
 
     parts: Mapping[str, Snapshot]
 
@@ -60,10 +60,9 @@ class PartSnapshot:
 
 
 class PartTables(HostTables):
-    """`HostTables` in which the wide and the deep part have their own tables.
+    """`HostTables` in which the wide and the deep part of the model have their own tables.
 
-    If no field is deep, `lookup` returns zeros [B, D] for the deep part, because the device has no arrays of
-    width 0.
+    If no field is deep, `lookup` returns zeros [B, D] for the deep part, because the device has no arrays of width 0.
     """
 
     def __init__(self, spec: TablesSpec, make: Callable[[TablesSpec], HostTables]) -> None:

@@ -1,7 +1,7 @@
-"""Find the distinct ids of a batch, and sum over positions, in NumPy.
+"""Find the distinct ids of a batch, expand their rows to positions, and sum gradients over the positions of an id.
 
-The C++ kernels are tested against these functions. A plain field has one position. A list field has one
-position per value, and the rows of its values are pooled into one row.
+The functions are in NumPy, and the C++ kernels are tested against them. A position is one id of a batch row. A plain
+field has one position. A list field has one position per value, and the rows of its values are pooled into one row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
 
 
 def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> ListPositions:
-    """Return the values among `ids` [B, P] with the field and the weight of each."""
+    """Return the list values among `ids` [B, P] in row order, with the field and the factor of each."""
     row, position = np.nonzero(ids != NO_ROW)
     places = (row * len(fields) + field_of_position(fields)[position]).astype(np.int32)
     counts = np.bincount(places, minlength=len(ids) * len(fields))
@@ -35,7 +35,7 @@ def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> ListPositions:
 def expand(unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return `Rows.deep` and `Rows.wide` from the distinct rows `deep_rows` [U, D] and `wide_rows` [U].
 
-    Rows of the same field, or of the same batch row, are added in the order of positions.
+    Rows of the values of one list field, and wide rows of one batch row, are added in the order of positions.
     """
     (batch, num_fields), dim = unique.shape, deep_rows.shape[1]
     deep, by_position = deep_rows[unique.inverse], wide_rows[unique.inverse]
@@ -45,13 +45,14 @@ def expand(unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> t
         deep = np.zeros((batch * num_fields, dim), np.float32)
         np.add.at(deep, unique.lists.places, weighted)
     wide = np.zeros(batch, np.float32)
-    # `np.add.at` adds in the order of positions. `np.sum` would add pairwise.
+    # `np.add.at` adds in the order of positions, as the kernels do. `np.sum` would add pairwise, which rounds
+    # differently.
     np.add.at(wide, _batch_rows(unique), by_position)
     return deep.reshape(batch, num_fields * dim), wide
 
 
 def sum_deep_by_id(unique: UniqueIds, deep: np.ndarray, embedding_dim: int) -> np.ndarray:
-    """Sum gradients [B, C * D] by distinct id, in the order of positions. Returns float32 [U, D]."""
+    """Sum the gradients `deep` [B, C * D] of the same id, in the order of positions. Return float32 [U, D]."""
     by_position = deep.reshape(unique.shape[0] * unique.shape[1], embedding_dim)
     if unique.lists is not None:
         by_position = unique.lists.weights[:, None] * by_position[unique.lists.places]
@@ -59,9 +60,9 @@ def sum_deep_by_id(unique: UniqueIds, deep: np.ndarray, embedding_dim: int) -> n
 
 
 def sum_wide_by_id(unique: UniqueIds, wide: np.ndarray) -> np.ndarray:
-    """Sum gradients [B] by distinct id, in the order of positions. Returns float32 [U].
+    """Sum the gradients `wide` [B] of the same id, in the order of positions. Return float32 [U].
 
-    The gradient of a batch row counts once for each of its positions.
+    The gradient of a batch row counts once for each position of that row.
     """
     by_position = wide[_batch_rows(unique)]
     return _sum_by_id(unique, by_position if unique.lists is None else unique.lists.weights * by_position)

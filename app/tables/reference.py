@@ -46,9 +46,10 @@ Arrays = dict[str, dict[str, np.ndarray]]  # Nested dict: table name -> state ar
 
 
 class WholeTables(Tables):
-    """Base class of tables that store all V rows.
+    """Base class of tables that store all V rows, touched or not.
 
-    It tracks which rows were touched and changed, takes snapshots by copying, and loads states.
+    It tracks which rows were touched and which changed since the last snapshot, takes snapshots by copying, and loads
+    states.
     """
 
     _open: CopiedSnapshot | None  # The last snapshot.
@@ -77,7 +78,8 @@ class WholeTables(Tables):
         self._check_released()
         while self._not_saved:
             self._changed[self._not_saved.pop()] = True
-        self._changed &= self._touched  # Rows that were removed since their last update are not changed rows.
+        # A row that was updated and then removed has no state to save, so it does not count as changed.
+        self._changed &= self._touched
         changed = np.flatnonzero(self._changed).astype(np.int64)
         self._changed[changed] = False
         not_saved = self._not_saved
@@ -119,7 +121,8 @@ class WholeTables(Tables):
         # True for rows that were updated since the last snapshot.
         self._changed = np.zeros(self.spec.vocabulary_size, bool)
         self._open = None
-        self._not_saved: list[np.ndarray] = []  # Changed rows of each snapshot that was released without being saved.
+        # For each snapshot that was released without being saved, the ids of its changed rows.
+        self._not_saved: list[np.ndarray] = []
 
 
 @dataclass
@@ -201,7 +204,7 @@ class ReferenceTables(WholeTables, HostTables):
         self._touched[moved], self._changed[moved], self._not_saved = True, changed, unsaved
 
     def _rows_and_means(self, table: str, row_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Return copies of rows with their running means, both as they are after the last step."""
+        """Return copies of the state arrays of some rows, in which rows and running means have taken the last step."""
         states = self._gather(table, row_ids)
         if table == DEEP and self._history is not None:
             self._history.catch_up(tuple(states.values()), self._means)
@@ -229,7 +232,7 @@ class ReferenceTables(WholeTables, HostTables):
         self._scatter(DEEP, unique.values, states)
 
     def _deep_states(self, row_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Return copies of the state of deep rows. With `adam` the rows have taken all missed steps."""
+        """Return copies of the state arrays of some deep rows. With `adam`, the copies have taken all missed steps."""
         states = self._gather(DEEP, row_ids)
         if self._history is not None:
             self._history.catch_up(_own_states(self.spec, DEEP, states))
@@ -269,10 +272,10 @@ def step_rows(
     rate: float,
     step: int,
 ) -> None:
-    """Take one step of any optimizer but `adam`, in place.
+    """Take step number `step` of any optimizer but `adam` on some rows of a table, in place.
 
-    `summed` [U, width] are the summed gradients, which are multiplied by `scale`. In the deep table L2 is added to
-    them. `states` are the state arrays of the rows by name.
+    `states` are the state arrays of these rows by name. `summed` [U, width] are their gradients, each the sum over all
+    positions of the id; they are multiplied by `scale`. In the deep table, the gradient of the L2 penalty is added.
     """
     gradient = summed * np.float32(scale)
     gradient += np.float32(spec.l2_coef if table == DEEP else 0.0) * states["rows"]
@@ -280,14 +283,14 @@ def step_rows(
 
 
 def _own_states(spec: TablesSpec, table: str, states: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-    # The optimizer's own arrays, without those of the running mean.
+    # Leave out the arrays of the running mean, which the optimizer does not know.
     return tuple(states[array.name] for array in state_arrays(spec.optimizer(table)))
 
 
 def initial_arrays(spec: TablesSpec, row_ids: np.ndarray | None = None) -> Arrays:
-    """Return the rows and optimizer states of both tables before the first step.
+    """Return the state arrays of both tables before the first step: initial rows, and initial optimizer states.
 
-    They cover all V ids or, if given, only `row_ids`.
+    The arrays have one row for each of `row_ids` or, without `row_ids`, for each of the V ids.
     """
     row_ids = np.arange(spec.vocabulary_size) if row_ids is None else row_ids
     arrays = {

@@ -1,13 +1,12 @@
 """Store rows in bfloat16, which is float32 without its last 16 bits.
 
-Arithmetic is in float32: values are widened when they are read. When a step writes its result, each value is
-rounded up or down at random. The chance of rounding up equals the fraction that would be lost (Gupta et al.
-2015), so the expected value is exact, and many small steps move a row as far as in float32. Rounding to nearest
-would lose any step below 1/512 of a weight. The random number is a hash of (seed, step, row, column, array), so
-threads, ranks and order do not change it.
+Arithmetic is in float32: values are widened when they are read. When a step writes its result, each value is rounded up
+or down at random. The chance of rounding up equals the fraction that would be lost (Gupta et al. 2015), so the expected
+value is exact, and many small steps move a row as far as in float32. Rounding to nearest would lose any step below
+1/512 of a weight. The random number is a hash of (seed, step, row, column, array), so it is the same for any number of
+threads or ranks and in any order of rows.
 
-Values that were not computed by a step are rounded to nearest: initial values, and rows that a warm start
-copies.
+Values that were not computed by a step are rounded to nearest: initial values, and rows that a warm start copies.
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ from common.arrays.hashing import GOLDEN, GOLDEN32, mix32, mix64
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 LARGEST = np.float32(ml_dtypes.finfo(BFLOAT16).max)
-_STREAM = 2  # Number of this hash stream. `initial.DEEP_TABLE` is the other stream.
-_FACTORS, _SHIFT = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)), 13  # The finalizer of MurmurHash3 (A. Appleby).
-# Factors that give each of a row's arrays 0 … 3 its own noise: the upper 16 bits of hash * factor. The first
-# two factors select the lower and the upper half of the hash. The two odd factors give bits that are
-# practically independent of the halves and of each other.
+_STREAM = 2  # Number that separates this hash from the hash of initial rows, which has the number `initial.DEEP_TABLE`.
+# Constants of MurmurHash3's final mixing function (A. Appleby).
+_FACTORS, _SHIFT = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)), 13
+# The state arrays 0 … 3 of a row need different random numbers. Each takes the upper 16 bits of the row's 32-bit hash
+# times one of these factors. The first two factors select the lower and the upper half of the hash. The two odd factors
+# give bits that are practically independent of both halves and of each other.
 _OF_ARRAY = tuple(map(np.uint32, (1 << 16, 1, 0x85EBCA77, 0xC2B2AE3D)))
 
 
@@ -39,10 +39,10 @@ def rounding_key(seed: int, step: int) -> int:
 def rounded(
     states: Mapping[str, np.ndarray], row_ids: np.ndarray, dtypes: Mapping[str, np.dtype], key: int
 ) -> dict[str, np.ndarray]:
-    """Convert states after a step to the given dtypes, rounding float32 to bfloat16 at random.
+    """Return the state arrays `states` after a step in the dtypes of the table, rounding float32 to bfloat16 at random.
 
-    `states` maps array names to [U, width], in the order of the table's arrays. Only the first four arrays may
-    be bfloat16. `key` comes from `rounding_key`.
+    `states` maps array names to [U, width], in the order of the table's arrays. Only the first four arrays may be
+    bfloat16. `key` comes from `rounding_key`.
     """
     return {
         name: _round(values, row_ids, number, key) if dtypes[name] == BFLOAT16 != values.dtype else values
@@ -51,9 +51,9 @@ def rounded(
 
 
 def _round(values: np.ndarray, row_ids: np.ndarray, number: int, key: int) -> np.ndarray:
-    """Round float32 `values` [U, width] of the array with this number (0 … 3) to bfloat16.
+    """Round float32 `values` [U, width] to bfloat16 at random. `number` (0 … 3) is the number of the state array.
 
-    Finite values stay finite.
+    Finite values stay finite. `key` comes from `rounding_key`.
     """
     with np.errstate(over="ignore"):
         words = mix64(np.uint64(key) + GOLDEN * (row_ids.astype(np.uint64) + np.uint64(1))).astype(np.uint32)
@@ -66,7 +66,7 @@ def _round(values: np.ndarray, row_ids: np.ndarray, number: int, key: int) -> np
 
 
 def widened(states: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return `states` with bfloat16 arrays converted to float32."""
+    """Return a copy of the dict `states` in which bfloat16 arrays are converted to float32."""
     return {name: widen(values) for name, values in states.items()}
 
 

@@ -1,4 +1,4 @@
-"""Pass the steps so far to the C++ kernels, and let rows in arrays take their missed steps in C++."""
+"""Pass the learning rates of past steps to the C++ kernels, and let rows in NumPy arrays take missed steps in C++."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class NativeStepHistory(StepHistory):
 
 
 def history_until(history: StepHistory | None, step: int) -> Any:
-    """Return a pointer to the history of `adam` up to `step`, for a call into the library.
+    """Return a pointer to the steps 0 … `step` of `adam` as the C structure `HostTablesHistory`.
 
-    The pointer is valid until the next step is appended. Without a history, return None.
+    The pointer is valid until the next step is appended. Return None if `history` is None.
     """
     if history is None:
         return None
-    steps = slice(step + 1)  # The arrays have room for later steps, which the kernels must not see.
+    steps = slice(step + 1)  # The arrays of `history` may be longer. The kernels must see no later step.
     arrays = (
         address(history.rates[steps], np.float32, step + 1),
         address(history.epsilons[steps], np.float32, step + 1),
@@ -48,7 +48,7 @@ def history_until(history: StepHistory | None, step: int) -> Any:
 
 
 def means_until(means: RunningMean, step: int) -> Any:
-    """Return a pointer to the weights of running means up to `step`, for a call into the library.
+    """Return a pointer to the weights of running means after the steps 0 … `step` as the C structure `HostTablesMeans`.
 
     The pointer is valid until `means` is extended.
     """

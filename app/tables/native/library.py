@@ -1,4 +1,4 @@
-"""Load the library of the native tables (`csrc/`), and manage the handle of its tables.
+"""Load the C++ library of the native tables (`csrc/`), and wrap the handle through which it is called.
 
 All calls release the GIL. `csrc/host_tables.h` documents each function of the library.
 """
@@ -19,7 +19,8 @@ from app.tables.optimizers import LAST_STEP
 from common.native_library import NativeLibrary, address, output_address
 
 MAX_POSITIONS = 2**31 - 1  # Upper bound of positions per batch, because positions are int32.
-# Batches with fewer positions run on one thread. Waking a thread takes as long as a few hundred positions.
+# Batches with fewer positions run on one thread, because waking another thread takes as long as a few hundred
+# positions.
 WORTH_THREADS = 1024
 
 LIBRARY = NativeLibrary(
@@ -37,15 +38,15 @@ OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = (
     LIBRARY.interface.enums["HostTablesStatus"][name] for name in ("ok", "bad_id", "no_memory", "unknown_isa")
 )
 TABLE_NUMBERS = LIBRARY.interface.enums["HostTablesTable"]
-# Numbers of the optimizers that have kernels, by name.
+# Numbers in the C interface of the optimizers that have kernels, by optimizer name.
 OPTIMIZER_NUMBERS = LIBRARY.interface.enums["HostTablesOptimizer"]
 
 
 @dataclass(frozen=True)
 class NativeUniqueIds(UniqueIds):
-    """`UniqueIds` from the native tables, with the positions of each id.
+    """`UniqueIds` from the native tables, with the positions of each id in the batch.
 
-    Ids are numbered in the order of their first positions, and `values` is int64. Id u is at
+    Ids are numbered in the order of their first positions, and `values` is int64. Id number u is at the positions
     `positions[offsets[u] : offsets[u + 1]]`, ascending.
     """
 
@@ -57,7 +58,8 @@ class NativeUniqueIds(UniqueIds):
         """The ids as the C structure `HostTablesBatch`. It is valid as long as this object lives."""
         (num_rows, num_fields), num_unique = self.shape, self.values.size
         num_places, num_positions = num_rows * num_fields, self.inverse.size
-        of_lists: tuple[int, ...] = ()  # Null pointers, for batches without lists.
+        # Pointers to the arrays of `lists`. A batch without lists passes none, so these pointers are null.
+        of_lists: tuple[int, ...] = ()
         if (lists := self.lists) is not None:
             places = address(lists.places, np.int32, num_positions)
             weights = address(lists.weights, np.float32, num_positions)
@@ -78,16 +80,16 @@ class NativeUniqueIds(UniqueIds):
 
 
 def own(unique: UniqueIds) -> NativeUniqueIds:
-    """Return `unique`, typed. Raise TypeError unless the native tables made it."""
+    """Return `unique`, typed as `NativeUniqueIds`. Raise TypeError unless the native tables made it."""
     if not isinstance(unique, NativeUniqueIds):
         raise TypeError(f"the native tables need the result of their own unique(), found {type(unique).__name__}")
     return unique
 
 
 class NativeHandle:
-    """A pair of tables in the C++ library.
+    """The handle of one pair of tables (wide and deep) in the C++ library.
 
-    No row is touched at first. The library's memory is freed with this object.
+    A new handle has no touched rows. The library's memory is freed with this object.
     """
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
@@ -127,9 +129,9 @@ class NativeHandle:
         return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
 
     def grow(self, spec: TablesSpec) -> None:
-        """Enlarge the vocabulary to that of `spec`, which must otherwise equal the present spec.
+        """Enlarge the vocabulary to that of `spec`, which must otherwise equal the handle's present spec.
 
-        Raise MemoryError without changes.
+        Raise MemoryError, and change nothing, if there is no memory.
         """
         if self.call("grow", spec.vocabulary_size) == NO_MEMORY:
             raise MemoryError(f"no memory to find the rows of {spec.vocabulary_size:,} ids")
@@ -138,7 +140,7 @@ class NativeHandle:
     def renumber(self, row_ids: np.ndarray, slots: np.ndarray, spec: TablesSpec) -> None:
         """Give the touched rows in `slots` the ids `row_ids`, and take over the vocabulary size of `spec`.
 
-        Both arrays have one entry per touched row. Raise MemoryError without changes.
+        Both arrays have one entry per touched row. Raise MemoryError, and change nothing, if there is no memory.
         """
         count = row_ids.size
         arrays = address(row_ids, np.int64, count), address(slots, np.int32, count)
@@ -149,7 +151,7 @@ class NativeHandle:
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
         """Return the distinct ids of `ids` [B, P], as `Tables.unique` describes.
 
-        It runs on one thread, beside the previous training step.
+        It uses one thread only, because it runs while the other cores take the previous training step.
         """
         check_ids_shape(ids, self._spec)
         if ids.size > MAX_POSITIONS:
@@ -171,7 +173,9 @@ class NativeHandle:
         return NativeUniqueIds(shape, values[:count], inverse, offsets[: count + 1], positions, lists=lists)
 
     def _find_lists(self, ids: np.ndarray) -> tuple[np.ndarray, ListPositions]:
-        """Return the values [n] among `ids` [B, P], and their fields and weights."""
+        """Return the values [n] at the positions of `ids` [B, P] that are not empty, and the field and factor of each
+        value.
+        """
         lengths = np.array([field.length for field in self._spec.fields], np.int32)
         means = np.array([field.mean for field in self._spec.fields], np.int32)
         num_places = len(ids) * lengths.size
@@ -189,7 +193,7 @@ class NativeHandle:
 
 
 def unknown_isa() -> ValueError:
-    """Return the error for the status UNKNOWN_ISA."""
+    """Return the error to raise if a function of the library returns UNKNOWN_ISA."""
     return ValueError(
         f"HOST_TABLES_ISA={os.environ.get('HOST_TABLES_ISA')} is none of the instruction sets "
         "avx512, avx2, plain that this library and this machine have"
@@ -215,10 +219,10 @@ def _array_counts(spec: TablesSpec) -> tuple[int, int, int, bool]:
 
 
 def _initial_values(spec: TablesSpec) -> tuple[int, int, float, float]:
-    """Return the initial values of the state arrays, as the C structure `HostTablesSpec` has them.
+    """Return the initial values of the state arrays in the form of the C structure `HostTablesSpec`.
 
-    For the wide and then the deep table: the number of the array that does not start at 0 (-1: none). Then for both
-    tables: its initial value.
+    In each table at most one array does not start at 0. The result is the number of that array in the wide table (-1:
+    none), its number in the deep table, and then the initial values of these two arrays.
     """
     arrays, values = [], []
     for table in (WIDE, DEEP):
@@ -230,9 +234,9 @@ def _initial_values(spec: TablesSpec) -> tuple[int, int, float, float]:
 
 
 def _arrays_in_one_block(*shapes: tuple[type, int]) -> list[np.ndarray]:
-    """Return arrays of the given (dtype, size) that share one allocation.
+    """Return uninitialized arrays of the given (dtype, size) that share one block of memory.
 
-    The allocator keeps one block for the next batch, but would return several to the system.
+    The allocator keeps a single block for the next batch. It would return several blocks to the system each time.
     """
     sizes = [np.dtype(dtype).itemsize * size for dtype, size in shapes]
     block, starts = np.empty(sum(sizes), np.uint8), np.cumsum([0, *sizes])

@@ -23,19 +23,22 @@ log = logging.getLogger(__name__)
 
 MAX_TOUCHED = 2**31 - 2  # Upper bound of touched rows per process: slots are int32, and the row map stores slot + 1.
 
-# Upper bound of a snapshot's memory in bytes per touched row. While ids are sorted it is 28: id, slot, and both as a
-# pair. Afterwards it is up to 36: id and slot (12), change flags by slot and by id (2), slots of changed rows (4),
-# id and slot once more if only changed rows are included (12), and the entry in the library's own list of slots,
-# which has room to grow (5).
+# Upper bound of the memory in bytes that taking a snapshot needs per touched row. While ids are sorted it is 28: id,
+# slot, and both as a pair. Afterwards it is up to 36: id and slot (12), change flags by slot and by id (2), slots of
+# changed rows (4), id and slot once more if only changed rows are included (12), and the entry in the library's own
+# list of slots, which has room to grow (5).
 LIST_BYTES = 36
 
-# A function of (table, array name, slots [n], output [n, width]) that reads state arrays.
+# A function of (table, array name, slots [n], output [n, width]) that fills `output` with the state array of these
+# slots.
 ReadArray = Callable[[str, str, np.ndarray, np.ndarray], None]
 
 
 @dataclass(frozen=True)
 class NativeTableSnapshot:
-    """A `TableSnapshot` that reads values from the tables, or from the copies made before an update changed them."""
+    """A `TableSnapshot` that reads rows from the tables, or from copies of the rows that were updated after the
+    snapshot.
+    """
 
     table: str
     row_ids: np.ndarray
@@ -62,11 +65,14 @@ class NativeTableSnapshot:
 class NativeSnapshot:
     """A `Snapshot` of native tables.
 
-    The tables close it in their own thread, at their next update or snapshot.
+    `release` may run in any thread, so it only sets flags. The training thread frees the memory at its next update or
+    snapshot.
     """
 
     tables: Mapping[str, NativeTableSnapshot]
-    changed_slots: np.ndarray  # Slots that count as changed again if nothing was saved.
+    # Slots of the rows that had changed since the snapshot before. If this one is not saved, they count as changed
+    # again.
+    changed_slots: np.ndarray
     saved: bool = False
 
     def __post_init__(self) -> None:
@@ -79,20 +85,20 @@ class NativeSnapshot:
 
 
 class NativeRows:
-    """The touched rows of a handle. At most one snapshot of them is open."""
+    """The touched rows of a `NativeHandle`: their slots, values and changes. At most one snapshot of them is open."""
 
     def __init__(self, handle: NativeHandle, spec: TablesSpec) -> None:
         self._handle = handle
         self._layouts = {table: spec.layout(table) for table in spec.tables}
         self._row_bytes = spec.row_bytes()
         self._open: NativeSnapshot | None = None
-        # Result of the last `find`, with its argument. It is valid until another row gets a slot.
+        # Argument and results of the last `find`. They are valid until another row gets a slot.
         self._cached: tuple[np.ndarray, np.ndarray, int] | None = None
 
     def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
         """Return the slots of `row_ids` (int64; -1 for untouched rows), and the number of untouched rows.
 
-        The result is cached by the identity of the array. A step's update passes the same array as its lookup, so it
+        The result is cached for this array object. A step's update passes the same array as its lookup, so its search
         costs nothing.
         """
         if self._cached is None or self._cached[0] is not row_ids:
@@ -102,10 +108,10 @@ class NativeRows:
         return self._cached[1:]
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
-        """Return the slots [U] of distinct `row_ids` [U] int64, after giving untouched rows a slot with their initial
+        """Return the slots [U] of distinct `row_ids` [U] int64. Untouched rows first get a slot with their initial
         values.
 
-        Raise MemoryError, without changes, if there is no memory for new rows.
+        Raise MemoryError, and change nothing, if there is no memory for new rows.
         """
         return self._slots_for(row_ids, "touch")
 
@@ -126,13 +132,13 @@ class NativeRows:
         return slots
 
     def forget_last_find(self) -> None:
-        """Clear the cached result of `find`, because ids belong to other rows now."""
+        """Clear the cached result of `find`, because the rows have got other ids."""
         self._cached = None
 
     def remove(self, row_ids: np.ndarray) -> None:
-        """Make those of the distinct `row_ids` (int64) that are touched untouched again.
+        """Make the distinct rows `row_ids` (int64) untouched again. Rows that are untouched already are ignored.
 
-        An open snapshot still holds them.
+        An open snapshot keeps its copies of these rows.
         """
         self._cached = None  # The caller may have put other ids into the same array.
         slots, _ = self.find(row_ids)
@@ -161,18 +167,18 @@ class NativeRows:
         return arrays
 
     def place(self, row_ids: np.ndarray) -> np.ndarray:
-        """Return the slots of rows that will be written, between `clear` and `end_writing`.
+        """Return the slots of the rows `row_ids`, whose state arrays `write` then fills.
 
-        New rows have no values yet.
+        It is only called after `clear` and before `end_writing`. New rows have no values until then.
         """
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
         self._cached = None  # The caller may put other ids into the same array.
         return slots
 
     def write(self, table: str, name: str, row_ids: np.ndarray, slots: np.ndarray, values: np.ndarray) -> None:
-        """Write one state array of rows that have slots from `place`.
+        """Write the array `name` of a table's rows. `slots` come from `place`.
 
-        Raise ValueError for values that are not finite. The contents of the rows are then undefined.
+        Raise ValueError if a value is not finite. The contents of the rows are then undefined.
         """
         values = np.require(values, requirements=["C", "A"])
         dtype, width = self._layouts[table][name]
@@ -181,12 +187,14 @@ class NativeRows:
             check_finite(table, name, row_ids, values)
 
     def overwrite(self, table: str, slots: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
-        """Write all state arrays of touched rows. `arrays` has the form that `read` returns."""
+        """Write all state arrays of the rows in `slots`. `arrays` has the form that `read` returns."""
         for number, values in enumerate(arrays.values()):
             self._handle.call("write", TABLE_NUMBERS[table], number, *_slots(slots), output_address(values))
 
     def end_writing(self) -> None:
-        """Set the state arrays of new rows that were not written to their initial values."""
+        """End the writing that began with `clear`: arrays of new rows that `write` has not filled get their initial
+        values.
+        """
         if self._handle.call("end_writing") == NO_MEMORY:
             raise MemoryError("no memory to find the rows that were written in part")
 
@@ -198,8 +206,8 @@ class NativeRows:
     def snapshot(self, changed_only: bool) -> NativeSnapshot:
         """Return a snapshot, as `Tables.snapshot` describes.
 
-        Only rows that are updated before its release are copied. Raise MemoryError, without changes, if there is no
-        room for a list of the touched rows.
+        Rows are copied only if they are updated before the snapshot is released. Raise MemoryError, and change nothing,
+        if there is no memory for a list of the touched rows.
         """
         self.check_released()
         self._close_snapshot()
@@ -218,7 +226,9 @@ class NativeRows:
             if self._handle.call("open_snapshot", *_slots(slots)) == NO_MEMORY:
                 raise MemoryError(f"no memory for a snapshot of {slots.size:,} rows")
         except MemoryError:
-            self._mark_changed(all_slots)  # Mark all rows: saving too many rows is harmless, saving too few is not.
+            # The flags of changed rows are lost by now. Saving too many rows is harmless and saving too few is not, so
+            # mark all.
+            self._mark_changed(all_slots)
             raise
         tables = {
             table: NativeTableSnapshot(table, row_ids, slots, layout, self._read_snapshot, [])
@@ -228,17 +238,18 @@ class NativeRows:
         return self._open
 
     def check_released(self) -> None:
-        """Raise RuntimeError while a snapshot is open.
+        """Raise RuntimeError if a snapshot is open.
 
-        Another snapshot, or a load, would free its rows.
+        Taking another snapshot or loading a state would free the rows of the open one.
         """
         if self._open is not None:
             check_released(self._open.released.is_set())
 
     def before_change(self, slots: np.ndarray) -> None:
-        """Mark the rows in `slots` as changed, after copying their states if an open snapshot needs them.
+        """Prepare a change of the rows in `slots`: copy them if an open snapshot needs them, and mark them as changed.
 
-        Call this before every change. If there is no memory for the copies, wait until the snapshot is released.
+        Every change of rows must call this first. If there is no memory for the copies, wait until the snapshot is
+        released.
         """
         if self._open is not None and not self._preserve(self._open, slots):
             log.warning("warning: no memory to train on while a checkpoint is written: waiting for it")
@@ -260,7 +271,7 @@ class NativeRows:
         return bool(self._handle.call("preserve", *_slots(slots)) == OK)
 
     def _read_snapshot(self, table: str, name: str, slots: np.ndarray, values: np.ndarray) -> None:
-        # In the background use one thread: a second one would take a core from training.
+        # While training continues, read with one thread: a second one would take a core from training.
         snapshot = self._open
         num_threads = self._handle.num_threads if snapshot is not None and snapshot.awaited.is_set() else 1
         array = TABLE_NUMBERS[table], self._array_number(table, name)
@@ -271,9 +282,9 @@ class NativeRows:
             raise MemoryError("no memory for a bit a row")
 
     def _close_snapshot(self) -> None:
-        """Free a released snapshot, which may have been released in another thread.
+        """Free the memory of a snapshot that was released. If it was not saved, mark its rows as changed again.
 
-        If it was not saved, mark its rows as changed again.
+        `release` cannot do this itself, because it may run in another thread than training.
         """
         if self._open is None:
             return
@@ -287,5 +298,5 @@ class NativeRows:
 
 
 def _slots(slots: np.ndarray) -> tuple[int, int]:
-    """Return the address and the number of slots, the form in which the library takes them."""
+    """Return the address of `slots` and their number, two consecutive arguments of the library's functions."""
     return address(slots, np.int32, slots.size), slots.size

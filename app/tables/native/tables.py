@@ -40,10 +40,10 @@ from common.process import num_cores
 class NativeTables(HostTables):
     """`HostTables` that run on the C++ kernels.
 
-    The arrays of a lookup stay valid until the lookup after the next one, so that copying them to a device may
-    overlap the next lookup. `num_threads` defaults to the number of cores that this process may use. It does not
-    change any bit of the results. If there is no memory for new rows, `update` raises MemoryError without changes,
-    and a load leaves the tables empty.
+    The arrays of a lookup stay valid until the lookup after the next one, so that copying them to a device may overlap
+    the next lookup. `num_threads` defaults to the number of cores that this process may use. It does not change any bit
+    of the results. If there is no memory for new rows, `update` raises MemoryError and changes nothing, and a load
+    leaves the tables empty.
     """
 
     def __init__(self, spec: TablesSpec, learning_rates: TableRates, num_threads: int | None = None) -> None:
@@ -55,7 +55,8 @@ class NativeTables(HostTables):
         self._rows = NativeRows(self._handle, spec)
         self._deep_buffers = (HugeBuffer(), HugeBuffer())
         self._computed_rows = HugeBuffer()
-        # The batch whose missed `adam` steps are in `_computed_rows`, and the step number at that time.
+        # With `adam`, a lookup leaves the rows that missed steps, brought up to date, in `_computed_rows`. This is the
+        # batch of that lookup and the step number at that time. None if there is no such batch.
         self._caught_up: tuple[NativeUniqueIds | None, int] = None, 0
         self._means = RunningMean(spec.ema_decay)
         self._forget(step=0)
@@ -88,7 +89,11 @@ class NativeTables(HostTables):
         return Rows(deep, wide, float(squared_norms.sum()))
 
     def _computed_rows_of(self, unique: NativeUniqueIds) -> np.ndarray:
-        """Return memory for rows of `unique` that a lookup computes (the argument `computed` of host_tables_lookup)."""
+        """Return the memory that a lookup of `unique` fills with rows that it computes, float32.
+
+        It is the argument `computed` of host_tables_lookup. With `adam` it holds rows and both moments after their
+        missed steps, [U, 3 * D]. Otherwise it holds the rows of batches with lists, [U, D], or has no elements.
+        """
         arrays = 3 if self._history is not None else int(unique.lists is not None)
         return self._computed_rows.array((unique.values.size, arrays * self.spec.embedding_dim))
 
@@ -130,7 +135,7 @@ class NativeTables(HostTables):
             self.update_seconds[update_name(self.spec, table)] = time.perf_counter() - start
 
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
-        """Take only the wide rows' step of `update`.
+        """Update only the wide table, as a part of `update`.
 
         `slots` [U] come from `touch`, `gradient` is [B].
         """
@@ -141,7 +146,7 @@ class NativeTables(HostTables):
         self._handle.call("update_wide", ctypes.byref(batch), *arrays, scale, ctypes.byref(step))
 
     def update_deep(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
-        """Take only the deep rows' step of `update`, number `self.step`.
+        """Update only the deep table by step number `self.step`, as a part of `update`.
 
         `slots` [U] come from `touch`, `gradient` is [B, C * D].
         """
@@ -150,8 +155,8 @@ class NativeTables(HostTables):
         batch, step = unique.struct, self._optimizer_step(DEEP)
         if self._history is not None and self._history.step < self.step:
             self._history.append(self._learning_rates[DEEP](self.step))
-        # The rows have taken their missed steps if the last lookup was of this batch, directly before this step. Any
-        # other lookup or update would have overwritten `_caught_up`.
+        # With `adam`, `_computed_rows` can be used again if this batch was looked up directly before this step. Any
+        # other lookup or update in between would have changed `_caught_up`.
         looked_up, step_then = self._caught_up
         is_caught_up = looked_up is unique and step_then == self.step - 1
         caught_up = None if self._history is None else output_address(self._computed_rows_of(unique))
@@ -168,7 +173,7 @@ class NativeTables(HostTables):
     def _step_in_numpy(
         self, table: str, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float
     ) -> None:
-        """Take the step of an optimizer that has no kernel. Only the sums over positions run in C++."""
+        """Update one table by an optimizer that has no C++ kernel. C++ only sums the gradients of each id."""
         (batch, num_fields), dim = unique.shape, self.spec.embedding_dim
         summed = np.empty((slots.size, self.spec.width(table)), np.float32)
         shape = (batch, num_fields * dim) if table == DEEP else (batch,)
@@ -201,7 +206,7 @@ class NativeTables(HostTables):
         self.spec, self._caught_up = spec, (None, 0)
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
-        """Give rows a slot, as `NativeRows.touch` describes."""
+        """Return the slots of the rows `row_ids`, touching them first. `NativeRows.touch` documents it."""
         return self._rows.touch(row_ids)
 
     def all_finite(self, values: np.ndarray) -> bool:
@@ -243,9 +248,9 @@ class NativeTables(HostTables):
         self._history = history_of_steps(self.spec.deep_optimizer, self.spec.l2_coef, rate, step)
 
     def _optimizer_step(self, table: str) -> Any:
-        """Return the settings of step number `self.step` as a C structure.
+        """Return learning rate and constants of a table's optimizer for step number `self.step`, as a C structure.
 
-        Settings that the table's optimizer does not have are 0.
+        Constants that the optimizer does not have are 0.
         """
         options = self.spec.optimizer(table)
         settings = {name: getattr(options, name, 0.0) for name in ("beta1", "beta2", "epsilon", "l1", "l2")}
