@@ -1,4 +1,4 @@
-"""Build the parts of a training from settings and schema: tables, model, optimizers and step."""
+"""Build the tables, the model, the optimizers and the step of a training from its settings and its data's schema."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from data_prep.prepared.schema import Schema
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The training step of a run, and all state that the step changes."""
+    """The training step of a run, with the model, optimizers and learning rates that it changes."""
 
     step: TrainStep
     model: WideDeep
@@ -44,27 +44,33 @@ class TrainingState:
     learning_rates: LearningRates
 
     def state(self) -> ModelState:
-        """Return copies of all arrays of a checkpoint."""
+        """Return copies of all arrays that a checkpoint stores: dense arrays, and touched rows with their optimizer
+        state.
+        """
         return ModelState(self.dense_values(), self.step.tables.state())
 
     def snapshot_rows(self, changed_only: bool) -> Snapshot:
-        """Return a snapshot of this rank's rows, or only of the rows that changed since the last save."""
+        """Return a snapshot of the table rows that this rank owns.
+
+        With `changed_only`, it contains only the rows that changed since the last snapshot that was saved.
+        """
         return self.step.tables.snapshot(changed_only)
 
     def load_state(self, state: ModelState, step: int) -> None:
-        """Load a state from memory. Load the state of the learning rates first, because tables may ask for past rates.
+        """Replace the tables and the dense arrays by `state`, the state after `step` steps.
 
-        Raise ValueError, naming the array, if the state does not fit.
+        Restore the learning rates first, because the tables may ask for the rates of past steps. Raise ValueError,
+        naming the array, if the state does not fit the model.
         """
         self.check_dense(state.dense, self._dense())
         load_state(self.step.tables, state.tables, step)
         self._take_dense(state.dense, step)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Load a checkpoint, reading each of its bytes once.
+        """Replace tables, dense arrays and learning rates by those of a checkpoint, reading each of its bytes once.
 
-        Raise the errors of `Checkpoint.read_once`, and ValueError if the checkpoint does not fit. After an error the
-        tables are empty, and everything else is unchanged.
+        Raise the errors of `Checkpoint.read_once`, and ValueError if the checkpoint does not fit the model. After an
+        error the tables are empty, the learning rates are those of the checkpoint, and the dense arrays are unchanged.
         """
         tables, saved = self.step.tables, checkpoint.manifest
         self.learning_rates.load_state(saved.schedules)
@@ -74,7 +80,9 @@ class TrainingState:
         self._take_dense(dense, saved.step)
 
     def dense_values(self) -> dict[str, np.ndarray]:
-        """Return copies of the dense arrays: parameters, statistics and optimizer state."""
+        """Return copies of the dense arrays by name: parameters, statistics of batch normalization, and optimizer
+        state.
+        """
         return {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
 
     def _take_dense(self, values: dict[str, np.ndarray], step: int) -> None:
@@ -84,12 +92,14 @@ class TrainingState:
         self.optimizers.resume_learning_rates(rates["wide"], rates["tower"])
 
     def check_dense(self, arrays: dict[str, np.ndarray], names: Iterable[str]) -> None:
-        """Raise ValueError unless `arrays` has exactly the arrays `names`, with the shapes of the model."""
+        """Raise ValueError unless `arrays` has exactly the `names`, and each array has the shape that it has in the
+        model.
+        """
         dense = self._dense()
         check_dense(arrays, {name: dense[name].shape for name in names})
 
     def write_dense(self, values: dict[str, np.ndarray]) -> None:
-        """Write dense arrays into the model and the optimizers."""
+        """Write the dense arrays `values`, by name, into the parameters of the model and the optimizers' state."""
         dense = self._dense()
         for name, value in values.items():
             write_parameter(dense[name], value)
@@ -99,10 +109,10 @@ class TrainingState:
 
 
 def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup = ONE_PROCESS) -> TrainingState:
-    """Build all parts of a training with their initial values.
+    """Build tables, model, optimizers and step of a training, with their initial values.
 
-    `backend` is the result of `pick_backend`. `group` are the ranks that train together. Server processes may own the
-    rows.
+    `backend` is the result of `pick_backend`. `group` are the ranks that train together. If the group has servers, they
+    own the table rows.
     """
     numeric = tuple(field.name for field in schema.numeric)
     looked_up = () if config.model.fold_numeric else numeric
@@ -132,9 +142,11 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
 
 
 def step_graph(settings: StepSettings, group: ProcessGroup) -> HostGraph:
-    """Return the graph of a step as a function of host arrays. With several ranks in `group`, it sums over them.
+    """Return the computation of a step outside the tables, as a function of host arrays: losses, gradients, dense
+    updates.
 
-    It consists of native kernels if these support the whole model, and otherwise is MindSpore's graph.
+    It consists of native kernels if these support the whole model, and otherwise is MindSpore's graph. If `group` has
+    several ranks, losses and dense gradients are summed over them.
     """
     if NativeStep.takes(settings.model, settings.optimizers):
         loss, drops = settings.shared_by(group.size).loss, settings.noise.rate > 0
@@ -156,7 +168,11 @@ def rows_for_device(
     group: ProcessGroup,
     batch_rows: int,
 ) -> ByPosition:
-    """Make the tables outside the graph, and the object that passes their rows to the device."""
+    """Return the object that passes table rows to the device and back, and make the tables that it uses.
+
+    The tables live outside MindSpore's graph. `batch_rows` is the largest number of rows that this rank gets of a
+    batch.
+    """
     threads = config.device.num_threads
     if config.model.first_layer != "distinct" or group.sharded:
         return ByPosition(group.make_tables(backend, spec, learning_rates, threads), batch_rows)
@@ -165,7 +181,10 @@ def rows_for_device(
 
 
 def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[str, np.ndarray]:
-    """Return the dense arrays of an equivalent model whose N looked-up numeric fields are folded into the tower."""
+    """Convert a model that looks up its N numeric fields to an equivalent model that folds them into the tower.
+
+    Return the dense arrays of the converted model by name. `state` is not changed.
+    """
     rows = initial_rows(spec.seed, np.arange(num_numeric), spec.embedding_dim, spec.initial_scale)
     weights = np.zeros((num_numeric, 1), np.float32)
     for saved, values in ((state.tables[DEEP], rows), (state.tables[WIDE], weights)):
@@ -183,7 +202,7 @@ def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[
 
 
 def check_dense(arrays: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]]) -> None:
-    """Raise ValueError unless the arrays have the names and shapes in `expected`."""
+    """Raise ValueError unless `arrays` has exactly the names in `expected`, each with the shape given there."""
     missing, foreign = sorted(expected.keys() - arrays.keys()), sorted(arrays.keys() - expected.keys())
     if missing or foreign:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Define `RunContext`, which bundles what the parts of a training need to know about one launch."""
+"""Define `RunContext`, the settings, data, folders and ranks of one launch, which all parts of a training share."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from app.run.folder import RunFolder
 from app.run.stop_signals import StopRequest
 from data_prep.prepared.schema import Schema
 
-# Function that is called with the run and the values of one line of metrics.jsonl: `step`, `epoch` and measurements.
+# Function that is called with the run's folder and the values of one line of metrics.jsonl: `step`, `epoch` and
+# measurements.
 Callback: TypeAlias = Callable[[RunFolder, Mapping[str, Any]], object]
 LOGS: tuple[Callback, ...] = (RunFolder.write_metrics, RunFolder.write_events)
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """A launch of a run: its settings, its data (`schema` of the prepared folder `dataset`) and its folder.
+    """What one launch trains: its settings, its data (`schema` of the prepared folder `dataset`) and its run folder.
 
-    `stop` is checked between steps. `group` are the ranks that train. `on_step` is called every `train.log_every_steps`
-    steps with their means, and `on_evaluation` after each evaluation on the split valid.
+    `stop` is checked between steps, and raises `Stopped` after a signal. `group` are the ranks that train. `on_step` is
+    called every `train.log_every_steps` steps with measurements of these steps (`EpochProgress.flush`), and
+    `on_evaluation` after each evaluation on the split valid.
     """
 
     config: Config

@@ -22,7 +22,7 @@ from common.console import progress_bar
 
 
 class EpochProgress:
-    """Shows an epoch's progress bar, writes loss.log, and calls the functions `on_step`."""
+    """Shows an epoch's progress bar, writes its steps to loss.log, and calls the callbacks `on_step`."""
 
     def __init__(
         self,
@@ -34,7 +34,9 @@ class EpochProgress:
         learning_rates: LearningRates,
         on_step: tuple[Callback, ...],
     ) -> None:
-        """`seconds` holds the total time of each part of the steps, which the step keeps updating."""
+        """`seconds` holds the total seconds of each part of a step (lookup, tower, update). Each step adds to its
+        values.
+        """
         self._on_step = (*on_step, self._show)
         self._run = run
         self._log_every_steps = log_every_steps
@@ -62,9 +64,12 @@ class EpochProgress:
         self._bar.close()
 
     def add(self, position: Position, losses: Losses, rows: int, waited_seconds: float) -> None:
-        """Record one step. `waited_seconds` is the total time that the epoch has waited for data."""
+        """Record the step before `position`. `rows` is the number of rows that were read for it.
+
+        `waited_seconds` is the total time that the epoch has waited for batches so far.
+        """
         wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
-        # The same form as in MindSpore's tutorial.
+        # MindSpore's tutorial logs losses in this form.
         place = f"epoch: {position.epoch} step: {position.epoch_step}"
         self._lines.append(f"{place}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}")
         self._rows += rows
@@ -75,13 +80,16 @@ class EpochProgress:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude the block from the time of steps. Pending log lines are flushed first."""
+        """Do not count the time of the `with` block as time of the steps. First write pending lines of loss.log."""
         self.flush()
         yield
         self._since = time.perf_counter()
 
     def flush(self) -> None:
-        """Write the steps since the last flush to loss.log, and call `on_step` with their means."""
+        """Write the steps since the last flush to loss.log, and call each of `on_step` with the values of these steps.
+
+        The values are the losses and learning rates of the last step, mean times and speed, and the memory in use.
+        """
         if self._last is None:
             return
         position, losses, waited = self._last

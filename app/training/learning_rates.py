@@ -25,14 +25,17 @@ from app.tables.optimizers import RunningMean, StepHistory, history_of_steps
 from data_prep.prepared.schema import Schema
 
 STEPS_BEFORE = "steps_before"
-# A plateau: only a larger change of the metric is an improvement, and drops stop at the least rate. Both as BARS has.
+# Constants of plateau schedules, as in BARS: a smaller rise of the metric is no improvement, and the rate stops falling
+# at LEAST_RATE.
 LEAST_GAIN, LEAST_RATE = 1e-6, 1e-6
 
 
 @dataclass
 class PlateauState:
-    """State of a plateau schedule. `best` is the best score so far. `drops` lists the steps after which the
-    rate fell.
+    """State of a plateau schedule, which lowers a learning rate when the metric stops improving.
+
+    `best` is the best score so far. `bad_evaluations` counts the evaluations since then. `drops` lists the steps after
+    which the rate fell.
     """
 
     best: float | None = None
@@ -41,7 +44,7 @@ class PlateauState:
 
 
 class LearningRate:
-    """Learning rate of one optimizer, a function of the step."""
+    """Learning rate of one optimizer as a function of the step, by its base rate and its schedule."""
 
     def __init__(self, base: float, schedule: Schedule) -> None:
         self.base = base
@@ -49,7 +52,7 @@ class LearningRate:
         self.plateau = PlateauState()
 
     def __call__(self, step: int) -> float:
-        """Return the learning rate at a step (1, 2, …), which may be in the past."""
+        """Return the learning rate of step number `step` (1, 2, …). The step may lie in the past."""
         rate = self.base * self.schedule.factor(step)
         if isinstance(self.schedule, PlateauSchedule):
             num_drops = bisect.bisect_left(self.plateau.drops, step)
@@ -58,7 +61,10 @@ class LearningRate:
         return rate
 
     def after_evaluation(self, merit: float, step: int) -> bool:
-        """Update a plateau schedule with an evaluation (larger is better). Return True if the learning rate falls."""
+        """Tell a plateau schedule the score `merit` (larger is better) of an evaluation after `step`.
+
+        Return True if the learning rate falls after this step. Other schedules ignore evaluations and return False.
+        """
         if not isinstance(self.schedule, PlateauSchedule):
             return False
         state = self.plateau
@@ -74,24 +80,25 @@ class LearningRate:
 
 
 class LearningRates:
-    """Learning rates of the groups wide, deep and tower, with the state that checkpoints store.
+    """Learning rates of the three optimizers, by the names wide, deep and tower, with the state that checkpoints store.
 
-    After a warm start with optimizer state, `steps_before` is the number of steps of the source run.
+    After a warm start with optimizer state, `steps_before` is the number of steps that the trained model had taken.
     """
 
     def __init__(self, optimizers: Mapping[str, WideOptimizer | DeepOptimizer | TowerOptimizer]) -> None:
-        """`optimizers` are the settings of each group, see `Config.optimizers`."""
+        """`optimizers` maps wide, deep and tower to the settings of the optimizer (`Config.optimizers`)."""
         self.groups = {group: LearningRate(each.learning_rate, each.schedule) for group, each in optimizers.items()}
         self.steps_before = 0
         self._optimizers = optimizers
 
     def at(self, step: int) -> dict[str, float]:
-        """Return the learning rate of each group at a step."""
+        """Return the learning rates of step number `step` by the names wide, deep and tower."""
         return {group: rate(step) for group, rate in self.groups.items()}
 
     def after_evaluation(self, metric: str, merit: float, step: int) -> list[str]:
-        """Update the plateau schedules with an evaluation (larger is better). Return a log line for each rate that
-        falls.
+        """Tell the plateau schedules the score `merit` (larger is better) of an evaluation after `step`.
+
+        Return a log line for each learning rate that falls. `metric` is the name of the metric, for these lines.
         """
         return [
             f"{group} learning rate {rate(step):g} -> {rate(step + 1):g} ({metric} has not improved)"
@@ -100,7 +107,7 @@ class LearningRates:
         ]
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the plateau schedules by group, and `steps_before` unless it is 0."""
+        """Return what a checkpoint stores: the state of each plateau schedule, and `steps_before` unless it is 0."""
         plateaus = {
             group: asdict(rate.plateau)
             for group, rate in self.groups.items()
@@ -109,17 +116,19 @@ class LearningRates:
         return plateaus | ({STEPS_BEFORE: self.steps_before} if self.steps_before else {})
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        """Restore the state from a checkpoint. Groups that are missing in it start anew."""
+        """Restore the result of `state` from a checkpoint. Plateau schedules that are missing in it start anew."""
         self.steps_before = saved.get(STEPS_BEFORE, 0)
         for group, rate in self.groups.items():
             rate.plateau = PlateauState(**saved.get(group, {}))
 
     def of_tables(self) -> TableRates:
-        """Return the learning rates of the tables as functions of the step, which follow later changes of the rates.
+        """Return the learning rates of both tables as functions of the step. A later fall of a rate changes the
+        functions, too.
 
-        Tables correct the bias of moments as if these were 0 before step 1. After a warm start with moments, the deep
-        table's rate is scaled so that the result equals Adam's correction after all steps of both runs. (Adam's epsilon
-        is not scaled. It acts as in the first steps of a run, which matters only for rows with very small gradients.)
+        A table computes Adam's bias correction as if the moments had been 0 before step 1. After a warm start with
+        moments, the deep table's rate is scaled so that the result equals Adam's correction after all steps of both
+        runs. (Adam's epsilon is not scaled. It acts as in the first steps of a run, which matters only for rows with
+        very small gradients.)
         """
         correction = self._optimizers[DEEP].correction
 
@@ -131,8 +140,9 @@ class LearningRates:
 
 
 def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) -> TablesSpec:
-    """Return the spec of the tables. Their fields are those of `numeric`, followed by the categorical fields of the
-    model.
+    """Return the sizes and settings of a run's tables.
+
+    The looked-up fields are the numeric fields named in `numeric`, followed by the categorical fields of the model.
     """
     return TablesSpec(
         vocabulary_size=schema.vocabulary_size,
@@ -149,14 +159,18 @@ def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) ->
 
 
 def running_mean(manifest: Manifest) -> RunningMean | None:
-    """Return the running mean that a checkpoint's rows have, or None if they have none."""
+    """Return the settings of the running average of weights (train.ema_decay) that the checkpoint's rows store beside
+    each weight, or None if they store none. `manifest` describes the checkpoint.
+    """
     decay = read_config(manifest.config, where="the checkpoint").train.ema_decay
     return RunningMean(decay) if decay else None
 
 
 def step_history(manifest: Manifest) -> StepHistory | None:
-    """Return the history of steps that a checkpoint's deep rows may have missed, or None if its optimizer updates only
-    looked-up rows.
+    """Return the past steps of `adam` in a checkpoint, so that its deep rows can take the steps that they missed.
+
+    Return None if the deep table has another optimizer, which updates only the rows of a batch, so no row misses a
+    step.
     """
     config = read_config(manifest.config, where="the checkpoint")
     rates = LearningRates(config.optimizers)

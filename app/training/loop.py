@@ -38,10 +38,13 @@ log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """A launch of a run, from the first step or a checkpoint to the last epoch."""
+    """Trains one run: continues from its checkpoint, or from the first step, to the last epoch."""
 
     def __init__(self, context: RunContext, backend: str) -> None:
-        """Resume the run's checkpoint, or warm start a new run. `backend` is the result of `pick_backend`."""
+        """Load the checkpoint of the run to resume, or take over the model at `train.init_from` in a new run.
+
+        `backend` is the result of `pick_backend`.
+        """
         self.context, self.config, self.schema, self.run = context, context.config, context.schema, context.run
         self.training = assemble(self.config, self.schema, backend, context.group)
         if decay := self.config.train.ema_decay:
@@ -52,9 +55,9 @@ class Trainer:
         self.mean_weight = mean_training_weight(context.dataset, self.schema)
         self.epoch_steps = num_batches(self.schema, "train", self.config.train.batch_size)
         self.selection = Selection(self.config.eval, self.schema.splits["valid"].files)
-        # True once the log has a remark on rows that AUC by group leaves out.
+        # True once the log says which rows are left out of the metrics per value of `eval.group_field`.
         self._has_remarked = False
-        # Metrics on the split valid at the current position, if it was evaluated.
+        # Metrics on the split valid of the model at `position`, or None if it was not evaluated there.
         self.metrics: Metrics | None = None
         self.checkpoints = CheckpointManager(context, self.training, self.selection)
         if self.run.plan.checkpoint is not None:
@@ -63,16 +66,16 @@ class Trainer:
             warm_start(self.training, self.config, self.schema, context.dataset, context.group)
 
     def train(self) -> None:
-        """Train the remaining epochs, and save.
+        """Train the remaining epochs, with evaluations, and save checkpoints.
 
         Raise Stopped, with the state saved, after a signal or at the time limit. Raise FloatingPointError, naming the
-        step, if a step produces NaN or infinity. That step changes nothing. Raise NotSavedError if the last state
+        step, if a step produces NaN or infinity; that step changes nothing. Raise NotSavedError if the last state
         cannot be saved.
         """
         try:
             if self.config.train.init_from and self.position.step == 0 and self.schema.splits["valid"].rows:
                 measured = self._measure()
-                # This result does not take part in the selection of the best model.
+                # The trained model before the first step is only logged. It cannot become the best model of this run.
                 if measured is not None:
                     log.info("before the first step: %s", self._log_evaluation(measured.metrics, epoch=0))
             while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:
@@ -104,7 +107,7 @@ class Trainer:
         rates, on_step = self.training.learning_rates, self.context.on_step
         progress = EpochProgress(self.run, position, end, log_every, step.seconds, rates, on_step)
         with Prefetcher(self._prepared_batches()) as batches, progress:
-            # The last launch may have been stopped during an evaluation.
+            # The last launch may have been stopped during the evaluation at this position, which is then still missing.
             self._evaluate_and_save(progress)
             for num_rows, batch, unique in batches:
                 if self.selection.is_over or self._has_all_steps:
@@ -117,8 +120,9 @@ class Trainer:
                 self._evaluate_and_save(progress)
 
     def _prepared_batches(self) -> Iterator[tuple[int, Batch, UniqueIds]]:
-        """Yield the remaining batches of the epoch: the number of rows read, the rows with a weight above 0, and their
-        ids.
+        """Yield the remaining batches of the epoch, each with the number of rows read, and with its distinct ids.
+
+        The batch has only the rows with a weight above 0. The first value of each tuple counts all rows that were read.
         """
         options, position = self.config.train, self.position
         order = training_order(self.schema, options.seed, position.epoch)
@@ -138,8 +142,10 @@ class Trainer:
         return losses
 
     def _evaluate_and_save(self, progress: EpochProgress) -> None:
-        """Within an epoch, evaluate if an evaluation is due. Save if a save is due, or if the model is the best
-        so far.
+        """Evaluate and save between two steps of an epoch, if the settings ask for it after this step.
+
+        The model is also saved if the evaluation shows that it is the best so far. At the end of an epoch nothing is
+        done.
         """
         if not 0 < self.position.epoch_step < self.epoch_steps:
             return
@@ -148,16 +154,18 @@ class Trainer:
         if (is_due or self._has_all_steps) and step != self.selection.last_step:
             with progress.paused():
                 is_best = self._evaluate(is_extra=not is_due)
-        # Save the best model now, because the next step changes it.
+        # The best model must be saved now, because the next step changes it.
         save_best = is_best and self.config.checkpoint.keep_best > 0
         if save_best or (self.checkpoints.saved != self.position and self.checkpoints.is_due(step)):
             with progress.paused():
                 self.checkpoints.save(self.position, self.metrics)
 
     def _evaluate(self, is_extra: bool = False) -> bool:
-        """Evaluate the model on the split valid without changing it. Return True if it is the best so far.
+        """Evaluate the model on the split valid, log the result, and lower learning rates that have a plateau schedule.
 
-        `is_extra` marks an evaluation that only `train.steps` asks for. Patience and learning rates ignore it.
+        Return True if it is the best model so far, and False otherwise or if there is nothing to evaluate. `is_extra`
+        marks an evaluation that takes place only because `train.steps` ends the training; patience and learning rates
+        ignore it.
         """
         step, epoch = self.position.step, self.position.epoch
         if not self.schema.splits["valid"].rows:
@@ -184,7 +192,9 @@ class Trainer:
         return is_best
 
     def _measure(self) -> Measurement | None:
-        """Score the split valid. Return None, with a warning, if it has no labelled rows with a weight above 0."""
+        """Score the split valid and return its metrics. Return None, with a warning, if no labelled row has a weight
+        above 0.
+        """
         scorer, group_field = Scorer(self.training.step.prepare, self._score), self.config.eval.group_field
         data = (self.context.dataset, self.schema, "valid", self.config.train.batch_size)
         try:
@@ -195,12 +205,12 @@ class Trainer:
             return None
 
     def _score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        # The next launch repeats an interrupted evaluation.
+        # A signal may interrupt an evaluation. The next launch then repeats it.
         self.context.stop.check()
         return self.training.step.score(batch, unique)
 
     def _log_evaluation(self, metrics: Metrics, epoch: int) -> str:
-        """Append a line to eval.log and pass the metrics to `on_evaluation`. Return the line."""
+        """Write metrics of the split valid as a line of eval.log, pass them to `on_evaluation`, and return the line."""
         line = one_line("valid", epoch, self.position.step, metrics)
         self.run.append_eval(line)
         values = {"step": self.position.step, "epoch": epoch, "split": "valid", **dataclasses.asdict(metrics)}

@@ -1,5 +1,5 @@
-"""Manage a run's checkpoints: when and in which thread they are written, which are kept, and what a failed save
-means.
+"""Manage a run's checkpoints: when and in which thread they are written, which are kept, and how a failed save is
+handled.
 """
 
 from __future__ import annotations
@@ -33,32 +33,36 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Function that returns the arrays of a checkpoint's file EXPIRY. Its argument says if the checkpoint is a delta.
+# Function that returns the arrays of a checkpoint's file EXPIRY. Its argument is True if the checkpoint is a delta.
 ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 
-# Share of one core's time that a background save may use. docs/results.md has measurements on two training cores.
+# Share of one core's time that a save in the background may use, so that it slows training little. docs/results.md has
+# measurements on two training cores.
 BACKGROUND_SHARE = 0.25
-FULL_EVERY = 10  # With checkpoint.delta, one of so many checkpoints is full.
+FULL_EVERY = 10  # With checkpoint.delta, every tenth checkpoint is a full one, and the other nine are deltas.
 # Maximum number of values that are read from a table to compute its statistics.
 SAMPLED_VALUES = 2**22
 
 
 class NotSavedError(Exception):
-    """Raised when a training has ended and its last state could not be written."""
+    """Raised at the end of a training whose last state could not be saved, so that its last steps are lost."""
 
 
 class Throttle:
-    """A `Progress` function that sleeps so that its thread works only a `share` of the time, until `hurried` is set."""
+    """A `Progress` callback that slows its thread down: it sleeps so that the thread works only a `share` of the time.
+
+    Once the event `hurried` is set, it does not sleep any more.
+    """
 
     def __init__(self, share: float, hurried: threading.Event) -> None:
         self.slept_seconds = 0.0
         self._rest_over_work = 1 / share - 1
         self._hurried = hurried
-        # Time on the thread's CPU clock, which stands still while the thread waits.
+        # The thread's CPU time in seconds at the end of the last call. CPU time does not grow while the thread waits.
         self._worked_until: float | None = None
 
     def __call__(self, _: int) -> None:
-        """Sleep in proportion to the work since the last call."""
+        """Sleep in proportion to the CPU time that the thread has used since the last call."""
         if self._worked_until is not None and not self._hurried.is_set():
             start = time.perf_counter()
             self._hurried.wait((time.thread_time() - self._worked_until) * self._rest_over_work)
@@ -68,16 +72,18 @@ class Throttle:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished checkpoint. `tidy_error` is set if older checkpoints could not be removed."""
+    """The result of a successful save. `tidy_error` is set if older checkpoints could not be removed."""
 
     checkpoint: Checkpoint
-    seconds: float  # Duration of the save without the time that the throttle slept.
+    seconds: float  # Duration of the save without the time that `Throttle` slept.
     tidy_error: OSError | ValueError | None
 
 
 @dataclass(frozen=True)
 class Writing:
-    """A checkpoint that is being written by the thread. The thread stops throttling once `awaited` is set."""
+    """A checkpoint that the background thread is writing. Once `awaited` is set, the thread no longer slows itself
+    down.
+    """
 
     future: Future[Written]
     awaited: threading.Event
@@ -94,11 +100,12 @@ class CheckpointManager:
 
     def __init__(self, context: RunContext, training: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
-        # The next checkpoint's manifest stores these values, like `schema` and `dataset`.
+        # The next manifest records `online`, the schema and the prepared folder. An online run replaces them from
+        # outside.
         self.online: dict[str, Any] = {}
         self.schema, self.dataset = context.schema, context.dataset
         self.expiry: ExpiryArrays | None = None
-        self.wants_full = False  # If True, the next checkpoint is a full one.
+        self.wants_full = False  # An online run sets this to True to make the next checkpoint a full one.
         self.full_every = FULL_EVERY
         self._context = context
         self._run, self._group = context.run, context.group
@@ -107,15 +114,16 @@ class CheckpointManager:
         self._selection = selection
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Writing | None = None
-        self._newest: Checkpoint | None = None  # The next delta holds the changes since this checkpoint.
+        self._newest: Checkpoint | None = None  # The checkpoint that the next delta names as its parent.
         self._read_manifest = ManifestReader()
         self._longest_save = 0.0
         self._due_at = self._next_timed_save()
 
     def restore(self, checkpoint: Checkpoint) -> Position:
-        """Load a checkpoint's state into the tables and the model on all ranks. Return its position.
+        """Load a checkpoint into the tables and the model on all ranks, and return the position at which training
+        continues.
 
-        Raise ValueError if it is damaged or does not fit.
+        Raise ValueError if the checkpoint is damaged or does not fit the run.
         """
         self._group.rpc("load", checkpoint)
         self._training.restore(checkpoint)
@@ -138,10 +146,11 @@ class CheckpointManager:
         return bool(every and step % every == 0) or bool(self._group.all_reduce_max(time.monotonic() >= self._due_at))
 
     def save(self, position: Position, metrics: Metrics | None, wait: bool = False) -> None:
-        """Write a checkpoint. An error is logged and not raised, because the next save may succeed.
+        """Write a checkpoint of the present state. `metrics` are its metrics on valid if it was evaluated.
 
-        The previous checkpoint is finished first. With `checkpoint.background` and without `wait`, return as soon as
-        later steps cannot change the saved state.
+        An error is logged and not raised, because the next save may succeed. The previous checkpoint is finished first.
+        With `checkpoint.background` and without `wait`, the method returns before the checkpoint is written, as soon as
+        later steps cannot change what is saved.
         """
         self._settle()
         start = time.perf_counter()
@@ -153,7 +162,7 @@ class CheckpointManager:
             self._note_failed(position, error)
             return
         self._run.sync_logs()
-        # All ranks take part in writing, so they cannot train at the same time.
+        # Several ranks write a checkpoint together, which needs messages between them, so they cannot train meanwhile.
         in_background = self._options.background and not self._group.sharded and not wait
         progress = Throttle(BACKGROUND_SHARE, snapshot.awaited) if in_background else no_progress
         manifest = self._manifest(position, metrics, parent)
@@ -166,9 +175,10 @@ class CheckpointManager:
         log.debug("the training stood for %.2f s", time.perf_counter() - start)
 
     def finish(self, position: Position, metrics: Metrics | None) -> None:
-        """Save the last state unless a checkpoint has it. If a save of it failed before, try once more.
+        """Save the state at the end of a training, unless a checkpoint has it already.
 
-        Raise NotSavedError if it fails again.
+        A save of this state in the background that has failed is repeated once. Raise NotSavedError if no checkpoint
+        has the state afterwards.
         """
         self._settle()
         if self.saved != position:
@@ -180,8 +190,9 @@ class CheckpointManager:
             )
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being written, and end the thread. Call it whenever a training ends, also by
-        an error.
+        """Wait for the checkpoint that is being written, and end the thread.
+
+        Every training must call it at its end, also after an error.
         """
         try:
             self._settle()
@@ -189,11 +200,15 @@ class CheckpointManager:
             self._thread.shutdown()
 
     def is_full(self, step: int) -> bool:
-        """Return True if the checkpoint at `step` will be a full one. Only for a single process."""
+        """Return True if a checkpoint at `step` would be a full one, and False if it would be a delta.
+
+        It may be called in a job of one process only.
+        """
         return self._parent_for(step) is None
 
     def _parent_for(self, step: int) -> ParentRecord | None:
-        """Return the parent of the checkpoint at `step`, or None if it should be a full one.
+        """Return the parent of a checkpoint at `step`, which is then a delta, or None if it should be a full
+        checkpoint.
 
         Only rank 0 may call it, because a shared file system may show new files to other ranks later.
         """
@@ -207,17 +222,17 @@ class CheckpointManager:
         return ParentRecord(step=newest.manifest.step, id=newest.manifest.id)
 
     def _snapshot(self, position: Position, changed_only: bool) -> tuple[dict[str, np.ndarray], Snapshot]:
-        """Return copies of the dense arrays and a snapshot of the rows. Log the statistics of the tables for a full
-        checkpoint.
+        """Return copies of the dense arrays, and a snapshot of the table rows.
 
-        Raise MemoryError on all ranks if one of them lacks memory for the snapshot.
+        For a full checkpoint, also write the statistics of the tables to metrics.jsonl. Raise MemoryError on all ranks
+        if one of them lacks memory for the snapshot.
         """
         snapshot: Snapshot | None = None
         statistics: dict[str, float] = {}
         error: Exception | None = None
         try:
             snapshot = self._training.snapshot_rows(changed_only)
-            # A delta has too few rows for the statistics.
+            # The statistics describe all touched rows, and a delta has only some of them.
             if not changed_only:
                 statistics = table_statistics(snapshot.tables, self.schema.vocabulary_size)
         except MemoryError as raised:
@@ -251,12 +266,16 @@ class CheckpointManager:
         )
 
     def _write(self, state: ModelState, snapshot: Snapshot, manifest: Manifest, progress: Progress) -> Written:
-        """Write a checkpoint in the thread, and tidy up older ones. The snapshot is released in any case."""
+        """Write a checkpoint, and remove those that the settings do not keep. Runs in the thread.
+
+        The snapshot is released even if writing fails.
+        """
         start, saved = time.perf_counter(), False
         folder = self._run.checkpoints
         try:
             path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group)
-            # If reopening fails, the next checkpoint must be full, because servers already marked these rows as saved.
+            # Servers have marked their rows as saved by now. If opening the new checkpoint fails, a delta would lack
+            # these rows, so without `_newest` the next checkpoint is a full one.
             self._newest = None
             self._newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))
             saved, self.wants_full = True, False
@@ -267,7 +286,7 @@ class CheckpointManager:
         return Written(written, time.perf_counter() - start - slept, tidy_error)
 
     def _tidy(self) -> OSError | ValueError | None:
-        """Remove the checkpoints that the settings do not keep. Return the error if that fails."""
+        """Remove the checkpoints that the settings do not keep. Return the error if that fails, else None."""
         metric = self._context.config.eval.metric
         try:
             remove_old(self._run.checkpoints, self._options, metric, self._read_manifest)
@@ -276,28 +295,31 @@ class CheckpointManager:
         return None
 
     def _settle(self) -> None:
-        """Wait for the checkpoint that is being written, and log the result."""
+        """Wait for the checkpoint that is being written, if any. Log that it was saved, or that the save failed."""
         if self._writing is None:
             return
         writing, self._writing = self._writing, None
         writing.awaited.set()
         try:
             written = writing.future.result()
-        except (OSError, ValueError, MemoryError) as error:  # A ValueError occurs if the parent was removed meanwhile.
+        # `write_checkpoint` raises ValueError if the delta's parent was removed meanwhile.
+        except (OSError, ValueError, MemoryError) as error:
             self._note_failed(writing.position, error)
             self.saved = writing.saved_before
             return
         if written.tidy_error is not None:
             self._run.note_failed_save(writing.position.step, written.tidy_error)
         self._longest_save = max(self._longest_save, written.seconds)
-        # At the end of a training, a background save may still be running, and the last save follows it.
+        # Reserve time for the last save of the training. A save in the background may still be running then, so it
+        # counts twice.
         self._context.stop.note_save(self._longest_save * (2 if self._options.background else 1))
         kind = "the changes" if written.checkpoint.older else "all"
         log.info("saved %s (%s) in %.1f s", written.checkpoint.path, kind, written.seconds)
 
     def _note_failed(self, position: Position, error: Exception) -> None:
-        """Log a failed save. If only this rank failed, raise the error, which ends the job, because the other ranks
-        wait.
+        """Log a failed save at `position`.
+
+        If the error is only this rank's, raise it, which ends the job: the other ranks wait for this rank.
         """
         if self._group.size > 1 and not is_collective(error):
             raise error
@@ -310,8 +332,8 @@ class CheckpointManager:
 def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) -> dict[str, float]:
     """Return `touched_rows` T, `touched_share` T / V, and for each table the root mean square norm of its touched rows.
 
-    If the rows have more than `SAMPLED_VALUES` values, only every k-th row is read, so that a save does not take
-    longer.
+    If a table has more than `SAMPLED_VALUES` values, the norm is computed from every k-th row, so that the statistics
+    do not make a save take longer.
     """
     touched = max((len(table.row_ids) for table in tables.values()), default=0)
     values: dict[str, float] = {"touched_rows": touched, "touched_share": touched / vocabulary_size}
@@ -323,7 +345,7 @@ def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) 
 
 
 def merged_statistics(parts: list[dict[str, float]]) -> dict[str, float]:
-    """Combine the statistics of several parts of the tables."""
+    """Return the statistics of whole tables from those of their parts, the results of `table_statistics`."""
     if len(parts) == 1:
         return parts[0]
     total = sum(part["touched_rows"] for part in parts)

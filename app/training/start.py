@@ -43,18 +43,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("app")
 
 
-FEW_STEPS = 100  # A model that has taken fewer steps has hardly begun to learn.
-USELESS_BECAUSE = "useless_because"  # Key in run.json of the reason why the model has learned nothing.
+FEW_STEPS = 100  # A training with fewer steps than this is warned about: such a model has hardly begun to learn.
+USELESS_BECAUSE = "useless_because"  # Key of the reason why a model has learned nothing, in the file run.json.
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A training that passed all checks: the run folder `path`, the settings `config` and the prepared folder
-    `dataset`.
+    """A training that passed all checks: the run folder `path`, the settings `config`, the prepared folder `dataset`.
 
-    `asked` are the settings as the user gave them, before those that an older run keeps. `choices` are log lines about
-    automatically chosen settings. `on_step` and `on_evaluation` are additional callbacks. `make_trainer` replaces the
-    class `Trainer`.
+    `asked` are the settings that the user gave. `config` may differ from them, because a run that is resumed keeps some
+    settings. `choices` are log lines about automatically chosen settings. `on_step` and `on_evaluation` are callbacks
+    that are called in addition to `LOGS`. `make_trainer` replaces the class `Trainer`.
     """
 
     path: Path
@@ -69,28 +68,30 @@ class Launch:
     make_trainer: Callable[[RunContext, str], Trainer] | None = None
 
     def check_folder(self) -> None:
-        """Raise the errors of opening the run's folder, including RunIsFinishedError. Change nothing."""
+        """Raise the error that opening the run's folder would raise, for example RunIsFinishedError. Change nothing."""
         check_launch(self.path, self.config, self.schema, self._find_source)
 
     def select_device(self) -> str:
-        """Import MindSpore and return its device target. Raise ValueError if the target cannot be used on this
-        machine.
+        """Import MindSpore, and return the name of the device to use, such as CPU.
+
+        Raise ValueError if that device cannot be used on this machine.
         """
         return device.select_device(self.config.device)
 
     def train(self, target: str, group: ProcessGroup = ONE_PROCESS) -> int:
-        """Train on the device `target` as one rank of `group`, and return the exit status.
+        """Train on the device `target` as one rank of `group`, and return the exit status of the process.
 
-        Raise the errors of `Trainer.train` except Stopped and NotSavedError, which become exit statuses.
+        Stopped and NotSavedError of `Trainer.train` become exit statuses. Its other errors are raised.
         """
-        # A single process detects a damaged checkpoint while loading it, so each byte is read once. Several ranks
-        # verify it before they load it.
+        # A single process finds damage while it loads a checkpoint, so that each byte is read once. It then starts
+        # again without that checkpoint, and `damaged` maps the paths of such checkpoints to what is wrong. Several
+        # ranks verify a checkpoint before they load it, so `damaged` is None.
         damaged: dict[Path, str] | None = None if group.sharded else {}
         while True:
             try:
                 return self._train_in_folder(target, group, damaged)
             except RunIsFinishedError as finished:
-                with group:  # Leaving the group ends the servers.
+                with group:  # Leaving the `with` block ends the servers.
                     return report_finished(finished)
             except DamagedCheckpointError as error:
                 if damaged is None or error.checkpoint is None or error.checkpoint in damaged:
@@ -101,7 +102,11 @@ class Launch:
         return check_source(self.config, self.schema)
 
     def _train_in_folder(self, target: str, group: ProcessGroup, damaged: dict[Path, str] | None) -> int:
-        """Open the run's folder and train. Raise DamagedCheckpointError if the checkpoint to resume is damaged."""
+        """Open the run's folder, train in it, and return the exit status.
+
+        `damaged` maps the paths of checkpoints that must not be resumed to what is wrong with them. Raise
+        DamagedCheckpointError if the checkpoint that the run would resume is damaged, too.
+        """
         folder, lock = open_run(self.path, self.config, self.schema, group, self._find_source, damaged, self.asked)
         config = folder.config
         with (
@@ -141,9 +146,9 @@ class Launch:
                 raise
 
     def describe_steps(self, config: Config) -> None:
-        """Log the settings that follow from the number of rows, and warn if they lead to few steps."""
+        """Log the settings that `train.auto` has chosen by the number of rows, and warn if there are few steps."""
         train = self.schema.splits["train"]
-        # An online trainer does not train on the rows of the prepared folder.
+        # An online run, which has its own trainer, does not train on the rows of the prepared folder.
         if self.make_trainer is not None:
             return
         if config.train.auto:
@@ -155,15 +160,16 @@ class Launch:
 def plan_launch(
     config: Config, dataset: Path, path: Path, num_ranks: int = 1, num_servers: int = 0, choices: Sequence[str] = ()
 ) -> Launch:
-    """Check settings and data, and set MindSpore's environment variables. MindSpore is not imported, and nothing is
-    written.
+    """Check settings and data of a training, and set MindSpore's environment variables.
 
-    `path` is the run folder of rank 0. `choices` are log lines about settings chosen before. Raise ValueError or
-    FileNotFoundError if something is wrong.
+    MindSpore is not imported, and nothing is written. `path` is the run folder of rank 0. `choices` are log lines about
+    settings that were chosen automatically before this call. Raise ValueError or FileNotFoundError for the first thing
+    that is wrong.
     """
     schema = read_schema(dataset)
     check_files(dataset, schema)
-    # A run records the settings that its data were prepared with, whatever a configuration file says about `prepare`.
+    # The prepared folder records the settings `prepare` that it was made with. These replace whatever a configuration
+    # file says.
     config = replace(config, prepare=read_recorded(schema.options, str(dataset / SCHEMA_FILE)))
     asked, config = config, settings_of_run(path, config, schema)
     tower_precision, precision_line = precision.choose(config, schema, num_ranks)
@@ -178,13 +184,13 @@ def plan_launch(
 
 
 def num_steps(num_rows: int, epochs: int, batch_size: int, steps: int) -> int:
-    """Return the number of steps of a whole training."""
+    """Return the number of steps of a whole training: of all epochs, or `steps` if that is smaller and not 0."""
     of_epochs = epochs * math.ceil(num_rows / batch_size)
     return min(steps, of_epochs) if steps else of_epochs
 
 
 def describe_by_rows(config: Config, train: Split) -> str:
-    """Return a line for the log with the settings of a run with `train.auto` on the training rows `train`."""
+    """Return a log line with the settings that `train.auto` has chosen by the number of rows of the split `train`."""
     among = "" if train.num_counting == train.rows else f" that count, of {train.rows:,}"
     rows = f"{train.num_counting:,} training rows{among}"
     steps = f", at most {config.train.steps:,} steps" if config.train.steps else ""
@@ -198,7 +204,10 @@ def describe_by_rows(config: Config, train: Split) -> str:
 
 
 def describe_few_steps(config: Config, num_rows: int) -> str:
-    """Return a warning if a training has too few steps or a batch larger than its data, else ""."""
+    """Return a warning if a training has fewer than FEW_STEPS steps or a batch larger than its data, else "".
+
+    No warning is returned if the user asked for that number of steps, or if the run starts from a trained model.
+    """
     epochs, batch_size = config.train.epochs, config.train.batch_size
     steps = num_steps(num_rows, epochs, batch_size, config.train.steps)
     is_asked_for = steps == config.train.steps or config.train.init_from
@@ -216,7 +225,7 @@ def describe_few_steps(config: Config, num_rows: int) -> str:
 
 
 def report_finished(finished: RunIsFinishedError) -> int:
-    """Log that the run is finished. Return the exit status that its training had."""
+    """Log that the run is finished already. Return the exit status that its training had."""
     log.info("%s", finished)
     useless_because = read_state(finished.path).get(USELESS_BECAUSE, "")
     return _warn_of_useless(useless_because) if useless_because else 0
@@ -229,7 +238,7 @@ def _warn_of_useless(reason: str) -> int:
 
 @contextmanager
 def _log_to(path: Path) -> Iterator[None]:
-    """Copy the log to a file while the block runs."""
+    """Copy the log to the file `path` inside the `with` block."""
     log_file = logging.FileHandler(path, encoding="utf-8")
     log_file.setFormatter(PrintableFormatter("%(asctime)s %(message)s"))
     logging.getLogger().addHandler(log_file)
@@ -241,7 +250,10 @@ def _log_to(path: Path) -> Iterator[None]:
 
 
 def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext, str], Trainer] | None = None) -> int:
-    """Train, write the run's status and report into its folder, and return the exit status."""
+    """Train, write the run's status and report into the run's folder, and return the exit status.
+
+    `make_trainer` replaces the class `Trainer`.
+    """
     from app.training.loop import Trainer
     from app.training.saving import NotSavedError
 
@@ -253,7 +265,7 @@ def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext
         run.set_status("stopped")
         log.info("stopped after saving: %s; run the same command to resume", stopped)
     except DamagedCheckpointError:
-        # The damaged checkpoint is the source of a warm start.
+        # The run itself is not the one with the damaged checkpoint: it belongs to the model that the run starts from.
         if run.plan.checkpoint is None:
             run.set_status("failed")
         raise

@@ -1,4 +1,4 @@
-"""Check the rules between the sections of a run's settings, its data and its ranks.
+"""Check the rules that involve several sections of a run's settings, its data or its number of ranks.
 
 Rules within a section are checked in its class. `warm_start.source.check_source` checks the model that a new run starts
 from, because that requires opening files.
@@ -18,10 +18,10 @@ from data_prep.prepared.schema import Schema
 
 
 def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, backend: str) -> None:
-    """Raise ValueError for the first broken rule, with one line that names the settings.
+    """Raise ValueError for the first rule that the settings break. The message is one line that names these settings.
 
-    `num_ranks` processes train, and `num_servers` more own all rows. `backend` is the result of `pick_backend`. No
-    import of MindSpore is needed.
+    `num_ranks` processes train. If `num_servers` is not 0, as many additional processes own all table rows. `backend`
+    is the result of `pick_backend`. MindSpore is not imported.
     """
     if num_ranks < 1:
         raise ValueError(f"RANK_SIZE must be 1 or more, found {num_ranks}")
@@ -90,7 +90,8 @@ def _check_both_classes(schema: Schema, name: str, consequence: str) -> None:
     if has_one_class(split):
         which = "none of them is a click" if split.clicks == 0 else "all of them are clicks"
         way = f"{consequence}prepare the data with both classes in every split (prepare.split=stratified)"
-        if has_one_class(whole_log(schema)):  # No choice of splits can change this.
+        # The whole log has labels of one class, so dividing it into splits in another way would not help.
+        if has_one_class(whole_log(schema)):
             way = (
                 "the whole log has one class, so there is nothing to learn: python -m data_prep describe LOG names its "
                 "column and its values, and --label NAME=VALUE says which value is a click"
@@ -116,8 +117,9 @@ def _validate_backend(config: Config, num_processes: int, backend: str, plain: b
 
 
 def fits_stock(config: Config, plain: bool) -> bool:
-    """Return True if the backend stock supports the settings. `plain` says if both parts of the model see plain
-    fields.
+    """Return True if the backend stock supports the settings.
+
+    `plain` is True if both parts of the model see every field and no field is a list (`is_plain`).
     """
     try:
         _check_stock(config, plain)
@@ -148,8 +150,8 @@ def _check_stock(config: Config, plain: bool) -> None:
         )
     if decay := config.train.ema_decay:
         raise ValueError(f"train.ema_decay={decay} is for tables.backend=native or reference; stock has none")
-    # The steps of these optimizers assign to parameters. In a graph with EmbeddingLookup this crashes MindSpore 2.10's
-    # compiler.
+    # The steps of these optimizers assign to parameters. In one graph with EmbeddingLookup, which the backend stock
+    # has, this crashes MindSpore 2.10's compiler.
     if config.tower_optimizer.name in ("adagrad", "sgd"):
         raise ValueError(
             f"tower_optimizer.name={config.tower_optimizer.name} is for tables.backend=native or reference; stock "

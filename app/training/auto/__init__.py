@@ -1,4 +1,4 @@
-"""What a program can decide in place of a user: settings, a floor for the metrics, and the best of many runs.
+"""Decide in place of a user: settings by the data, a lower bound for the metrics, and the best of many runs.
 
 The modules:
 - `by_rows`: settings that follow from the prepared rows. `settle`: the settings of a training.

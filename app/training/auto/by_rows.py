@@ -1,8 +1,8 @@
-"""Choose settings by the size of the prepared data, for `train.auto=true` (configs/auto.yaml).
+"""Choose settings by the number of training rows, for `train.auto=true` (configs/auto.yaml).
 
 Settings were searched by hand for two sizes, a hundred thousand and four million training rows (docs/recipes.md).
-Between these sizes, values are interpolated in the logarithm of the number of rows. Outside, the values of the
-nearer size are used, except that one epoch is enough for the whole Criteo log.
+Between these sizes, values are interpolated in the logarithm of the number of rows. Outside, the values of the nearer
+size are used, except that one epoch is enough for the whole Criteo log.
 
 These rules carry settings over to other data:
 
@@ -30,31 +30,33 @@ from data_prep.prepared.schema import CategoricalField, Schema
 
 _FEW, _MANY = 94_000, 4_000_000  # Numbers of training rows for which settings were searched.
 _WHOLE = 36_670_760  # Training rows of Criteo's whole log. One epoch has AUC 0.8074 there, three epochs 0.8073.
-# Lower bound of the steps per epoch, which is that of the smaller size. With 24 steps, Adult's AUC is 0.010 lower;
-# 188 change nothing.
+# Lower bound of the steps per epoch, which is the number at the smaller of the two sizes. On Adult (a public data set),
+# 24 steps per epoch give an AUC that is 0.010 lower, and 188 steps change nothing.
 _STEPS = 94
-# L2 of the deep table, as a number of rows. Upper bound: with 1,900, L2 holds all deep rows at 0 for some sizes of
-# Criteo's log. Per field: Criteo's 26 fields need 1,500, while the 4 and 11 fields of MovieLens and the 9 of a
-# bank's table are best with 500. Share of all rows: the 600 rows of the Titanic are best with 15 to 50, and with 500
-# no interactions are left.
+# Strength of the L2 penalty of the deep table, as a number of rows: l2_coef = this number / training rows. Upper bound:
+# with 1,900, L2 holds all deep rows at 0 for some sizes of Criteo's log. Per field: Criteo's 26 fields need 1,500,
+# while the 4 and 11 fields of MovieLens and the 9 of a bank's table are best with 500. Share of the training rows: the
+# 600 rows of the Titanic are best with 15 to 50, and with 500 no interactions are left.
 _MOST_L2_ROWS, _L2_ROWS_OF_FIELD, _L2_SHARE_OF_ROWS = 1500.0, 1500 / 26, 0.1
-# l1 of the wide part for batches of 2,000 rows. With it, values that were seen a few times keep the weight 0.
+# l1 of the wide part at the larger size, for batches of 2,000 rows. Values that were seen only a few times keep weight
+# 0.
 _L1_FOR_MANY = 1e-3
-# Below both bounds, on the rows and on the rows per value of the other fields, no part sees the fields of
-# prepare.integer_buckets. On 94,000 rows of Criteo's log (1.6 per value) these fields cost 0.0015 AUC. On tables
-# with 5 to 850 rows per value they gain 0 to 0.005.
+# Neither part of the model sees the fields of prepare.integer_buckets if there are fewer training rows than the first
+# number, and fewer rows per value of the other fields than the second. On 94,000 rows of Criteo's log (1.6 per value)
+# the bucket fields cost 0.0015 AUC. On tables with 5 to 850 rows per value they gain 0 to 0.005.
 _ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS = 200_000, 3
-# Lower bound of L2 if there are crosses, which the deep part sees too. With less L2 it memorizes the few rows of
-# each value. With crosses alone, 1,500 or fewer than 12 epochs are better, but they cost MovieLens 0.006 and Adult
-# 0.001.
+# Lower bound of the L2 penalty (as a number of rows) if there are crosses, which the deep part sees too. With less L2
+# the deep part memorizes the few rows of each cross value. On data whose clicks depend on crosses alone, 1,500, or
+# fewer than 12 epochs, would be better, but they cost MovieLens 0.006 AUC and Adult 0.001.
 _LEAST_L2_ROWS_WITH_CROSSES = 800.0
-# Epochs, learning rate and l2 of the wide part at the smaller size, by the strength of the crosses' effects. A cross
-# has about a dozen rows per value, and large effects if clicks follow it. With a rate and l2 that suppress noise,
-# FTRL then reaches only a fraction of these weights, and the deep part memorizes the rows instead (AUC 0.006 lower,
-# log loss 0.02 higher). If clicks do not follow the crosses, the other settings cost MovieLens 0.018. The numbers of
-# rows and values do not tell which case it is. If logistic regression needs a strong penalty, the lowest l2 costs
-# 0.001 AUC and 0.008 log loss; if it needs a weak one, three times that l2 costs 0.004 to 0.016 AUC. For slight
-# effects, values in the middle are better than both ends by 0.002 to 0.004 AUC.
+# Epochs, and learning rate and l2 of the wide part, at the smaller size, by the strength of the crosses' effects on
+# clicks. A value of a cross has about a dozen rows, and needs a large weight if clicks follow the cross. With the rate
+# and l2 of "none", which suppress noise, FTRL reaches only a fraction of this weight, and the deep part memorizes the
+# rows instead (AUC 0.006 lower, log loss 0.02 higher). If clicks do not follow the crosses, the settings of "strong"
+# cost MovieLens 0.018 AUC. The numbers of rows and values do not tell which case it is. "weak": logistic regression
+# needs a strong penalty, and the l2 of "strong" costs 0.001 AUC and 0.008 log loss. "strong": it needs a weak penalty,
+# and three times that l2 costs 0.004 to 0.016 AUC. For slight effects, values in the middle are better than both ends
+# by 0.002 to 0.004 AUC.
 CrossEffects = Literal["none", "slight", "weak", "strong"]
 _WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {
     "none": (12, 6e-2, 3e-2),
@@ -62,10 +64,10 @@ _WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {
     "weak": (20, 0.3, 1e-2),
     "strong": (20, 0.3, 3e-3),
 }
-_FINAL_FACTOR = 0.05  # Factor of the learning rates at the end of the last epoch.
-# Factor of the learning rates for a warm start. Measured by the AUC on the next 100,000 rows, relative to the source
-# model: -0.0003 instead of -0.0011 with full rates on a log without drift, +0.0010 instead of +0.0022 on a log that
-# drifts.
+_FINAL_FACTOR = 0.05  # The learning rates at the end of the last epoch are this share of those at the start.
+# In a warm start, learning rates are multiplied by this factor. On the next 100,000 rows, the AUC differs from that of
+# the source model by -0.0003 (-0.0011 with full rates) on a log without drift, and by +0.0010 (+0.0022 with full rates)
+# on a log that drifts.
 _WARM_RATE = 0.3
 
 
@@ -75,12 +77,12 @@ def resolve_by_rows(
     source: Config | None = None,
     cross_effects: CrossEffects = "none",
 ) -> Config:
-    """Return `resolve(defaults)`, where `train.auto` replaces the defaults by those for the prepared folder.
+    """Return `resolve(defaults)`. With `train.auto`, the defaults are those that follow from the prepared folder.
 
-    `resolve` applies the settings of a file and the command line, which take precedence over the rules. If they set
-    epochs or batch size, the rules adapt the other settings to these. `schema` is the schema of the prepared folder,
-    `source` the settings of the model from which the run starts, if any, and `cross_effects` the strength of the
-    effects of the table's crosses on clicks. Errors of `resolve` are passed on.
+    `resolve` applies the user's settings, from a file and the command line, to the defaults that it is given, so they
+    take precedence. If the user sets epochs or batch size, the other defaults follow from these. `schema` is the schema
+    of the prepared folder, `source` the settings of the model from which the run starts, if any, and `cross_effects`
+    the strength of the crosses' effects on clicks. Errors of `resolve` are passed on.
     """
     config = resolve(Config())
     if not config.train.auto:
@@ -100,12 +102,13 @@ def resolve_by_rows(
 def settings_by_rows(
     schema: Schema, epochs: int = 0, batch_size: int = 0, steps: int = 0, cross_effects: CrossEffects = "none"
 ) -> dict[str, Any]:
-    """Return the settings, by section, for a prepared folder. Epochs and batch size of 0 are found as well.
+    """Return the settings that `train.auto` chooses for a prepared folder, as a dict of sections.
 
-    Only rows with a label and a weight count as rows. Batches are cut from all rows, so where some do not count, a
-    batch is larger: it has as many rows that count as a batch of a table of those alone.
-    The training ends after `steps` steps, if these are fewer than those of the epochs and not 0. `cross_effects` are
-    those of the table's crosses on clicks.
+    `epochs` and `batch_size` are those of the user, or 0 to choose them, too. If `steps` is not 0, the training ends
+    after at most that many steps. `cross_effects` is the strength of the crosses' effects on clicks.
+
+    The number of training rows counts only rows with a label and a weight above 0. Batches are cut from all rows. So if
+    some rows do not count, the batch size is raised until a batch has as many counting rows as without the others.
     """
     train = schema.splits["train"]
     num_rows, counting = train.num_counting, train.counting_share
@@ -147,18 +150,19 @@ def settings_by_rows(
 
 
 def _part_of_way(num_rows: int, start: int, end: int) -> float:
-    """Return the position of `num_rows` between `start` and `end` on a logarithmic scale, limited to 0 … 1."""
+    """Return how far `num_rows` is on the way from `start` to `end` on a logarithmic scale, limited to 0 … 1."""
     return min(max(math.log(max(num_rows, 1) / start) / math.log(end / start), 0.0), 1.0)
 
 
 def _from_model(
     values: dict[str, Any], source: Config, schema: Schema, take: str, init_optimizer: bool
 ) -> dict[str, Any]:
-    """Adapt `values`, the settings of a run by its rows, to a run that starts from a model with the settings `source`.
+    """Adapt `values`, the settings of `settings_by_rows`, to a run that starts from a model with the settings `source`.
 
-    Sizes and fields are those of the model. If `take` is "all", the run continues that model's training: L2 and
-    batch size are also the model's, because all rows it has seen count, and one epoch with lower rates is enough.
-    The rates are not derived from the source's rates, which may have been lowered in the same way.
+    The result has the model's sizes and fields. If `take` (the setting train.init_take) is "all", the run continues the
+    model's training, so it also has the model's L2 and batch size, which suit all rows that the model has seen. It
+    trains for one epoch with lower learning rates. These are not derived from the source's rates, which may themselves
+    have been lowered for a warm start.
     """
     model = {**values["model"], "embedding_dim": source.model.embedding_dim}
     if take != "tables":
@@ -183,13 +187,19 @@ def _from_model(
 
 
 def _have_same_optimizers(source: Config, config: Config) -> bool:
-    """Return True if the source's optimizer states belong to its weights, and the run has the same optimizers."""
+    """Return True if optimizer states of the source can be taken over.
+
+    Its weights must be the newest ones, not running means, because the states belong to the newest weights. Both runs
+    must have the same optimizers.
+    """
     theirs, ours = ([optimizer.name for optimizer in each.optimizers.values()] for each in (source, config))
     return source.train.ema_decay == 0 and theirs == ours
 
 
 def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
-    """Return the fields that the model sees: all, or those besides the buckets of integers."""
+    """Return the categorical fields that the model should see: without the fields of prepare.integer_buckets if there
+    are too few rows for them, else all.
+    """
     buckets = schema.bucket_fields
     without_buckets = [field for field in schema.categorical if field.name not in buckets]
     num_values = sum(field.num_values for field in without_buckets if not field.cross)
@@ -198,7 +208,7 @@ def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
 
 
 def _parts(schema: Schema, fields: list[CategoricalField]) -> dict[str, Any]:
-    """Return the settings with which both parts of the model see `fields`."""
+    """Return the settings of the section `model` with which both parts of the model see `fields`."""
     if len(fields) == len(schema.categorical) and not any(field.cross for field in fields):
         return {}
     return {part: [field.name for field in fields] for part in ("wide_fields", "deep_fields")}

@@ -1,4 +1,7 @@
-"""The gain of logistic regression from crosses, by which `train.auto` decides how strong their effects are."""
+"""Measure how much crosses improve logistic regression, by which `train.auto` decides how strong their effects are.
+
+A cross is a field whose values are combinations of the values of other fields.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,24 @@ from app.training.auto.regression import Solver, fit_best, read_features
 from common.process import run_module
 from data_prep.prepared.schema import Schema, checksum_of
 
-# Crosses count for `train.auto` if they raise the AUC on valid rows by LEAST_AUC_OF_CROSSES, and lower the log loss by
-# CERTAIN of its standard errors. From LARGE_AUC_OF_CROSSES on, their effects are more than slight. If clicks
-# hardly depend on a cross, a limit of 0.005 would be better. But the crosses suggested for real tables, which cost up
-# to 0.014 AUC at that limit, raise the AUC by up to 0.0066. For larger tables the gain is not measured.
+# The effects of crosses count as "none" unless crosses raise the AUC of logistic regression on valid rows by
+# LEAST_AUC_OF_CROSSES and lower its log loss by CERTAIN times the standard error. From LARGE_AUC_OF_CROSSES on, they
+# count as more than "slight". On data whose clicks hardly depend on a cross, a lower limit of 0.005 would give a better
+# model. But crosses that were suggested for real tables raise the AUC of logistic regression by up to 0.0066, and at
+# that limit they cost the model up to 0.014 AUC. On tables above MAX_CROSSED_ROWS or MAX_CROSSED_IDS nothing is
+# measured.
 LEAST_AUC_OF_CROSSES, LARGE_AUC_OF_CROSSES, CERTAIN = 0.0075, 0.015, 2.0
-STRONG_C = 0.5  # The effects of crosses are strong if the best inverse penalty is at least this large.
+# More than slight effects are "strong" if logistic regression is best with an inverse penalty of at least this.
+STRONG_C = 0.5
 MAX_CROSSED_ROWS, MAX_CROSSED_IDS = 400_000, 2_000_000
 
 
 @dataclass(frozen=True)
 class CrossesChoice:
-    """The strength of the effects of crosses that `train.auto` uses, and a line about it for the log, or "".
+    """How strong the effects of crosses on clicks are for `train.auto`, and a line about it for the log, or "".
 
-    `data` is the checksum of the schema for which the effects were measured, or "" if they were not.
+    `data` is the checksum of the schema of the data on which the effects were measured, or "" if they were not
+    measured.
     """
 
     effects: CrossEffects = "none"
@@ -43,16 +50,18 @@ class CrossesChoice:
     data: str = ""
 
     def as_message(self) -> dict[str, str]:
-        """Return the environment variable with which another process is started that takes over this choice."""
+        """Return the environment variable that passes this choice to a process. The process then measures nothing
+        itself.
+        """
         return {CHOICE_OF_CROSSES: json.dumps(astuple(self))}
 
 
 @dataclass(frozen=True)
 class CrossesGain:
-    """Gain of logistic regression from crosses, measured on valid rows.
+    """By how much crosses improve logistic regression on valid rows.
 
-    `auc` is the rise of the AUC, `log_loss` the fall of the log loss, and `error` the standard error of the latter.
-    `inverse_penalty` is the best one with crosses.
+    `auc` is the rise of the AUC, `log_loss` the fall of the log loss, and `error` the standard error of that fall.
+    `inverse_penalty` is the best inverse penalty with crosses.
     """
 
     auc: float
@@ -62,7 +71,7 @@ class CrossesGain:
 
     @property
     def effects(self) -> CrossEffects:
-        """Strength of the crosses' effects: none, slight, weak or strong."""
+        """Strength of the crosses' effects on clicks by these measurements: none, slight, weak or strong."""
         if self.auc < LEAST_AUC_OF_CROSSES or self.log_loss <= CERTAIN * self.error:
             return "none"
         if self.auc < LARGE_AUC_OF_CROSSES:
@@ -81,11 +90,12 @@ class CrossesGain:
 def find_cross_effects(
     folder: Path, run: Path, schema: Schema, by_effects: Callable[[CrossEffects], Config], dry: bool = False
 ) -> CrossesChoice:
-    """Return how strong the effects of crosses on clicks are.
+    """Return how strong the effects of crosses on clicks are, for a training in the run folder `run`.
 
-    If there is a run in `run` with the settings `by_effects(answer)`, its answer is kept. The ranks of a job take over
-    the answer of the process that started them, because results may be rounded differently on other processors. With
-    `dry`, nothing is fitted, and the line for the log says so.
+    `by_effects` returns the settings that a training has for each strength. If the folder has a run with one of these
+    settings, its strength is kept. Ranks of an MPI job take over the result of the process that started them, because
+    results may be rounded differently on other processors. Otherwise regressions are fitted; with `dry` they are not,
+    and the line for the log says that a training would.
     """
     if started_by_mpi():
         return _received()
@@ -101,9 +111,9 @@ def find_cross_effects(
 
 
 def measure_cross_effects(folder: Path, schema: Schema) -> CrossesChoice:
-    """Measure the effects of crosses by fitting regressions.
+    """Fit logistic regressions with and without crosses, and return how strong the effects of crosses on clicks are.
 
-    An earlier result for the same `schema` is returned again, if this process or the sweep that started it has one.
+    If this process, or the sweep that started it, has a result for the same `schema`, return that without fitting.
     """
     data = checksum_of(asdict(schema))
     if (received := _received()).data == data:
@@ -113,15 +123,20 @@ def measure_cross_effects(folder: Path, schema: Schema) -> CrossesChoice:
 
 
 def _received() -> CrossesChoice:
-    """Return the choice of the process that started this one, or the default without such a message."""
+    """Return the choice that the process that started this one has passed on, or the default if it has passed none."""
     return CrossesChoice(*json.loads(os.environ.get(CHOICE_OF_CROSSES, "[]")))
 
 
 @functools.cache
 def _measured_gain(folder: Path, data: str) -> CrossesGain | None:
-    """Return the gain from crosses in a prepared folder whose schema has the checksum `data`."""
+    """Return the gain from crosses in a prepared folder, measured in another process and cached in this one.
+
+    `data` is the checksum of the folder's schema, so that changed data are measured again. Return None if nothing can
+    be measured, as `crosses_gain` does.
+    """
     try:
-        # Reading rows imports MindSpore, whose environment may not be prepared yet in this process.
+        # The other process imports MindSpore to read rows. This process may not have set the environment variables that
+        # MindSpore reads at import.
         values = json.loads(run_module("app", "baseline", str(folder), "--crosses", "--json"))
     except ValueError as error:
         raise ValueError(f"the crosses of {folder} could not be tried (train.auto): {error}") from None
@@ -135,9 +150,9 @@ def _is_measured(schema: Schema) -> bool:
 
 
 def crosses_gain(folder: Path, schema: Schema) -> CrossesGain | None:
-    """Return the gain from all crosses, by comparing the best fits with and without them.
+    """Return by how much the best regression with all crosses exceeds the best one without crosses, on valid rows.
 
-    Return None if there are no crosses or no valid rows, if all rows of a split have the same label, or if the table is
+    Return None if there are no crosses or no valid rows, if all rows of a split have the same label, or if the data is
     larger than MAX_CROSSED_ROWS or MAX_CROSSED_IDS. Raise the errors of reading the folder.
     """
     from sklearn.metrics import roc_auc_score

@@ -1,4 +1,4 @@
-"""Logistic regression on a prepared folder, by scikit-learn.
+"""Fit a logistic regression on a prepared folder with scikit-learn, as a baseline for the model.
 
 Features are the one-hot ids of the categorical fields and the numeric columns. The training rows are held in memory.
 Rows of valid and test are read in batches. Shapes use N for the number of numeric columns and V for the vocabulary
@@ -24,7 +24,7 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger("app")
 
 MAX_ROWS = 1_000_000
-# Inverse penalty C: first value, factor between values, and the limits of the search.
+# Inverse L2 penalty C: the first value tried, the factor between values, and the limits of the search.
 FIRST_C, STEP_OF_C, SMALLEST_C, LARGEST_C = 10**-1.5, 10**0.5, 1e-4, 1e2
 MAX_NEWTON_STEPS = 100
 MOST_TOLERANCE = 1e-5
@@ -42,15 +42,16 @@ class FittedRegression:
     train_rows: int
 
     def logits(self, features: Any) -> NDArray[np.float32]:
-        """Return the logits, float32 [n], of `features`, a sparse matrix [n, N + V]."""
+        """Return the logits, float32 [n], of n rows. `features` is a sparse matrix [n, N + V] from `read_features`."""
         logits: NDArray[np.float32] = features @ np.float32(self.weights) + np.float32(self.intercept)
         return logits
 
 
 def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> FittedRegression:
-    """Fit to the training rows, and choose the penalty by log loss on the valid rows, if there are any.
+    """Fit a logistic regression to the training rows of a prepared folder.
 
-    Raise ValueError if all training rows have the same label.
+    The penalty is chosen by the log loss on the valid rows. Without valid rows it is FIRST_C. At most about `max_rows`
+    training rows are used. Raise ValueError if all of them have the same label.
     """
     features, labels, weights = read_features(folder, schema, "train", max_rows)
     if len(np.unique(labels)) < 2:
@@ -71,10 +72,10 @@ def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> FittedRegress
 
 
 def fit_best(solver: Solver, valid_loss: Callable[[FittedRegression], float]) -> FittedRegression:
-    """Search the penalty with the smallest loss, and return its fit."""
+    """Return the fit with the penalty for which `valid_loss` is smallest, by trying penalties in steps."""
     first = best = solver.fit(FIRST_C)
     least = valid_loss(best)
-    # Step up until the loss gets worse. If the first step up is already worse, step down.
+    # Raise C until the loss gets worse. If the first raise already makes it worse, lower C in the same way.
     for factor in (STEP_OF_C, 1 / STEP_OF_C):
         while SMALLEST_C <= best.inverse_penalty * factor <= LARGEST_C:
             fitted = solver.fit(best.inverse_penalty * factor)
@@ -99,14 +100,14 @@ class Solver:
         from sklearn.linear_model import LogisticRegression
 
         self._rows = (features, labels, weights)
-        # The tolerance is for the gradient of the mean loss, to which a value that few rows have contributes little.
-        # With scikit-learn's default, a fit with another C than the last one would often end before its first step.
+        # scikit-learn compares the tolerance with the gradient of the mean loss. A value that few rows have contributes
+        # little to it. With scikit-learn's default, a fit with a changed C would often end before its first step.
         self._model = LogisticRegression(
             solver="newton-cg", warm_start=True, max_iter=MAX_NEWTON_STEPS, tol=min(MOST_TOLERANCE, 1 / len(labels))
         )
 
     def fit(self, inverse_penalty: float) -> FittedRegression:
-        """Fit with the inverse penalty C."""
+        """Return the fit with the inverse penalty C."""
         model = self._model.set_params(C=inverse_penalty).fit(*self._rows)
         weights = model.coef_[0].astype(np.float64)
         return FittedRegression(weights, float(model.intercept_[0]), inverse_penalty, len(self._rows[1]))
@@ -123,7 +124,7 @@ def evaluate(fitted: FittedRegression, folder: Path, schema: Schema, split: str)
 def read_features(
     folder: Path, schema: Schema, split: str, max_rows: int | None = None
 ) -> tuple[Any, np.ndarray, np.ndarray | None]:
-    """Return features, sparse [rows, N + V], labels [rows], and weights [rows] or None, of the rows of a split.
+    """Return the rows of a split as features, sparse [rows, N + V], labels [rows], and weights [rows] or None.
 
     With `max_rows`, read only about that many rows, in blocks spread over the split. Rows with weight 0 are left out.
     """

@@ -1,4 +1,6 @@
-"""The settings of a training: the given ones, and with `train.auto` those that follow from the prepared folder."""
+"""Determine the settings of a training: the given ones and, with `train.auto`, those that follow from the prepared
+folder.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,13 @@ from data_prep.prepared.schema import read_schema
 def settle(
     resolve: Callable[[Config], Config], dataset: Path, path: Path, dry: bool = False
 ) -> tuple[Config, CrossesChoice]:
-    """Return the settings of a training in the run folder `path` on the prepared folder `dataset`.
+    """Return the settings of a training in the run folder `path` on the prepared folder `dataset`, and the effects of
+    crosses.
 
-    `resolve` applies the given settings to defaults, as for `resolve_by_rows`. A run with `train.auto` that starts from
-    no other model, on a table with crosses, also needs to know how strong their effects on clicks are: this is the
-    second value. With `dry`, nothing is fitted to find it. Raise the errors of `resolve`, of reading the folder, and of
-    finding the model to start from.
+    `resolve` applies the given settings to defaults, as for `resolve_by_rows`. The second value says how strong the
+    effects of crosses on clicks are. It is measured only with `train.auto`, for data with crosses, if the run does not
+    start from a trained model; otherwise it is the default. With `dry`, it is not measured either. Raise the errors of
+    `resolve`, of reading the folder, and of finding the model to start from.
     """
     config, choice = resolve(Config()), CrossesChoice()
     if not config.train.auto:

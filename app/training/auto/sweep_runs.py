@@ -1,7 +1,7 @@
-"""The runs of a sweep: train one for each of many settings, stop the losers early, and compare all runs.
+"""Run a sweep: train a run for each of many settings, stop the worse ones early, and compare all runs.
 
 Each run is a `python -m app train` in its own folder. A rung is a number of epochs. All remaining runs train up to it,
-and the best of them by `eval.metric` on valid continue.
+and the best of them by `eval.metric` on valid continue to the next rung.
 """
 
 from __future__ import annotations
@@ -47,24 +47,26 @@ log = logging.getLogger("app")
 
 LOG = "train.log"
 RESULTS = "results.csv"
-BASIS = "sweep.json"  # File with the settings and data that all runs of a sweep share.
+BASIS = "sweep.json"  # File in the sweep's folder with the settings and the data's identity that all its runs share.
 POLL_SECONDS = 0.2
 MAX_NAME_BYTES = 255  # Maximum length of a file name on common file systems.
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """Content of a sweep's file without `settings`, which lists the values to try."""
+    """The content of a sweep's YAML file, except `settings`, which lists the values to try."""
 
-    # File with the other settings. If empty, the defaults are used.
+    # Settings file for the settings that the sweep does not vary. If empty, the defaults are used.
     config: str = ""
     dataset: str = "prepared"
-    runs: int = 0  # Number of points drawn at random from the grid. 0 takes all.
-    seed: int = 1  # Random seed of the draw.
+    # Number of runs, with settings drawn at random from all combinations of the values. 0 trains all combinations.
+    runs: int = 0
+    seed: int = 1  # Seed of this random choice.
     parallel: int = 1  # Number of runs that train at the same time and share the cores.
-    # Epochs after which losers stop. The winners stop after the last one. If empty, all runs train for train.epochs.
+    # Numbers of epochs after each of which the worse runs stop. The last number ends the sweep. If empty, all runs
+    # train for train.epochs.
     rungs: tuple[int, ...] = ()
-    keep: float = 0.5  # Share of the runs that continues after a rung.
+    keep: float = 0.5  # Share of the runs that continues after each rung.
 
     def __post_init__(self) -> None:
         rising = list(self.rungs) == sorted({*self.rungs}) and min(self.rungs, default=1) >= 1
@@ -74,13 +76,15 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of the sweep: its settings as `words` of a command line, and its run folder `run`."""
+    """One run of the sweep: `words` are its settings as on a command line, and `run` is its folder."""
 
     words: tuple[str, ...]
     run: Path
 
     def best(self, metric: str, epochs: int) -> dict[str, Any] | None:
-        """Return the line of the best evaluation on valid within the first `epochs` epochs, or None."""
+        """Return the values of the run's best evaluation on valid within its first `epochs` epochs, or None without
+        any.
+        """
         lines = read_run(self.run, "").lines if (self.run / CONFIG_FILE).is_file() else []
         of_valid = [line for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
         compared = [line for line in of_valid if line[metric] is not None]
@@ -95,7 +99,10 @@ class Trial:
         return as_score(metric, best[metric]) if best else -math.inf
 
     def result(self, metric: str, epochs: int) -> dict[str, Any]:
-        """Return the run's folder, settings, metrics at its best epoch, epochs, status and seconds."""
+        """Return what the sweep's table says of the run: folder, settings, best metrics, epochs, status and seconds.
+
+        The metrics are those of its best evaluation within `epochs` epochs. Missing values are None.
+        """
         best, state = self.best(metric, epochs) or {}, read_state(self.run)
         is_there = (self.run / CONFIG_FILE).is_file()
         pairs = (word.partition("=") for word in self.words)
@@ -109,18 +116,18 @@ class Trial:
         }
 
     def has_trained(self, epochs: int) -> bool:
-        """Return True if the run has reached this rung, or had passed it when the sweep was stopped."""
+        """Return True if the run has trained for `epochs` epochs, or for more in a sweep that was stopped later."""
         state = read_state(self.run)
         return state.get("epochs", 0) > epochs or (state.get("epochs") == epochs and state["status"] == "finished")
 
 
 def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple[str, list[dict[str, Any]]]:
-    """Train a run for each point of `values`, which lists the values of each setting, in subfolders of `output`.
+    """Train a run for each combination of `values`, which lists the values of each setting, in subfolders of `output`.
 
-    Return the metric and the results, best first. A result has the run's folder, its settings, the metrics on valid at
-    its best epoch, and epochs, status and seconds. Missing values are None. The results are also written to results.csv
-    and report.html in `output`. `where` is the start of error messages about `values`. Raise ValueError for wrong
-    settings, Stopped after a signal.
+    Return the name of the metric, and a dict of results for each run, best run first: folder, settings, metrics on
+    valid at its best evaluation, epochs, status and seconds. Missing values are None. The results are also written to
+    results.csv and report.html in `output`. `where` is the start of error messages about `values`. Raise ValueError for
+    wrong settings, Stopped after a signal.
     """
     output, points = output.absolute(), find_points(values, options, where)
     trials = [Trial(words, output / folder_name(words) / "device_0") for words in points]
@@ -138,7 +145,7 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
         for epochs in rungs:
             unfinished = [trial for trial in remaining if not trial.has_trained(epochs)]
             if unfinished and any(config.train.auto and not config.train.init_from for config in configs):
-                # Measure the effects once. All runs reuse the result.
+                # Measure the effects of crosses once, here. All runs take over the result.
                 messages = measure_cross_effects(dataset, read_schema(dataset)).as_message()
             _train_all(unfinished, epochs, options, stop, messages)
             remaining = ranked(remaining, epochs)
@@ -156,7 +163,8 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
 
 
 def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[str, ...]]:
-    """Return the words of each point of the grid, or of `options.runs` points drawn from it.
+    """Return the settings of each run as words of a command line: all combinations of `values`, or `options.runs` of
+    them.
 
     Raise ValueError if `values` does not map settings to lists, or contains train.epochs, which the rungs decide.
     """
@@ -168,16 +176,15 @@ def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[st
         tuple(f"{name}={json.dumps(value)}" for name, value in zip(values, point, strict=True))
         for point in itertools.product(*values.values())
     )
-    points = list(dict.fromkeys(every))  # Remove values that are listed twice.
+    points = list(dict.fromkeys(every))  # A value that is listed twice would give the same run twice.
     order = np.random.default_rng(options.seed).permutation(len(points))[: options.runs]
     return [points[place] for place in order] if options.runs else points
 
 
 def folder_name(words: tuple[str, ...]) -> str:
-    """Return the name of a run's folder, which consists of its settings. If it is too long, a checksum replaces the
-    end.
+    """Return the name of a run's folder, which states its settings. If it is too long, a checksum replaces the end.
 
-    Different points get different names: `x=1` and `x="1"`, `"a b"` and `"ab"` are different values.
+    Different settings get different names: `x=1` and `x="1"`, `"a b"` and `"ab"` are different values.
     """
     settings_of = (word.partition("=") for word in words)
     name = ",".join(f"{setting}={_in_name(json.loads(text))}" for setting, _, text in settings_of)
@@ -188,8 +195,9 @@ def folder_name(words: tuple[str, ...]) -> str:
 
 
 def _in_name(value: Any) -> str:
-    """Return a value in the form used in folder names: JSON, with quotes only around text that could be another
-    value.
+    """Return the text that stands for a setting's value in a folder name.
+
+    It is JSON, in which text has no quotes unless it would then read as a value of another type.
     """
     if isinstance(value, dict):
         return "{" + ",".join(f"{_in_name(key)}:{_in_name(item)}" for key, item in value.items()) + "}"
@@ -205,7 +213,8 @@ def _in_name(value: Any) -> str:
 
 
 def _begin(output: Path, config: Config, dataset: Path, where: str) -> IO[str]:
-    """Create the sweep's folder, or check that it belongs to the same settings and data. Return the lock on it.
+    """Create the sweep's folder, or check that it belongs to a sweep of the same settings and data. Return its open
+    lock.
 
     Raise ValueError if the folder belongs to another sweep, or if a sweep is running in it.
     """
@@ -234,7 +243,7 @@ def _train_all(
     Raise ValueError for wrong settings, Stopped after a signal.
     """
     queue, running = list(trials), dict[subprocess.Popen[bytes], Trial]()
-    # Runs of a sweep that was just killed may still be ending.
+    # Runs of a sweep that was killed a moment ago may not have ended yet.
     for trial in filter(lambda trial: is_locked(trial.run), queue):
         log.info("%s: another process trains there still; its end is waited for", trial.run)
     try:
@@ -248,7 +257,8 @@ def _train_all(
                 last = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
                 if status == 2:
                     raise ValueError(f"{folder.name}: {last.removeprefix('error: ')}")
-                if status not in (0, DID_NOT_LEARN):  # A run that did not learn is ranked by its result.
+                # A run that did not learn has finished regularly. Its result ranks it.
+                if status not in (0, DID_NOT_LEARN):
                     log.warning("warning: %s ended with status %d: %s", folder.name, status, last)
             time.sleep(POLL_SECONDS)
             stop.check()
@@ -271,7 +281,8 @@ def _start(trial: Trial, epochs: int, options: SweepOptions, messages: Mapping[s
             env={**project_environment(), **messages},
             stdout=output,
             stderr=subprocess.STDOUT,
-            # Ctrl-C must reach only this process, which then sends one signal to each run.
+            # In a session of its own, a run does not get the Ctrl-C of the terminal. This process sends each run one
+            # signal.
             start_new_session=True,
             preexec_fn=partial(die_with_parent, SIGTERM),
         )

@@ -31,9 +31,9 @@ from data_prep.prepared.batches import Batch, slice_of_batch
 
 
 class SummedGraph:
-    """`DeviceGraph` on a CPU, with losses, finite flag and dense gradients summed over the ranks.
+    """`DeviceGraph` for a CPU and several ranks: losses, dense gradients and finite flag are combined over the ranks.
 
-    Every rank's batch contains the numeric fields' rows, so each rank adds its share of their L2 term.
+    Every rank would add the whole L2 term of the numeric fields' rows to its loss. So each adds an equal share of it.
     """
 
     def __init__(self, settings: StepSettings, group: ProcessGroup) -> None:
@@ -44,7 +44,7 @@ class SummedGraph:
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         deep_gradients, wide_gradients, *rank_values = self._gradients(*inputs)
-        # The sum may overflow even if the values of each rank are finite.
+        # `finite` is False if a sum overflows. `sums[NUM_BAD]` counts the ranks that have found a bad value.
         (sums, *gradients), finite = self.sum([values.asnumpy() for values in rank_values])
         finite = finite and sums[NUM_BAD] == 0
         if finite:
@@ -54,7 +54,7 @@ class SummedGraph:
 
 
 class DataParallelStep(TrainStep):
-    """A step on whole batches. Each rank computes its slice."""
+    """A training step on a batch that all ranks have read. Each rank computes a slice of its rows."""
 
     def __init__(self, step: HostTablesStep, group: ProcessGroup) -> None:
         self.tables, self.seconds = step.tables, step.seconds
@@ -75,7 +75,7 @@ class DataParallelStep(TrainStep):
         rank_batch = slice_of_batch(batch, self._group.rows_of(batch.num_rows))
         try:
             return self._step(rank_batch, unique)
-        # All ranks raise this error, but only some know the reason.
+        # All ranks raise an error here, but only the ranks with the bad value can describe it.
         except FloatingPointError as error:
             where = f"rank {self._group.rank}, whose rows begin at the batch's row {rank_batch.first_row}"
             reasons = self._group.gather(f"{where}: {error}")
@@ -83,7 +83,7 @@ class DataParallelStep(TrainStep):
             raise mark_collective(FloatingPointError(reason)) from error
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """Return the logits of the whole batch on every rank."""
+        """Return the logits [n] of the whole batch, on every rank."""
         return self._scorer.score(batch, unique)
 
     def kernel_seconds(self) -> dict[str, float]:
@@ -91,7 +91,9 @@ class DataParallelStep(TrainStep):
 
 
 def over_ranks(scorer: Scorer, group: ProcessGroup) -> Scorer:
-    """Return `scorer` for whole batches. Each rank scores its slice, and every rank gets all logits."""
+    """Return a scorer of whole batches, in which each rank computes a slice with `scorer`, and every rank gets all
+    logits.
+    """
 
     def part(batch: Batch) -> Batch:
         return slice_of_batch(batch, group.rows_of(batch.num_rows))
@@ -104,7 +106,7 @@ def over_ranks(scorer: Scorer, group: ProcessGroup) -> Scorer:
 
 
 class AllReducedGraph(nn.Cell):
-    """`DeviceGraph` on Ascend or GPU, with MindSpore's AllReduce within the graph. It was never run."""
+    """`DeviceGraph` for Ascend or GPU and several ranks, with MindSpore's AllReduce in the graph. It was never run."""
 
     def __init__(self, settings: StepSettings, group: ProcessGroup) -> None:
         super().__init__()

@@ -35,8 +35,9 @@ LOG = "server{0}.log"
 
 
 def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Path) -> int:
-    """Serve until the training ranks have ended. Return the exit status. The log is written next to the folder
-    `run`.
+    """Answer the requests of the training ranks until they end, and return the exit status 0.
+
+    The log is written into the server's own folder beside `run`, the folder of the run.
     """
     server = group.world.rank
     folder = server_folder(run, server)
@@ -45,7 +46,8 @@ def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Pa
     log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.getLogger().addHandler(log_file)
     for number in (signal.SIGINT, *FORWARDED_SIGNALS):
-        # The training ranks finish their step, and need the rows for it.
+        # Ignore the signal, because the training ranks still need the rows to finish their step. They then end this
+        # server.
         signal.signal(number, signal.SIG_IGN)
     log.info("server %d of %d: the tables are %s", server, group.num_servers, backend)
     ParameterServer(config, schema, backend, group).run()
@@ -54,7 +56,7 @@ def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Pa
 
 
 class ParameterServer:
-    """The rows of this server, and the requests that it answers."""
+    """A server: the table rows that it owns, and the functions that the training ranks may call on it."""
 
     def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup) -> None:
         self._group = group
@@ -75,7 +77,7 @@ class ParameterServer:
         }
 
     def run(self) -> None:
-        """Answer requests of the training ranks until they end."""
+        """Take part in the operations of the training ranks, and answer their calls, until they end."""
         while True:
             header = self._shards[0].exchange.start(Operation.NONE)
             if header.operation != Operation.RPC:
@@ -89,8 +91,9 @@ class ParameterServer:
             checkpoint.read_once(self._tables.spec, place)
 
     def _warm_start(self, dataset: Path, init_from: str) -> None:
-        """Take over rows from `init_from`, which replaces `train.init_from` because training ranks may have
-        changed it.
+        """Load the rows that this server owns from the trained model at `init_from`.
+
+        The training ranks pass `init_from`, because its path may have changed since this server read `train.init_from`.
         """
         config = replace(self._config, train=replace(self._config.train, init_from=init_from))
         source = open_source(config, self._schema, dataset)

@@ -1,6 +1,6 @@
-"""Take training steps.
+"""Take training steps: look up rows, compute losses and gradients, update rows.
 
-- `step`: the step over tables outside the graph (lookup, graph, update).
+- `step`: the step over tables outside the graph.
 - `distinct`: passes each distinct row to the device only once. `first_layer` decides when to do so.
 - `precision`: chooses float32 or bfloat16. `kernel_times`: profiles the kernels.
 - `stock_step`, `stock_tables`: the step with MindSpore's own operators.

@@ -1,7 +1,7 @@
 """Pass each distinct row of a batch to the device once, and receive one summed gradient for it.
 
-The tables see the distinct rows, field by field, as a batch with one field. A row that two fields share appears once
-for each of them.
+The tables see the distinct rows, ordered by field, as a batch with a single field. A row that two fields share appears
+once for each of them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from data_prep.prepared.batches import Batch
 
 log = logging.getLogger(__name__)
 
-CAPACITY_STEP = 256  # Capacities are multiples of this number of rows.
-# Capacity of the first and the second compiled graph relative to the batch that they are compiled for. The last graph
-# fits any batch.
+CAPACITY_STEP = 256  # The capacity of a compiled graph, in distinct rows, is a multiple of this number.
+# A graph is compiled for a number of distinct rows, its capacity. The first graph has room for 1.08 times the rows of
+# the batch that it is compiled for, and the second for 1.5 times. The third and last fits any batch.
 MARGINS = 1.08, 1.5
 
 
 @dataclass(frozen=True)
 class DistinctIds(UniqueIds):
-    """The distinct rows of a batch. For the tables, `rows` is a batch with one field, [U, 1].
+    """The distinct rows of a batch, and where in the batch each is used.
 
-    `index`, int32 [B, C], is the row of each position. `fields`, int32 [2 * C + 1], holds the start of each field's
-    rows, and then for each field 1 if its distinct rows are multiplied once each, otherwise 0.
+    `rows` is the batch that the tables see, with one field, [U, 1]. `index`, int32 [B, C], has the number of the row at
+    each position. `fields`, int32 [2 * C + 1], holds the number of each field's first row and U, and then for each
+    field 1 if its distinct rows are multiplied once each, and 0 if the rows of all positions are multiplied.
     """
 
     rows: UniqueIds
@@ -39,15 +40,13 @@ class DistinctIds(UniqueIds):
 
 
 class ByDistinctRow(ByPosition):
-    """Passes distinct rows to the device, padded to one of at most three capacities, each of which has a compiled
-    graph.
-    """
+    """Passes distinct rows to the device, padded to one of at most three sizes, each with its own compiled graph."""
 
     def __init__(self, tables: HostTables, spec: TablesSpec, batch_size: int, most_distinct: float) -> None:
-        """`tables` have the spec `one_field(spec)`.
+        """`spec` describes the batches, and `tables` have the spec `one_field(spec)`.
 
-        If the distinct rows of a field are more than the share `most_distinct` of its positions in a batch, the field
-        is multiplied position by position.
+        If a field has more distinct rows in a batch than the share `most_distinct` of its positions, the row of each
+        position is multiplied, instead of each distinct row once.
         """
         super().__init__(tables, batch_size)
         self._spec = spec
@@ -60,8 +59,8 @@ class ByDistinctRow(ByPosition):
         row_ids, index, starts = distinct_rows(batch.ids)
         is_distinct = np.diff(starts) <= self._most_distinct * batch.num_rows
         rows = self.tables.unique(row_ids[:, None])
-        # A short batch is filled up with copies of its first row, which have weight 0. An empty batch gets one row per
-        # field.
+        # A short batch is filled up with copies of its first row, which get weight 0. An empty batch has no first row,
+        # so it is filled up with the first distinct row of each field.
         filling = index[:1]
         if not batch.num_rows:
             starts = np.arange(len(starts), dtype=np.int32)
@@ -89,7 +88,8 @@ class ByDistinctRow(ByPosition):
         capacity = self._capacity(max(num_rows, len(self._spec.fields)))
         if len(self._deep) != capacity:
             self._deep = np.zeros((capacity, rows.deep.shape[1]), np.float32)
-        self._deep[:num_rows] = rows.deep  # Later rows of the array are not used.
+        # Rows from `num_rows` on keep old values, because no position refers to them.
+        self._deep[:num_rows] = rows.deep
         return self._deep, pad_rows(rows.wide, capacity)
 
     def index(self, unique: UniqueIds) -> dict[str, np.ndarray]:
@@ -120,6 +120,6 @@ class ByDistinctRow(ByPosition):
 
 
 def own(unique: UniqueIds) -> DistinctIds:
-    """Return `unique`, which must come from `ByDistinctRow.prepare`."""
+    """Return `unique`, typed as `DistinctIds`. It must come from `ByDistinctRow.prepare`."""
     assert isinstance(unique, DistinctIds)
     return unique

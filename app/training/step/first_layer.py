@@ -1,8 +1,9 @@
-"""Choose `model.first_layer`: how to multiply the tower's first layer, given the data, the batch size and the widths.
+"""Choose `model.first_layer`: whether the tower's first layer multiplies the row of each position, or each distinct row
+once.
 
 Multiplying distinct rows saves products and costs two sums over all positions. If a share s of a field's positions is
-distinct, the products fall from 1 to s, and the sums cost as much as a share SUM_COST / D of the products. So a field
-gains if s is below 1 - SUM_COST / D.
+distinct, the number of products falls to s times that number, and the sums cost as much as a share SUM_COST / D of the
+products. So a field gains if s is below 1 - SUM_COST / D.
 """
 
 from __future__ import annotations
@@ -17,28 +18,33 @@ from app.model.layer_library import LIBRARY
 from app.tables.model_fields import fields_of_model, is_plain
 from data_prep.prepared.schema import Schema
 
-# Number of columns whose products take as long as both sums. Measured: 6 to 16 and 18 (Zen 4, 2 cores, see
-# benchmarks/results/training.md). Larger values are used so that a field near the limit does not lose on other
-# machines.
+# The two sums over positions take as long as the products of this many columns of a row. Measured: 6 to 16 for float32
+# and 18 for bfloat16 (Zen 4, 2 cores, see benchmarks/results/training.md). Larger values are used so that a field near
+# the limit does not lose on other machines.
 SUM_COST: dict[Precision, float] = {"float32": 20.0, "bfloat16": 24.0}
-# Minimum share of the first layer's products to save. A smaller gain does not justify a different rounding.
+# Minimum share of the first layer's products that must be saved. A smaller gain does not justify that results are
+# rounded differently.
 LEAST_SAVING = 0.25
-# Minimum batch size. In smaller batches, the products by field are too small to be as fast as whole ones.
+# Minimum batch size. In smaller batches, products by field are too small to run as fast as one product over all fields.
 LEAST_BATCH = 1000
 
 
 def most_distinct(config: Config) -> float:
-    """Return the share of distinct rows below which a field gains. It is 0 or less if no field gains."""
+    """Return the share of distinct rows among a field's positions below which multiplying them once is faster.
+
+    If it is 0 or less, no field gains.
+    """
     return 1 - SUM_COST[config.device.precision] / config.model.embedding_dim
 
 
 def choose(
     asked: FirstLayer, config: Config, schema: Schema, dataset: Path, backend: str, num_processes: int
 ) -> tuple[FirstLayer, str]:
-    """Return how the first layer is multiplied, and a line for the log, which is "" if distinct rows save nothing.
+    """Return how the first layer is multiplied, and a line for the log. It is "" if the user chose, or nothing is
+    saved.
 
-    `asked` is the setting that the user gave. `config` has the choice of the run that is resumed. Raise ValueError if
-    distinct rows are asked for, or were used by that run, and cannot be used now.
+    `asked` is the setting that the user gave. `config` has the choice of the run that is resumed, if there is one.
+    Raise ValueError if distinct rows are asked for, or were used by that run, and cannot be used now.
     """
     running = config.model.first_layer
     why_not = obstacle(config, schema, backend, num_processes)
@@ -62,9 +68,11 @@ def choose(
 
 
 def _resume_distinct(config: Config, schema: Schema, backend: str, num_processes: int) -> str:
-    """Return the log line for resuming a run that multiplies distinct rows. Several ranks may resume it, too.
+    """Check that a run which multiplies distinct rows can be resumed, and return a line for the log, "" if nothing
+    changes.
 
-    Raise ValueError if distinct rows cannot be used.
+    Several ranks may resume such a run: they multiply the row of each position. Raise ValueError if another setting
+    rules distinct rows out.
     """
     if why_not := obstacle(config, schema, backend, num_processes=1):
         raise ValueError(
@@ -77,7 +85,7 @@ def _resume_distinct(config: Config, schema: Schema, backend: str, num_processes
 
 
 def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -> str | None:
-    """Return the reason why distinct rows cannot be used, naming the setting, or None if they can."""
+    """Return a text that says which setting rules distinct rows out, or None if they can be used."""
     if backend == "stock":
         return "tables.backend=stock looks its rows up inside the graph"
     if num_processes > 1:
@@ -88,9 +96,9 @@ def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -
 
 
 def expected_saving(config: Config, schema: Schema, dataset: Path) -> tuple[str, list[str]]:
-    """Return a text on the work that distinct rows should save, "" if it is too little, and the fields without a gain.
+    """Return a text on the work that distinct rows should save, and the fields that are multiplied by position.
 
-    The estimate uses the counts of values in the data.
+    The text is "" if the saving is below LEAST_SAVING. It is estimated from the counts of values in the data.
     """
     limit = most_distinct(config)
     if limit <= 0 or config.train.batch_size < LEAST_BATCH:
@@ -104,10 +112,10 @@ def expected_saving(config: Config, schema: Schema, dataset: Path) -> tuple[str,
 
 
 def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarray:
-    """Return for each field the expected share [C] of distinct positions in a batch.
+    """Return the expected share of distinct ids among the positions of each field in a batch, [C].
 
     Ids of a field without counts (out of vocabulary, or hashed) are treated as equally frequent, which gives the
-    largest share. The pooled rows of lists are all treated as distinct.
+    largest share. The pooled rows of a list are treated as all distinct.
     """
     import pyarrow as pa  # This import is slow.
     from pyarrow import parquet
@@ -131,5 +139,5 @@ def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarra
 
 
 def _expected(probabilities: np.ndarray | float, batch_size: int) -> np.ndarray:
-    """Return the probability 1 - (1 - p)^B that an id occurs in a batch."""
+    """Return the probability 1 - (1 - p)^B that an id of frequency p occurs in a batch of B rows."""
     return -np.expm1(batch_size * np.log1p(-np.minimum(probabilities, 1 - 1e-12)))

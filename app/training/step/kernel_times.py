@@ -1,4 +1,5 @@
-"""Measure the table kernels for `train.profile=true`. Log lines look like `host kernel: EmbeddingLookup costs 3066 us`.
+"""Measure how long table kernels take, for `train.profile=true`. Log lines look like `host kernel: EmbeddingLookup
+costs 3066 us`.
 
 The kernels of `stock` run inside MindSpore's graph and are timed by MindSpore's profiler. The other backends time their
 own calls. Profiling slows a step, so it is limited to `PROFILED_STEPS` steps. It starts with the second one, because
@@ -25,22 +26,23 @@ TIMES_FILE = "cpu_op_execute_timestamp_*.txt"
 
 
 class KernelProfile:
-    """Times of the kernels over a few steps. MindSpore's profiler writes its raw output to `folder`.
+    """Measures the times of kernels over a few steps, and writes them to `folder` with MindSpore's raw profile.
 
-    The output is first written to another folder, because MindSpore 2.10's profiler refuses paths with spaces or with
+    MindSpore's profiler first writes to another folder, because version 2.10 refuses paths with spaces or with
     characters beyond ASCII.
     """
 
     def __init__(self, step: TrainStep, folder: Path) -> None:
         self._step = step
         self._folder = folder
-        self._host_runs: list[tuple[str, float]] = []  # Kernels that ran outside the graph, with their microseconds.
+        # Name and microseconds of each run of a kernel outside the graph.
+        self._host_runs: list[tuple[str, float]] = []
         self._profiler: Any = None  # The profiler while it is running, otherwise None.
         self._made_in = Path()
         self._steps = 0
 
     def after_step(self) -> None:
-        """Record the kernel times of a step. Call it after each step."""
+        """Record the kernel times of the step that was just taken. It must be called after every step."""
         self._steps += 1
         if 1 < self._steps <= 1 + PROFILED_STEPS:
             for kernel, seconds in self._step.kernel_seconds().items():
@@ -52,8 +54,9 @@ class KernelProfile:
             self.finish()
 
     def finish(self) -> None:
-        """Stop the profiler and write its results. Call it after the last step, because a run may have too few
-        steps.
+        """Stop the profiler and write its results, unless that has been done after `PROFILED_STEPS` steps.
+
+        It must be called after the last step, because a run may have too few steps.
         """
         if self._profiler is None:
             return
@@ -72,7 +75,7 @@ class KernelProfile:
         from mindspore import profiler
 
         self._made_in = Path(tempfile.mkdtemp(prefix="profile-"))
-        # The profiler warns that it has no warm-up schedule.
+        # Suppress a warning of the profiler, that it has no warm-up schedule.
         with records_dropped(lambda record: True):
             self._profiler = profiler.profile(
                 activities=[profiler.ProfilerActivity.CPU],
@@ -83,7 +86,10 @@ class KernelProfile:
 
 
 def sum_by_op(graph: list[tuple[str, float]], host: list[tuple[str, float]]) -> list[dict[str, Any]]:
-    """Return the number of runs and the milliseconds of each operator over the profiled steps, slowest first."""
+    """Return the number of runs and total milliseconds of each operator, slowest first, as dicts for the results file.
+
+    `graph` and `host` list (operator, microseconds) of every run inside and outside the graph.
+    """
     times: dict[tuple[str, str], list[float]] = {}
     for where, runs in (("graph", graph), ("host", host)):
         for op, micros in runs:
@@ -93,7 +99,9 @@ def sum_by_op(graph: list[tuple[str, float]], host: list[tuple[str, float]]) -> 
 
 
 def graph_op_times(folder: Path) -> list[tuple[str, float]]:
-    """Return (operator, microseconds) of every run in the profiler's output, ordered by time."""
+    """Read the profile that MindSpore has written to `folder`. Return (operator, microseconds) of every run, in order
+    of time.
+    """
     # Each line of the profiler's file is `scope/Kernel-op0;side;start_ns,milliseconds,… start_ns,milliseconds,…`.
     runs = []
     for path in folder.rglob(TIMES_FILE):
@@ -106,5 +114,5 @@ def graph_op_times(folder: Path) -> list[tuple[str, float]]:
 
 
 def log_kernel_time(kernel: str, micros: float) -> None:
-    """Log a kernel time in the form of MindSpore's tutorial."""
+    """Log the time of a kernel in microseconds, in the form of MindSpore's tutorial."""
     log.info("host kernel: %s costs %.0f us", kernel, micros)

@@ -1,9 +1,10 @@
 """Choose `device.precision=auto`: the faster of float32 and bfloat16 for a tower on this processor.
 
-The processor's feature flags do not tell which is faster: bfloat16 is up to 1.8 times as fast, or half as fast if a
-hypervisor hides AMX. So the native step of a tower with these widths is timed once in both precisions, and the result
-is cached for later runs. The timing runs in its own process, because oneDNN reads settings that depend on the choice
-only once: `python -m app.training.step.precision ROWS INPUTS WIDTHS THREADS`. MindSpore is not imported.
+The processor's feature flags do not tell which is faster: bfloat16 is up to 1.8 times as fast as float32, or half as
+fast if a hypervisor hides AMX. So the C++ step of a tower with these widths is timed once in both precisions, and the
+result is cached for later runs. oneDNN reads some settings only once per process, and they depend on the choice. So the
+timing runs in a process of its own: `python -m app.training.step.precision ROWS INPUTS WIDTHS THREADS`. MindSpore is
+not imported.
 
 Shapes use B for rows and K for inputs.
 """
@@ -37,26 +38,26 @@ from common.packages import PROJECT
 from data_prep.prepared.schema import Schema
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
-# Maximum number of rows in the timed batch. More rows would only take longer.
+# Maximum number of rows in the timed batch. More rows would take longer and change the ratio little.
 MOST_ROWS = 1024
-# Time for measuring both precisions, and minimum number of steps in each.
+# Seconds for measuring both precisions together, and minimum number of steps in each.
 SECONDS, LEAST_STEPS = 1.0, 5
-# Minimum speedup of bfloat16. A smaller one does not justify its rounding.
+# Minimum speedup by which bfloat16 is chosen. A smaller one does not justify its coarser rounding.
 LEAST_GAIN = 1.05
 
 
 def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, str]:
-    """Return the precision to train in, and a log line if there was a choice to make.
+    """Return the precision to train in, and a line for the log, or "" if there was no choice to make.
 
-    `config` has the precision of the run that is resumed, if there is one. Ranks use the choice of the process that
-    started them, or float32 if they were not started by this program.
+    A setting other than "auto" in `config` is returned; a run that is resumed has such a setting. Ranks of an MPI job
+    use the choice of the process that started them, or float32 if this program did not start them.
     """
     if config.device.precision != "auto":
         return config.device.precision, ""
     if config.device.target not in ("auto", "CPU"):
         return "float32", ""
-    # Only look for the file. Loading the library would load OpenMP, which then reads variables that depend on the
-    # precision.
+    # Test only whether the library's file exists. Loading it would load OpenMP, which then reads environment variables
+    # that depend on the precision.
     if not cpu_flags() & BFLOAT16_FLAGS or not LIBRARY.path.is_file():
         return "float32", ""
     if started_by_mpi():
@@ -73,7 +74,7 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
 
 
 def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
-    """Return the CPU seconds of a step by precision, cached from an earlier launch or measured now.
+    """Return the CPU seconds of a tower's step by precision, from the cache of earlier launches or measured now.
 
     Return {} if the measurement fails.
     """
@@ -85,7 +86,7 @@ def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: in
     with suppress(OSError, ValueError, TypeError):
         known = dict(parse_json(file.read_text(encoding="utf-8")))
     if key not in known:
-        # Idle threads sleep, as in a training. If they spun, this would count as work.
+        # Idle OpenMP threads must sleep, as they do in a training. If they spun, the CPU time would count as work.
         threads = {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive"}
         environment = {**os.environ, **threads, "PYTHONPATH": str(PROJECT)}
         command = [sys.executable, "-P", "-m", __name__, *map(str, words)]
@@ -106,14 +107,14 @@ def _lines_of(path: Path) -> list[str]:
 
 
 def measure(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
-    """Return the median CPU seconds of forward and backward pass by precision. The precisions take turns.
+    """Return the median CPU seconds of a tower's forward and backward pass by precision. The precisions take turns.
 
-    CPU time is used because on a busy machine elapsed time would measure the scheduler, and the result is cached.
+    CPU time is used because on a busy machine elapsed time would depend on other processes, and the result is cached.
     """
     LIBRARY.load().dense_set_threads(num_threads)
     steps = {precision: _step_of(rows, inputs, widths, precision) for precision in PRECISIONS}
     for step in steps.values():
-        step()  # The first call creates the kernels.
+        step()  # The first call of each step creates the library's kernels, which is not measured.
     times: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
     until = time.perf_counter() + SECONDS
     while time.perf_counter() < until or len(times["float32"]) < LEAST_STEPS:
@@ -125,8 +126,9 @@ def measure(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -
 
 
 def _step_of(rows: int, inputs: int, widths: tuple[int, ...], precision: Precision) -> Callable[[], None]:
-    """Return the forward and backward pass of a tower [B, K] without numeric fields, on values like those in a
-    training.
+    """Return a function that runs one forward and backward pass of a tower in this precision, on random values.
+
+    The tower has `inputs` inputs, the hidden `widths`, and no numeric fields. The batch has `rows` rows.
     """
     rng = np.random.default_rng(1)
 

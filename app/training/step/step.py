@@ -5,8 +5,8 @@
     tables.update(unique, row_gradients)
 
 A step changes everything or nothing: the graph computes one flag from the loss, row gradients, dense gradients and
-dense parameters. If any value is NaN or infinite, no optimizer writes, and the step raises FloatingPointError, which
-names the first bad value.
+dense parameters. If any of these values is NaN or infinite, no optimizer writes, and the step raises
+FloatingPointError, which names the first bad value.
 """
 
 from __future__ import annotations
@@ -30,48 +30,56 @@ from app.tables.interface import DEEP, LOOKUP, WIDE, HostTables, RowGradients, R
 from app.training.learning_rates import LearningRates
 from data_prep.prepared.batches import Batch
 
-NATIVE_TOWER = "NativeTower"  # Name of the native tower among the profiled kernels.
+NATIVE_TOWER = "NativeTower"  # Name under which kernel times list the native tower.
 OVERFLOWED = "the loss or a gradient overflowed"
 ADVICE = "try a lower loss.loss_scale or learning rate"
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses of one step, defined in docs/internals/DESIGN.md."""
+    """The wide loss and the deep loss of one step. docs/internals/DESIGN.md defines them."""
 
     wide_loss: float
     deep_loss: float
 
 
 class TrainStep(ABC):
-    """A training step and scoring over one table backend."""
+    """A training step, and the scoring of batches, with one table backend."""
 
     tables: Tables
-    seconds: dict[str, float]  # Total time of each part of the steps so far.
-    is_native = False  # True if native kernels compute the tower, False if a graph does.
+    seconds: dict[str, float]  # Total seconds of each part of a step (such as lookup or update) in all steps so far.
+    is_native = False  # True if C++ kernels compute the tower, False if MindSpore's graph does.
 
     @abstractmethod
     def prepare(self, batch: Batch) -> UniqueIds:
-        """Return the distinct ids of a batch, and whatever else can be computed before its step. The prefetch
-        thread calls this.
+        """Return the distinct ids of a batch, with whatever else the backend can compute before the batch's step.
+
+        The thread that reads batches ahead calls this.
         """
 
     @abstractmethod
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
-        """Take one step. Raise FloatingPointError, and change nothing, if a value is NaN or infinite."""
+        """Take one step, and return its losses. `unique` is the result of `prepare` for this batch.
+
+        Raise FloatingPointError, and change nothing, if a loss, gradient or parameter is NaN or infinite.
+        """
 
     @abstractmethod
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """Return the logits [n] of a batch. Nothing changes."""
+        """Return the logits [n] of a batch without changing anything. `unique` is the result of `prepare` for this
+        batch.
+        """
 
     def kernel_seconds(self) -> dict[str, float]:
-        """Return the time of each table kernel outside the graph in the last step."""
+        """Return the seconds that each table kernel outside the graph took in the last step, by name."""
         return {}
 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """The parts of a step other than its tables. `numeric_names` are used in messages."""
+    """What a step needs besides its tables: model, optimizers, rates, dropout and loss. `numeric_names` are for
+    messages.
+    """
 
     model: WideDeep
     optimizers: DenseOptimizers
@@ -82,38 +90,40 @@ class StepSettings:
     numeric_names: tuple[str, ...]
 
     def forward_backward(self) -> ForwardBackward:
-        """Return the cell that computes the losses and gradients."""
+        """Return a cell that computes the losses of a batch, and their gradients by rows and parameters."""
         loss = LossCell(self.model, self.loss, drops=self.noise.rate > 0)
         return ForwardBackward(loss, self.model.named_parameters().values())
 
     def shared_by(self, num_ranks: int) -> StepSettings:
-        """Return the settings of one of several ranks. Each gets its share of the L2 term of the numeric
-        fields' rows.
+        """Return the settings for one of `num_ranks` ranks, whose losses are added up.
+
+        The L2 term of the numeric fields' rows would be counted once per rank, so its coefficient is divided by the
+        number of ranks.
         """
         if num_ranks == 1:
             return self
         return replace(self, loss=replace(self.loss, l2_coef=self.loss.l2_coef / num_ranks))
 
     def set_learning_rates(self, step: int) -> None:
-        """Set the dense optimizers' learning rates for step 1, 2, …"""
+        """Prepare the dense optimizers for step number `step` (1, 2, …): set their learning rates and the step."""
         rates = self.learning_rates.at(step)
         self.optimizers.set_learning_rates(rates["wide"], rates["tower"])
         self.optimizers.set_step(step)
 
 
-# A `DeviceGraph`, or its equivalent over several ranks.
+# A `DeviceGraph`, or a callable that computes the same over several ranks.
 Graph = Callable[..., tuple[Tensor, ...]]
 
 
 class ByPosition:
-    """Passes rows to the device by position: one row for each position of the batch."""
+    """Passes table rows to the device by position: one row for each position of the batch."""
 
     def __init__(self, tables: HostTables, batch_size: int) -> None:
         self.tables = tables
         self.batch_size = batch_size
 
     def prepare(self, batch: Batch) -> UniqueIds:
-        """Return the ids for lookup and update of the tables. The prefetch thread calls this."""
+        """Return the distinct ids of a batch for `lookup` and `update`. The thread that reads ahead calls this."""
         return self.tables.unique(batch.ids)
 
     def grow(self, vocabulary_size: int) -> None:
@@ -129,49 +139,56 @@ class ByPosition:
         return self.tables.lookup(unique, means)
 
     def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
-        """Update the tables with gradients that the graph has already checked."""
+        """Update the tables with gradients whose values the graph has already checked."""
         self.tables.update(unique, gradients, checked=True)
 
     def inputs(self, unique: UniqueIds, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Return deep and wide rows, padded to the shape that the graph is compiled for."""
+        """Return the deep and the wide rows as inputs of the graph, padded to the shape that it is compiled for."""
         return pad_rows(rows.deep, self.batch_size), pad_rows(rows.wide, self.batch_size)
 
     def index(self, unique: UniqueIds) -> dict[str, np.ndarray]:
-        """Return further inputs of the model by name. There are none in this form."""
+        """Return additional inputs of the model by name. Rows by position need none, `ByDistinctRow` returns two."""
         return {}
 
     def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Watched, Watched, Watched]:
-        """Return deep rows, wide rows and sums of wide rows, in which to search for a value that is not finite."""
+        """Return the inputs of a step that come from the tables: deep rows, wide rows and sums of wide rows.
+
+        An error message about a value that is not finite searches them.
+        """
         spec, wide_ids = self.tables.spec, ids_of(unique.of(WIDE))
-        # Copy the rows, because the next lookup may overwrite them.
+        # The search looks up further rows, which may overwrite these.
         deep = Watched("deep row", rows.deep.copy(), spec.deep_names, ids_of(unique.of(DEEP)))
         wide_names = tuple(spec.field_names[place] for place in spec.columns_of(WIDE))
         wide = Watched("wide row", self._wide_rows_of_bad_sum(wide_ids, rows.wide), wide_names, wide_ids)
         return deep, wide, Watched("sum of wide rows", rows.wide)
 
     def gradient_places(self, batch: Batch, unique: UniqueIds, gradients: RowGradients) -> tuple[Watched, Watched]:
-        """Return the gradients of the deep rows and of the sums of wide rows, in which to search for a bad value."""
+        """Return the gradients of the deep rows and of the sums of wide rows.
+
+        An error message about a value that is not finite searches them.
+        """
         return gradient_places(gradients.deep, gradients.wide, self.tables.spec.deep_names, ids_of(unique.of(DEEP)))
 
     def _wide_rows_of_bad_sum(self, ids: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """Return wide rows [n, C] for the first entry of `sums` [n] that is not finite. All other rows are 0.
+        """Return the wide rows [n, C] of the first batch row whose entry in `sums` [n] is not finite. All others are 0.
 
-        `lookup` returns only sums over fields. So each id of that batch row is looked up as a row of its own, repeated
-        over all positions.
+        `lookup` returns only sums over fields. So each of the C ids of that batch row is looked up by a batch row of
+        its own that has this id at all positions; its sum is not finite if the id's weight is not.
         """
         wide = np.zeros(ids.shape, np.float32)
         bad_row = np.flatnonzero(~np.isfinite(sums))[:1]
-        # This lookup also happens without a bad sum, because all ranks may have to take part in it.
+        # This lookup takes place even if no sum is bad, because all ranks must take part in a lookup.
         id_by_id = np.repeat(ids[bad_row].reshape(-1, 1), self.tables.spec.num_positions, axis=1)
         wide[bad_row] = self.tables.lookup(self.tables.unique(id_by_id)).wide.reshape(-1, ids.shape[1])
         return wide
 
 
 def score_batch(rows: ByPosition, logits: Callable[..., np.ndarray], batch: Batch, unique: UniqueIds) -> np.ndarray:
-    """Return the logits [n] of a batch of n <= batch_size rows from tables outside the graph. Nothing changes.
+    """Return the logits [n] of a batch of n <= batch_size rows, with rows from tables outside the graph. Nothing
+    changes.
 
-    `logits` computes them from arrays on the host. If the tables keep running means of their rows, these are used. The
-    model must then have its own running means.
+    `logits` is the model as a function of host arrays. If the tables keep running means of their rows, the means are
+    used, and the caller must have put the running means of the dense weights into the model.
     """
     deep, wide = rows.inputs(unique, rows.lookup(unique, means=rows.tables.spec.ema_decay > 0))
     inputs = (deep, wide, pad_rows(batch.numeric, rows.batch_size))
@@ -179,7 +196,7 @@ def score_batch(rows: ByPosition, logits: Callable[..., np.ndarray], batch: Batc
 
 
 class HostTablesStep(TrainStep):
-    """The step over tables that live outside the graph (backends `reference` and `native`)."""
+    """The training step over tables outside MindSpore's graph (backends `reference` and `native`)."""
 
     tables: HostTables
 
@@ -190,12 +207,12 @@ class HostTablesStep(TrainStep):
         graph: HostGraph,
         logits: Callable[..., np.ndarray],
     ) -> None:
-        """`graph` computes a step's `DeviceGraph` from arrays on the host, and `logits` the scores."""
+        """`rows` passes table rows to the device, `graph` computes a step outside the tables, and `logits` scores."""
         self.tables = rows.tables
         self.rows = rows
         self.settings = settings
         self.graph, self.is_native = graph, graph.is_native
-        self._kernel_seconds: dict[str, float] = {}  # Kernel times of the last step.
+        self._kernel_seconds: dict[str, float] = {}  # Seconds of each kernel in the last step.
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
         self._logits = logits
 
@@ -204,7 +221,7 @@ class HostTablesStep(TrainStep):
         self.rows.grow(vocabulary_size)
 
     def remove(self, row_ids: np.ndarray) -> None:
-        """Remove rows from the tables, see `HostTables.remove`."""
+        """Make rows of the tables untouched again, see `HostTables.remove`."""
         self.rows.tables.remove(row_ids)
 
     def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
@@ -232,8 +249,10 @@ class HostTablesStep(TrainStep):
         return Losses(wide_loss, deep_loss + float(l2_loss(rows.squared_norm, self.settings.loss.l2_coef)))
 
     def _forward_backward(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[float, float, bool, RowGradients]:
-        """Run the graph. Return the wide loss, the deep loss without the tables' L2 term, the finite flag and row
-        gradients.
+        """Compute losses and gradients, and update the dense parameters, for a batch with the looked-up `rows`.
+
+        Return the wide loss, the deep loss without the tables' L2 term, whether all values are finite, and the row
+        gradients. If a value is not finite, no parameter is updated.
         """
         of_batch = (batch.numeric, batch.labels, batch.shares())
         inputs = (*self.rows.inputs(unique, rows), *(pad_rows(values, self.settings.batch_size) for values in of_batch))
@@ -258,13 +277,13 @@ class HostTablesStep(TrainStep):
 
 
 def ids_of(unique: UniqueIds) -> np.ndarray:
-    """Return the ids [n, C] of each row and field. For a list, this is its first id."""
+    """Return the id at each batch row and field, [n, C]. For a list, it is the list's first id."""
     inverse = unique.inverse if unique.lists is None else unique.inverse[unique.lists.first[:-1]]
     return unique.values[inverse].reshape(unique.shape)
 
 
 def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
-    """Return `values` [n, …] padded with zero rows to `batch_size`, because each shape needs its own compiled graph."""
+    """Return `values` [n, …] with zero rows appended up to `batch_size`. Each shape would need its own graph."""
     if len(values) == batch_size:
         return values
     padded = np.zeros((batch_size, *values.shape[1:]), values.dtype)
@@ -274,7 +293,11 @@ def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Watched:
-    """An input or output of a step: [n], or [n, F * W] for F `fields`, with `ids` [n, F] for error messages."""
+    """Values of a step that are searched if a step is not finite, with the names for the error message.
+
+    `values` is [n], or [n, F * W] for F `fields` of W columns each. `ids` [n, F] are the ids of the fields. `what`
+    names the values. Values are bad if they are NaN or outside ±`limit`.
+    """
 
     what: str
     values: np.ndarray
@@ -283,7 +306,7 @@ class Watched:
     limit: float = math.inf
 
     def first_bad(self) -> str | None:
-        """Describe the first value that is NaN or outside ±limit, or return None if there is none."""
+        """Return a text that names the first bad value with its batch row, field and id, or None if there is none."""
         bad = np.argwhere(~(np.abs(self.values) < self.limit))
         if not len(bad):
             return None
@@ -298,14 +321,16 @@ class Watched:
 
 
 def batch_places(batch: Batch, numeric_names: tuple[str, ...]) -> tuple[Watched, Watched]:
-    """Return the values of a batch other than its ids, in which to search for a bad value."""
+    """Return the numeric inputs and the labels of a batch, to search for a value that is not finite."""
     return Watched("numeric input", batch.numeric, numeric_names), Watched("label", batch.labels)
 
 
 def gradient_places(
     deep: np.ndarray, wide: np.ndarray, fields: tuple[str, ...], ids: np.ndarray
 ) -> tuple[Watched, Watched]:
-    """Return the row gradients [n, F * D] and [n], with the limit above which optimizers could overflow."""
+    """Return the row gradients `deep` [n, F * D] and `wide` [n], to search for a value that is too large for the
+    optimizers.
+    """
     limit = float(LARGEST_GRADIENT)
     return (
         Watched("gradient of the deep row", deep, fields, ids, limit),
@@ -316,9 +341,10 @@ def gradient_places(
 def describe_not_finite(
     inputs: Iterable[Watched], parameters: dict[str, Parameter], gradients: Iterable[Watched]
 ) -> str:
-    """Describe the first bad value in a step, to report the cause rather than a consequence.
+    """Return a text for the error message that names the first bad value of a step.
 
-    Inputs are searched first, then parameters, then gradients, because bad values spread in this order.
+    Inputs are searched first, then parameters, then gradients. Bad values spread in this order, so the first one is the
+    cause rather than a consequence.
     """
     reason = _first_in(inputs)
     for name, parameter in parameters.items():

@@ -28,7 +28,10 @@ from data_prep.prepared.batches import Batch
 
 
 class StockLookup(nn.Cell):
-    """Cell that looks up the model's inputs for ids. Rows of unfolded numeric fields are multiplied by their values."""
+    """Looks up the inputs of the model for the ids of a batch, inside the graph.
+
+    Unfolded numeric fields are looked up, too, and their rows multiplied by the fields' values.
+    """
 
     def __init__(self, tables: StockTables) -> None:
         super().__init__()
@@ -38,11 +41,16 @@ class StockLookup(nn.Cell):
         self.sum = ops.ReduceSum()
 
     def field_weights(self, numeric: Tensor) -> Tensor:
-        """Return the factor of each field's rows, [B, F, 1]: x_f for a numeric field, 1 for a categorical one."""
+        """Return the factor of the row of each batch row and field, [B, F, 1]: x_f for a numeric field, 1 for a
+        categorical one.
+        """
         return ops.concat((numeric, ops.ones((numeric.shape[0], self.num_categorical), ms.float32)), 1).expand_dims(-1)
 
     def construct(self, ids: Tensor, numeric: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Look up `ids` [B, F]. Return table rows [B, F, D], deep rows [B, F * D] and wide rows [B]."""
+        """Look up `ids` [B, F]. Return the rows as they are in the table, [B, F, D], and the inputs of the model.
+
+        The inputs are deep rows, [B, F * D], and sums of wide rows, [B], both with the factors of `field_weights`.
+        """
         table_rows, wide = self.parameters_of_tables(ids)
         deep = table_rows
         if self.unfolded:
@@ -52,7 +60,7 @@ class StockLookup(nn.Cell):
 
 
 class StockGraph(nn.Cell):
-    """Lookup, forward pass, backward pass and all optimizers in one graph."""
+    """A whole training step in one graph: lookup, forward pass, backward pass and all optimizers."""
 
     def __init__(
         self, tables: StockTables, forward_backward: ForwardBackward, optimizers: DenseOptimizers, loss_scale: float
@@ -76,10 +84,11 @@ class StockGraph(nn.Cell):
         deep_rate: Tensor,
         noise: Tensor,
     ) -> tuple:
-        """Take a step. Return deep_loss without the tables' L2 term, wide_loss, Σ‖unique deep row‖² and finite.
+        """Take a step. Return deep_loss without the tables' L2 term, wide_loss, Σ‖row‖² over distinct deep rows, and
+        finite.
 
         `ids` has shape [B, F]. `first_seen` [B * F, 1] is 1 at the first position of each id in the batch, and
-        otherwise 0.
+        otherwise 0. If `finite` is False, nothing is updated.
         """
         table_rows, deep_rows, wide_rows = self.lookup(ids, numeric)
         losses, finite, row_gradients, dense_gradients = self.forward_backward(
@@ -97,7 +106,11 @@ class StockGraph(nn.Cell):
         return deep_loss, wide_loss, squared_norm, finite
 
     def gradients_by_position(self, row_gradients: tuple[Tensor, Tensor], numeric: Tensor) -> tuple[Tensor, Tensor]:
-        """Convert scaled gradients [B, F * D] and [B] to gradients of the table rows, [B * F, D] and [B * F, 1]."""
+        """Return the gradients of the table rows by position, [B * F, D] and [B * F, 1].
+
+        `row_gradients` [B, F * D] and [B] are those of the model's inputs, multiplied by the loss scale, which is
+        removed.
+        """
         deep = row_gradients[0].reshape(-1, self.num_fields, self.width) * self.gradient_scale
         wide = row_gradients[1].reshape(-1, 1, 1) * self.gradient_scale
         wide = ops.tile(wide, (1, self.num_fields, 1))
@@ -108,7 +121,7 @@ class StockGraph(nn.Cell):
 
 
 class StockScoring(nn.Cell):
-    """Lookup and forward pass only, for scoring."""
+    """The graph for scoring: lookup and forward pass."""
 
     def __init__(self, lookup: StockLookup, model: WideDeep) -> None:
         super().__init__()
@@ -122,7 +135,9 @@ class StockScoring(nn.Cell):
 
 
 class StockStep(TrainStep):
-    """`TrainStep` that uses MindSpore's own operators on the host."""
+    """The training step with the backend `stock`, whose tables and optimizers are MindSpore's own operators on the
+    host.
+    """
 
     tables: StockTables
 
@@ -141,7 +156,8 @@ class StockStep(TrainStep):
         start = time.perf_counter()
         first_seen = np.zeros((self.settings.batch_size * unique.shape[1], 1), np.float32)
         first_seen[: len(unique.first_seen)] = unique.first_seen
-        # Padding rows have gradient 0, but LazyAdam moves every row that it gets. The operators skip negative ids.
+        # A short batch is padded with negative ids, which the operators skip. With any other id, LazyAdam would move
+        # the row of that id although the gradient is 0.
         padding = ((0, self.settings.batch_size - batch.num_rows), (0, 0))
         inputs = [np.pad(unique.ids, padding, constant_values=NO_ROW), first_seen] + [
             pad_rows(values, self.settings.batch_size) for values in (batch.numeric, batch.labels, batch.shares())

@@ -1,4 +1,5 @@
-"""Hold the tables in MindSpore's own host operators, in one graph with the tower, as in the tutorial. A baseline.
+"""Keep the tables in MindSpore's own host operators, in one graph with the tower, as its tutorial does. It is a
+baseline.
 
 `EmbeddingLookup`, `FusedSparseFtrl` and `FusedSparseLazyAdam` run on the CPU because of the attribute
 `primitive_target`, whatever the device target. MindSpore 2.10 marks them as deprecated. They take int32 ids and a fixed
@@ -30,7 +31,7 @@ MAX_VOCABULARY = 2**31
 
 @dataclass(frozen=True)
 class PlacedOps:
-    """The four table operators, each pinned to the host by an attribute."""
+    """The four table operators: two lookups and two optimizers. An attribute pins each of them to the host."""
 
     wide_lookup: ops.Primitive
     deep_lookup: ops.Primitive
@@ -39,8 +40,9 @@ class PlacedOps:
 
 
 def placed_ops(ftrl: FtrlOptions) -> PlacedOps:
-    """Return the table operators, placed on the host for any device target. FTRL's learning rate is fixed at this
-    point.
+    """Return the table operators, pinned to the host for any device target.
+
+    FTRL's operator takes its learning rate at construction, so it cannot change later.
     """
     with deprecations_silenced():
         placed = PlacedOps(
@@ -55,7 +57,7 @@ def placed_ops(ftrl: FtrlOptions) -> PlacedOps:
 
 
 def describe_placement(placed: PlacedOps) -> list[str]:
-    """Describe each table operator in a line: its role, its name, where it runs, and the attribute that says so."""
+    """Return a line about each table operator: its role, its name, where it runs, and the attribute that says so."""
     return [
         f"{role}: {primitive.name} on {primitive.attrs['primitive_target']}, "
         f"primitive_target={primitive.attrs['primitive_target']}"
@@ -64,7 +66,7 @@ def describe_placement(placed: PlacedOps) -> list[str]:
 
 
 class TableParameters(nn.Cell):
-    """Both complete tables with their optimizer state as parameters, and the host operators on them."""
+    """Both complete tables and their optimizer states as MindSpore parameters, with the host operators on them."""
 
     def __init__(self, spec: TablesSpec) -> None:
         super().__init__()
@@ -111,8 +113,9 @@ class TableParameters(nn.Cell):
 
 @dataclass(frozen=True)
 class StockIds(UniqueIds):
-    """The ids for the graph, int32 [B, F], and `first_seen` [B * F, 1], 1 at the first position of each id in the
-    batch.
+    """The ids of a batch in the form that the graph takes.
+
+    `ids` is int32 [B, F]. `first_seen` [B * F, 1] is 1 at the first position of each id in the batch, and otherwise 0.
     """
 
     ids: np.ndarray
@@ -120,9 +123,9 @@ class StockIds(UniqueIds):
 
 
 class StockTables(WholeTables):
-    """The tables as MindSpore parameters. Lookup and update happen inside `StockGraph`.
+    """Both tables as MindSpore parameters. Lookup and update happen inside `StockGraph`.
 
-    `num_looked_up_numeric` is N with unfolded numeric fields, otherwise 0.
+    `num_looked_up_numeric` is N if the numeric fields are not folded, and otherwise 0.
     """
 
     def __init__(self, spec: TablesSpec, learning_rates: TableRates, num_looked_up_numeric: int = 0) -> None:
@@ -137,13 +140,16 @@ class StockTables(WholeTables):
         self.parameters = TableParameters(spec)
 
     def deep_rate(self, step: int) -> float:
-        """Return LazyAdam's learning rate at a step, including its bias corrections."""
+        """Return LazyAdam's learning rate of step number `step`, multiplied by its bias corrections."""
         options = self.spec.deep_optimizer
         assert isinstance(options, LazyAdamOptions)
         return self._learning_rates[DEEP](step) * options.correction(step)
 
     def unique(self, ids: np.ndarray) -> StockIds:
-        """Return the ids for the graph. `ids` are those of the C categorical fields. See `Tables.unique`."""
+        """Return the ids of a batch in the form that the graph takes, with those of unfolded numeric fields in front.
+
+        `ids` [B, C] are those of the categorical fields. Raise ValueError as `Tables.unique` does.
+        """
         numeric_ids = np.broadcast_to(
             np.arange(self.num_looked_up_numeric, dtype=ids.dtype), (len(ids), self.num_looked_up_numeric)
         )

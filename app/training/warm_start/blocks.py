@@ -1,7 +1,7 @@
-"""Rearrange dense arrays whose rows are laid out by the model's fields, in blocks with the fields' names.
+"""Rearrange arrays of the dense model whose rows are laid out by fields, so that they fit a model with other fields.
 
-A layout lists the blocks of an array in order, with their sizes. The layouts of two models differ if their fields are
-ordered differently or if they share only some fields.
+Each field has a block of rows in such an array. A layout lists the blocks in order, each with the field and the number
+of rows. The layouts of two models differ if their fields are ordered differently or if they share only some fields.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from app.config.config import ModelOptions
 from app.tables.fields import TableField
 from data_prep.prepared.schema import Schema
 
-Key = tuple[str, str | None]  # Kind and name of a field.
-Layout = Sequence[tuple[Key, int]]  # Key and number of rows of each block, in order.
+Key = tuple[str, str | None]  # Kind of a field (numeric or categorical) and its name.
+Layout = Sequence[tuple[Key, int]]  # The blocks of an array in order: the field and the number of rows of each.
 Arrays = Mapping[str, np.ndarray]
 
 NUMERIC, FIELD = "numeric", "field"
@@ -23,9 +23,10 @@ FIELD_PARAMETERS = ("wide.numeric_weight", "tower.numeric_rows", "tower.numeric_
 
 
 def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOptions) -> dict[str, Layout]:
-    """Return the layout of each parameter in `FIELD_PARAMETERS` for a model with the looked-up fields `fields`.
+    """Return the layout of each parameter in `FIELD_PARAMETERS`, for a model with the looked-up fields `fields`.
 
-    Unfolded numeric fields come before the other looked-up fields. A deep part without fields has one zero input.
+    The numeric fields of `schema` come first if they are not folded. If the deep part sees no field, it has one block
+    for its placeholder input of zeros.
     """
     numeric: list[Key] = [(NUMERIC, column.name) for column in schema.numeric]
     inputs: list[Key] = [(FIELD, field.name) for field in fields if field.deep] or [(FIELD, None)]
@@ -39,10 +40,11 @@ def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOpti
 def move_dense(
     source: Arrays, fresh: Arrays, source_layouts: Mapping[str, Layout], layouts: Mapping[str, Layout]
 ) -> dict[str, np.ndarray]:
-    """Rearrange the arrays of `source` for a model whose arrays are `fresh`, using the layouts of both models.
+    """Return the arrays of `source` by name, rearranged for a model that has the arrays `fresh`.
 
-    Blocks that `source` lacks are taken from `fresh`. Arrays are left out if the new model has none of their fields.
-    Optimizer state has the layout of its parameter. Raise ValueError for an array that does not fit its layout.
+    The layouts are those of the two models, by parameter name. Blocks that `source` lacks are taken from `fresh`. An
+    array is left out if the new model has none of its fields. Optimizer state has the layout of its parameter. Raise
+    ValueError for an array that does not fit its layout.
     """
     moved = {name: array for name, array in source.items() if name in fresh or _parameter(name) is None}
     for name, values in fresh.items():
@@ -60,9 +62,9 @@ def move_dense(
 
 
 def move_blocks(source: np.ndarray, source_layout: Layout, layout: Layout, fresh: np.ndarray) -> np.ndarray:
-    """Return a copy of `fresh` in which blocks that `source` also has, by name, are taken from `source`.
+    """Return a copy of `fresh` in which the blocks of fields that `source` also has are replaced by those of `source`.
 
-    Both arrays have shape [rows, …], and blocks with the same name have the same number of rows. `source_layout` is the
+    Both arrays have shape [rows, …], and a field's blocks have the same number of rows in both. `source_layout` is the
     layout of `source`, and `layout` that of `fresh`.
     """
     source_slices, moved = _slices(source_layout), fresh.copy()
@@ -78,8 +80,8 @@ def _slices(layout: Layout) -> dict[Key, slice]:
 
 
 def _parameter(name: str) -> str | None:
-    """Return the parameter that an array belongs to, as its value or as optimizer state.
+    """Return the name of the parameter that the array `name` holds, or whose optimizer state it holds.
 
-    Return None if the parameter is not laid out by fields.
+    Return None if the parameter's rows are not laid out by fields.
     """
     return next((parameter for parameter in FIELD_PARAMETERS if f".{name}".endswith(f".{parameter}")), None)

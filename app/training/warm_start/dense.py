@@ -1,4 +1,4 @@
-"""Warm start a new run: take over rows, tower, or both, from a trained model."""
+"""Start a new run from a trained model: take over the rows of its tables, its tower, or both."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ log = logging.getLogger(__name__)
 
 
 def warm_start(training: TrainingState, config: Config, schema: Schema, dataset: Path, group: ProcessGroup) -> None:
-    """Take over what `train.init_take` names from the model at `train.init_from`, with optimizer state if settings say
-    so.
+    """Copy the part of the model at `train.init_from` that `train.init_take` names into a new run, before its first
+    step.
 
-    Steps, and therefore learning-rate schedules, start from 0. Adam's bias corrections continue if its moments are
-    taken over. Every rank must call this. Raise ValueError if the shapes of the models differ.
+    With `train.init_optimizer`, optimizer state is copied, too. Steps, and therefore learning-rate schedules, start
+    from 0. Adam's bias corrections continue if its moments are taken over. Every rank must call this. Raise ValueError
+    if the shapes of the models differ.
     """
     source = open_source(config, schema, dataset)
     if source.metrics:
@@ -58,7 +59,8 @@ def _take_dense(training: TrainingState, source: Source, schema: Schema, config:
         dense = fold_numeric(source.state, training.step.tables.spec, source.schema.num_numeric)
     source_layouts = dense_layouts(source.schema, source.fields, config.model)
     layouts = dense_layouts(schema, fields_of_model(schema, config.model), config.model)
-    # Names of parameters begin with these prefixes. Names of optimizer state do not (`adam.first_moment.tower.bias_0`).
+    # The names of all parameters begin with one of these prefixes, and the names of optimizer state with the
+    # optimizer's name (`adam.first_moment.tower.bias_0`).
     arrays = {name: array for name, array in dense.items() if name in memory or name.startswith(("wide.", "tower."))}
     fresh = training.dense_values()
     arrays = move_dense(arrays, {name: fresh[name] for name in [*expected, *memory]}, source_layouts, layouts)
@@ -70,7 +72,7 @@ def _take_dense(training: TrainingState, source: Source, schema: Schema, config:
 
 
 def _log_fields(source: Source, schema: Schema, config: Config) -> None:
-    """Log the fields that are used by a part of only one of the two models."""
+    """Log the names of the fields that a part of the model sees in only one of the two models."""
     source_fields, fields_here = (
         dict.fromkeys(
             [(NUMERIC, column.name) for column in of.numeric]

@@ -1,4 +1,4 @@
-"""Find, for each row of a new run's tables, the row of the same value in the ids of another prepared folder."""
+"""Find, for each row of a new run's tables, the row that stands for the same value in an older prepared folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ NONE = -1
 
 
 def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) -> np.ndarray:
-    """Return the old id for each new id, int64 [V of `new`]. NONE means that `old` lacks the field or the value.
+    """Return, for each id of the schema `new`, the id of the same value in the schema `old`, int64 [V of `new`].
 
-    Numeric fields are matched by name, values by field and value. Rows for out-of-vocabulary values are matched by the
-    values' hashes. If fields share a vocabulary only in `new`, its rows come from the first field that has them, where
-    the field that the vocabulary is named after precedes the others.
+    NONE means that `old` lacks the field or the value. Numeric fields are matched by name, values by field and value.
+    Rows for out-of-vocabulary values are matched by the values' hashes. If several fields share a vocabulary in `new`
+    but not in `old`, a value has several old rows: the first of these fields that has one counts. The field that the
+    vocabulary is named after is the first, and the others follow in the schema's order.
     """
     origins = np.full(new.vocabulary_size, NONE, np.int64)
     numeric = {field.name: place for place, field in enumerate(old.numeric)}
@@ -32,13 +33,14 @@ def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) ->
     of_old = {field.name: field for field in old.categorical}
     takers: dict[str, list[str]] = {}
     for name, fields in _vocabularies(new).items():
-        # Vocabularies in `old` of these fields, each with the first field that uses it.
+        # Vocabularies of these fields in `old`, each with the first of the fields that uses it.
         sources: dict[str, CategoricalField] = {}
         for field in fields:
             if field.name in of_old:
                 sources.setdefault(old.vocabulary_of(field.name), field)
         values = _values(new_folder, new, name)
-        for source, field in reversed(sources.items()):  # The last one written counts, so the first source comes last.
+        # Later writes overwrite earlier ones, so the first vocabulary is written last.
+        for source, field in reversed(sources.items()):
             takers.setdefault(source, []).append(field.name)
             new_ids, old_ids = (
                 np.concatenate(parts)
@@ -64,7 +66,7 @@ def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) ->
 
 
 def _vocabularies(schema: Schema) -> dict[str, list[CategoricalField]]:
-    """Return the fields of each vocabulary by its name. The field that it is named after comes first."""
+    """Return the fields that use each vocabulary, by the vocabulary's name. The field of the same name comes first."""
     fields_of: dict[str, list[CategoricalField]] = {}
     for field in sorted(schema.categorical, key=lambda field: schema.vocabulary_of(field.name) != field.name):
         fields_of.setdefault(schema.vocabulary_of(field.name), []).append(field)
@@ -74,11 +76,13 @@ def _vocabularies(schema: Schema) -> dict[str, list[CategoricalField]]:
 def _buckets(
     before: CategoricalField, here: CategoricalField, old: Schema, new: Schema
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the out-of-vocabulary ids of a field in `new`, and the corresponding ids in `old`.
+    """Return the ids of a field's out-of-vocabulary rows in `new`, and the ids of the rows in `old` with the same
+    values.
 
-    A value with hash h has bucket ⌊h·k / 2³²⌋ of k. If the new number of buckets is a multiple m of k, bucket j of m
-    contains only values of the old bucket ⌊j·k / m⌋. For any other number, or for another hash, a new bucket mixes
-    values of several old ones. In this case, return empty arrays and log a warning.
+    `before` is the field in `old`, and `here` the field in `new`. A value with hash h has bucket ⌊h·k / 2³²⌋ of k. If
+    the new number of buckets is a multiple m of k, bucket j of m contains only values of the old bucket ⌊j·k / m⌋. For
+    any other number, or for another hash, a new bucket mixes values of several old ones. In this case, return empty
+    arrays and log a warning.
     """
     (old_first, old_end), (new_first, new_end) = before.oov_ids, here.oov_ids
     old_count, new_count = old_end - old_first, new_end - new_first
@@ -98,13 +102,13 @@ def _buckets(
 
 
 def _same_values(old: pa.Table, new: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the new and the old ids of the values that occur in both tables."""
+    """Return the ids in `new` and the ids in `old` of the values that occur in both tables."""
     both = new.join(old, "value", join_type="inner", right_suffix="_old")
     return both["id"].to_numpy(), both["id_old"].to_numpy()
 
 
 def _values(folder: Path, of: Schema, field: str) -> pa.Table:
-    """Return the columns `value` and `id` of one field, without expired values."""
+    """Return a table with the columns `value` and `id` of one vocabulary, without the values that have expired."""
     schema = pa.schema([("value", pa.string()), ("id", pa.int64())])
     parts = [schema.empty_table()]
     for name in of.vocabulary_files:

@@ -34,34 +34,37 @@ OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # Settings of the mode
 
 @dataclass(frozen=True)
 class Source:
-    """The model that a warm start copies from."""
+    """The trained model that a warm start copies from. `where` names it in messages."""
 
     where: str
     state: ModelState
-    schema: Schema  # Schema with the columns that the model was trained on.
-    fields: tuple[TableField, ...]  # Looked-up fields, with the parts of the model that use them.
+    schema: Schema  # Schema with the columns that the model was trained on, without the ids of their values.
+    # The model's looked-up fields, each with the parts of the model (wide, deep) that see it.
+    fields: tuple[TableField, ...]
     folded: bool  # True if the numeric fields are folded into the tower.
-    # Ids [V of the new run] in the source. None if all ids are the same.
+    # For each id of the new run, [V], the source's id of the same value, or NONE. None if all ids are the same.
     origins: np.ndarray | None = None
-    rescaled: tuple[str, ...] = ()  # Columns that are scaled or pooled differently in the new run.
-    # Function that returns the deep rows of ids that were never trained.
+    rescaled: tuple[str, ...] = ()  # Names of the columns that the new run scales or pools differently.
+    # Function from ids of the source to their deep rows, for rows that the source never trained.
     untouched: Callable[[np.ndarray], TableSnapshot] | None = None
-    own_initial: bool = False  # True if untrained rows of the source differ from the initial rows of the new run.
-    steps: int = 0  # Number of steps that its optimizers have taken.
-    metrics: Mapping[str, float] = field(default_factory=dict)  # Metrics of the source's run on the split valid.
+    # True if the source's values of untrained rows differ from the initial values of the same ids in the new run.
+    own_initial: bool = False
+    steps: int = 0  # Number of steps that the optimizers of the source have taken.
+    # Metrics of the source on the split valid, as its own run measured them.
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def check_source(config: Config, schema: Schema) -> Path | None:
-    """Check the model that a new run starts from, and return its path. Return None if there is none.
+    """Check the trained model that a new run starts from, and return its path, or None if `train.init_from` is empty.
 
-    Raise ValueError or FileNotFoundError if the model is missing, has another shape, or lacks the vocabulary that is
-    needed to map its rows.
+    Raise ValueError or FileNotFoundError if the model is missing, if its embedding width, tower or folding of numeric
+    fields is not that of `config`, or if its rows have other ids and the vocabulary that maps them is missing.
     """
     if not config.train.init_from:
         return None
     source = find_source(Path(config.train.init_from))
     if isinstance(source, Path):
-        # The zoo's file is checked when it is read.
+        # A `.ckpt` file of the model zoo has no manifest. It is checked when it is read.
         return source
     path, manifest = source.path, source.manifest
     model = read_config(manifest.config, where=str(path)).model
@@ -76,11 +79,11 @@ def check_source(config: Config, schema: Schema) -> Path | None:
 
 
 def source_settings(config: Config, run: Path) -> Config | None:
-    """Return the settings of the model that the run in `run` starts from. None without such a model, or for a zoo file.
+    """Return the settings of the model that the run in the folder `run` starts from.
 
-    If the run is resumed and its source no longer exists, return the run's own settings, because the source is not
-    needed any more. If the run displaced its source, the source is looked up under its new name. Raise the errors of
-    `find_source`.
+    Return None if it starts from no model or from a `.ckpt` file of the zoo. If the run is resumed and its source no
+    longer exists, return the run's own settings, because the source is not needed any more. If starting the run has
+    renamed the folder of its source, the source is looked up under its new name. Raise the errors of `find_source`.
     """
     path = Path(config.train.init_from)
     if not config.train.init_from:
@@ -94,9 +97,10 @@ def source_settings(config: Config, run: Path) -> Config | None:
 
 
 def find_source(path: Path) -> Checkpoint | Path:
-    """Return the checkpoint, or the path of the zoo's `.ckpt` file, that a value of `train.init_from` refers to.
+    """Return the checkpoint, or the path of the zoo's `.ckpt` file, that `path`, a value of `train.init_from`, refers
+    to.
 
-    Raise FileNotFoundError if there is no such thing.
+    If `path` is a run, the result is its best checkpoint. Raise FileNotFoundError if it is none of these.
     """
     if path.is_file():
         return path
@@ -109,9 +113,9 @@ def find_source(path: Path) -> Checkpoint | Path:
 
 
 def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
-    """Open and verify the model at `train.init_from`.
+    """Open and verify the trained model at `train.init_from`, for a run on the prepared folder `dataset`.
 
-    Raise ValueError if it is damaged, or if its rows cannot be mapped to the prepared folder `dataset`.
+    Raise ValueError if it is damaged, or if its rows cannot be mapped to the ids of that folder.
     """
     checkpoint = find_source(Path(config.train.init_from))
     if isinstance(checkpoint, Path):
@@ -141,10 +145,10 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
 def _scored_state(
     checkpoint: Checkpoint, trained: Config, history: StepHistory | None, with_optimizer: bool
 ) -> tuple[ModelState, Callable[[np.ndarray], TableSnapshot]]:
-    """Return the state to take over, and a function that returns deep rows of ids that were never trained.
+    """Return the model's state to take over, and a function from ids that were never trained to their deep rows.
 
     With optimizer state, the newest weights are taken, because the state belongs to them. Without it, the weights are
-    those that were evaluated, which may be running means.
+    those that evaluations used, which are running means if the model keeps them.
     """
     manifest, saved = checkpoint.manifest, checkpoint.state()
     means = None if with_optimizer else running_mean(manifest)
@@ -165,7 +169,7 @@ def _needs_mapping(manifest: Manifest, config: Config, schema: Schema) -> bool:
 
 
 class InitialTable:
-    """A `TableSnapshot` of deep rows that no step has changed."""
+    """A `TableSnapshot` of deep rows that no step has updated. Their values are computed when they are read."""
 
     def __init__(
         self,
@@ -176,8 +180,9 @@ class InitialTable:
         scale: float,
         dtype: TableDtype = "float32",
     ) -> None:
-        """`layout` is that of a table with this optimizer, widened to float32. `dtype` is the type that rows are stored
-        in.
+        """`options` is the table's optimizer, and `layout` the table's arrays with float32 in place of bfloat16.
+
+        `seed`, `scale` and `dtype` determine the initial values, see `initial_rows`.
         """
         self.row_ids, self.layout = row_ids, layout
         self._seed, self._scale, self._dtype = seed, scale, dtype
@@ -191,12 +196,12 @@ class InitialTable:
 
 
 def _initial_values(config: Config) -> tuple[int, float, TableDtype]:
-    """Return the seed, scale and dtype that determine the initial deep rows."""
+    """Return the seed, scale and dtype that determine a model's initial deep rows."""
     return config.train.seed, config.model.initial_row_scale, config.tables.dtype
 
 
 def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
-    """Return True if every value has the same id in the source and in `schema`."""
+    """Return True if every value has the same id in the data of the checkpoint `manifest` and in `schema`."""
     source_ids, ids = (
         {
             "vocabulary": (data["vocabulary"], data["vocabulary_size"], data.get("expired")),
@@ -209,7 +214,10 @@ def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
 
 
 def _trained_columns(manifest: Manifest, schema: Schema) -> Schema:
-    """Return `schema` with the columns that the source was trained on. The ids of their values are not included."""
+    """Return a copy of `schema` with the columns that the model of the checkpoint `manifest` was trained on.
+
+    The ids of the columns' values are left out.
+    """
     numeric = tuple(
         NumericField(**{**column, "quantiles": tuple((number, rank) for number, rank in column["quantiles"])})
         for column in manifest.data["numeric"].values()
@@ -224,7 +232,7 @@ def _trained_columns(manifest: Manifest, schema: Schema) -> Schema:
 
 
 def _rescaled(source: Schema, schema: Schema) -> tuple[str, ...]:
-    """Return the common columns whose numbers are scaled differently, or whose lists are pooled differently."""
+    """Return the names of the columns in both schemas whose numbers are scaled or lists are pooled differently."""
     scales = {column.name: _scale(column) for column in schema.numeric}
     pools = {column.name: column.pool for column in schema.categorical}
     numeric = [column.name for column in source.numeric if scales.get(column.name, _scale(column)) != _scale(column)]
@@ -237,9 +245,10 @@ def _scale(column: NumericField) -> tuple[object, ...]:
 
 
 def _open_dataset(manifest: Manifest) -> tuple[Path, Schema]:
-    """Return the prepared folder that the source was trained on, and its schema.
+    """Return the prepared folder that the model of the checkpoint `manifest` was trained on, and its schema.
 
-    Raise FileNotFoundError if it does not exist, and ValueError if it is another folder.
+    Raise FileNotFoundError if the folder does not exist, and ValueError if its vocabulary or categorical fields are not
+    those that the model was trained with.
     """
     old_folder = Path(manifest.dataset)
     try:

@@ -1,5 +1,6 @@
-"""Load rows of a trained model into the tables of a new run. Servers of rows use this module, too, without
-MindSpore.
+"""Load rows of a trained model, the source, into the tables of a new run.
+
+Servers that own rows use this module, too, so it does not import MindSpore.
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
-NEVER_TAKEN = LAST_STEP, MEAN, MEAN_STEP  # These arrays start anew in each run.
-OPTIONAL_ARRAYS = LAST_RATE, MEAN, MEAN_STEP  # The source may have or lack these arrays.
+# State arrays that start anew in each run and are never taken from the source.
+NEVER_TAKEN = LAST_STEP, MEAN, MEAN_STEP
+# State arrays that the source may have and the new run lack, or the other way round.
+OPTIONAL_ARRAYS = LAST_RATE, MEAN, MEAN_STEP
 
-# Memory limit for copying untrained rows (raised to the size of the trained rows if that is larger).
+# Maximum number of bytes of untrained rows that are copied. If the trained rows take more, their size is the limit.
 UNTOUCHED_BYTES = 1 << 26
 
-# Function that returns a mask of the ids whose fields are used.
+# Function from ids to a boolean mask, True for ids of fields that the table's part of both models sees.
 Seen = Callable[[np.ndarray], np.ndarray]
-# Function `loading` of all tables, or of the tables of one owner.
+# The method `Tables.loading`, of complete tables or of the part of the tables that one rank owns.
 Loading = Callable[[int], AbstractContextManager[PlaceRows]]
 
 
@@ -42,8 +45,9 @@ def take_rows(
 ) -> None:
     """Load the source's rows, and with `train.init_optimizer` their optimizer state, into empty tables.
 
-    Untrained rows of the source are loaded, too, if their values differ from the initial values in this run. Raise
-    ValueError if the source's tables have other arrays than `spec`.
+    `loading` and `spec` belong to these tables, and `rates` are the new run's learning rates. Untrained rows of the
+    source are loaded, too, if their values differ from the initial values in the new run. Raise ValueError if the
+    source's tables have other arrays than `spec`.
     """
     with_optimizer = config.train.init_optimizer
     _check_tables(source, spec, with_optimizer)
@@ -77,8 +81,8 @@ def take_rows(
 
 
 def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) -> Seen:
-    """Return a function that masks the ids of fields which this part of both models uses."""
-    # If the numeric fields are folded into the tower, their rows are not taken.
+    """Return a function that marks the ids of fields which `table`'s part of the model sees in both models."""
+    # Numeric fields have the first ids. If they are folded into the tower, their rows are not taken.
     first_id = schema.num_numeric if config.model.fold_numeric else 0
     there = {field.name: field for field in source.fields}
     fields = fields_of_model(schema, config.model)
@@ -89,7 +93,10 @@ def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) ->
 
 
 def _touched(row_ids: np.ndarray, source: Source, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids in the new run, and those in the source, of the source's rows `row_ids`."""
+    """Return the ids of the source's trained rows that the new run takes: its own ids, and the ids in the source.
+
+    `row_ids` are the source's ids of its trained rows. Both results have one entry per row taken.
+    """
     if source.origins is None:
         same_ids = row_ids[seen(row_ids)]
         return same_ids, same_ids
@@ -101,11 +108,11 @@ def _touched(row_ids: np.ndarray, source: Source, seen: Seen) -> tuple[np.ndarra
 def _untouched(
     row_ids: np.ndarray, num_touched: int, spec: TablesSpec, source: Source, seen: Seen
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids in the new run, and those in the source, of untrained rows whose values would differ in the new
-    run.
+    """Return the ids of untrained rows to take, because their values differ from the new run's initial values.
 
-    `row_ids` are the source's trained rows. If there are too many untrained rows, as in a large hashed vocabulary,
-    return none: they are not worth the memory, because nothing was learned in them.
+    The results are the ids in the new run and the ids in the source. `row_ids` are the source's ids of its trained
+    rows, of which the new run takes `num_touched`. If there are too many untrained rows, as in a large hashed
+    vocabulary, both results are empty: nothing was learned in these rows, so they are not worth the memory.
     """
     nothing = np.empty(0, np.int64)
     if source.origins is None and not source.own_initial:
@@ -131,9 +138,11 @@ def _untouched(
 def _pieces(
     rows: TableSnapshot, places: np.ndarray, options: TableOptimizer, with_optimizer: bool
 ) -> Iterator[tuple[str, int, np.ndarray]]:
-    """Yield the rows at the indices `places` [k] in pieces: array name, index of the first row, values [n, width].
+    """Yield blocks of the arrays of the rows at the indices `places` [k] in `rows`, at most PIECE_BYTES per array at a
+    time.
 
-    FTRL computes its weights from its linear terms, so these terms are fitted to the weights.
+    Each item is (array name, index in `places` of the first row, values [n, width]). FTRL computes its weights from its
+    linear terms, so the linear terms are recomputed to yield the weights.
     """
     names = [name for name in rows.layout if name not in NEVER_TAKEN and (with_optimizer or name == ROWS)]
     count = max(1, PIECE_BYTES // (4 * rows.layout[ROWS].width))
@@ -148,11 +157,11 @@ def _pieces(
 
 def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> None:
     for table, rows in source.state.tables.items():
-        # The source's rows are given in a widened layout.
+        # The source's arrays are converted to float32, so the expected arrays are float32, too.
         layout_here = widened_layout(spec.layout(table))
-        # Two kinds of arrays are optional. FTRL's last learning rates are not needed by an FTRL with another schedule.
-        # The last steps of rows are not needed by tables that update only looked-up rows, because the source's rows
-        # were brought up to date.
+        # Two more kinds of arrays may differ. FTRL's last learning rates are not needed by an FTRL with another
+        # schedule. The last steps of rows are not needed by tables that update only looked-up rows, because the
+        # source's rows have taken their missed steps already.
         unneeded = OPTIONAL_ARRAYS if LAST_STEP in layout_here else (*OPTIONAL_ARRAYS, LAST_STEP)
         actual, expected = (
             {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name not in unneeded)}
