@@ -1,6 +1,6 @@
-"""Build the dense part of the model and compute its steps. All modules but `layer_library` import MindSpore.
+"""Build the dense part of the model, and compute its losses, gradients and updates.
 
-The modules:
+All modules but `layer_library` import MindSpore:
 - `wide_deep`: the cells of the dense model, and how a run's model is made.
 - `dense_layer`: a hidden layer made of MindSpore's operators. `native_layer` and `distinct_layer`: the same layer as
   C++ kernels (`csrc/`, loaded by `layer_library`).

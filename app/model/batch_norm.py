@@ -1,4 +1,4 @@
-"""Normalize the sums of a hidden layer (batch normalization, Ioffe & Szegedy, 2015).
+"""Normalize the sums of a hidden layer's units over a batch (batch normalization, Ioffe & Szegedy, 2015).
 
 Rows that pad a batch are ignored.
 """
@@ -12,25 +12,27 @@ from mindspore import Parameter, Tensor, nn, ops
 from app.model.dense_layer import MatMul
 
 EPSILON = 1e-5
-# Weight of a full batch in the running statistics. EPSILON and MOMENTUM have the values of torch.nn.BatchNorm1d.
+# Share by which a full batch moves the running statistics. EPSILON and MOMENTUM have the values of
+# torch.nn.BatchNorm1d.
 MOMENTUM = 0.1
 
 TINY = float(np.finfo(np.float32).tiny)
 
 
 class BatchNorm(nn.Cell):
-    """Normalizes with the statistics of the batch if the weights of its rows are given, else with running statistics.
+    """Normalizes sums by mean and variance: those of the batch in training, the running statistics in scoring.
 
-    A forward pass stores the statistics of its batch in separate parameters. `update` moves the running statistics
-    toward these. A step calls it only if all values are finite. Both use the variance divided by n, not n - 1.
+    In training, a forward pass stores the statistics of its batch in separate parameters, and `update` moves the
+    running statistics toward these. A step calls `update` only if all values are finite. Both statistics use the
+    variance divided by n, not n - 1.
 
-    A batch of n rows that count moves the running statistics by the share MOMENTUM · min(n / `full_rows`, 1). So a full
-    batch moves them by MOMENTUM, the few rows of an epoch's short last batch by little, and a batch without any row
-    that counts not at all.
+    A batch in which n rows have a weight above 0 moves the running statistics by the share MOMENTUM · min(n /
+    `full_rows`, 1). So a full batch moves them by MOMENTUM, the few rows of an epoch's short last batch by little, and
+    a batch without any such row not at all.
     """
 
     def __init__(self, width: int, name: str, full_rows: float) -> None:
-        """`full_rows` is the mean number of rows that count in a batch of full size."""
+        """`width` is the number of units. `full_rows` is the mean number of rows of weight above 0 in a full batch."""
         super().__init__()
         self.full_rows = full_rows
         zeros, ones = np.zeros((1, width), np.float32), np.ones((1, width), np.float32)
@@ -47,12 +49,13 @@ class BatchNorm(nn.Cell):
     def construct(self, sums: Tensor, example_weights: Tensor | None) -> Tensor:
         """Return the normalized `sums` [B, H].
 
-        Rows whose `example_weights` [B] are 0 do not count, such as those that pad the batch.
+        With `example_weights` [B], the batch's own statistics are used, in which rows count by their weights, and rows
+        of weight 0, such as those that pad the batch, do not count. Without, the running statistics are used.
         """
         if example_weights is None:
             return (sums - self.mean) * ops.rsqrt(self.variance + EPSILON) * self.scale + self.shift
         weights = example_weights.expand_dims(0)
-        # Relative to the largest first: equal weights then become exactly 1 / n, whatever they are.
+        # Divide by the largest weight first: equal weights then become exactly 1 / n, whatever their value is.
         relative = weights / ops.maximum(self.largest(weights, 1), TINY)
         weights = relative / ops.maximum(self.total(relative, 1), TINY)
         rows = self.total((weights > 0).astype(ms.float32), 1)
@@ -65,7 +68,7 @@ class BatchNorm(nn.Cell):
         return centered * ops.rsqrt(variance + EPSILON) * self.scale + self.shift
 
     def update(self) -> tuple[Tensor, Tensor]:
-        """Move the running statistics toward those of the last batch."""
+        """Move the running statistics toward those of the last batch. Return the two assignments."""
         mean = self._moved(self.mean, self.batch_mean)
         variance = self._moved(self.variance, self.batch_variance)
         return ops.assign(self.mean, mean), ops.assign(self.variance, variance)
@@ -76,7 +79,7 @@ class BatchNorm(nn.Cell):
 
 
 class NormalizedLayer(nn.Cell):
-    """A hidden layer made of MindSpore's operators, whose sums are normalized before the activation."""
+    """A hidden layer made of MindSpore's operators, whose sums are normalized before the activation function."""
 
     def __init__(self, layer: nn.Cell, norm: BatchNorm) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Compute a hidden layer of the tower, y = f(x W + n F), with MindSpore's operators.
 
-`n` [B, N + 1] are the numeric inputs and a last column of ones. The rows of F are the weights of these inputs, the
-last one the bias. So the gradient of the bias is a row of a matrix product. `native_layer` computes the same
-function with C++ kernels, whose activation f is ReLU.
+`x` [B, K] are the layer's inputs and `W` its weights. `n` [B, N + 1] are the numeric inputs and a last column of ones.
+The rows of F are the weights of these inputs, the last one the bias. So the gradient of the bias is a row of a matrix
+product. `native_layer` computes the same function with C++ kernels, whose activation f is ReLU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from app.model import dropout
 from common.arrays import hashing
 
-# MindSpore's operators multiply int32, so unsigned constants are converted.
+# MindSpore's operators multiply int32 and not uint32, so this constant is given as the int32 of the same bits.
 GOLDEN32 = int(hashing.GOLDEN32.astype(np.int32))
 
 FACTORS = tuple(int(factor.astype(np.int32)) for factor in dropout.FACTORS)
@@ -37,8 +37,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Cell]] = {
 class MatMul(nn.Cell):
     """Matrix product of float32 matrices, with a float32 result.
 
-    With `input_dtype` the inputs are cast to that dtype; sums stay float32. The primitive is used, because the
-    gradient of `ops.matmul` copies matrices to transpose them.
+    With `input_dtype` the inputs are rounded to that dtype; sums stay float32. The primitive operator is used, because
+    the gradient of `ops.matmul` copies matrices to transpose them.
     """
 
     def __init__(self, input_dtype: ms.Type | None = None) -> None:
@@ -56,7 +56,7 @@ class MatMul(nn.Cell):
 class Total(nn.Cell):
     """The sum of all values of an array, multiplied by `factor`.
 
-    A matrix is multiplied with ones, which reads it once on all cores. ReduceSum takes ten times as long.
+    An array is multiplied as a matrix with ones, which reads it once on all cores. ReduceSum takes ten times as long.
     """
 
     def __init__(self, factor: float = 1.0) -> None:
@@ -94,16 +94,16 @@ class DenseLayer(nn.Cell):
         """Return the layer's outputs [B, H].
 
         `inputs` is [B, K], `weights` [K, H], `numeric` [B, N + 1], `numeric_weights` [N + 1, H]. With `noise`, int32
-        [3] from `app.model.dropout`, units are dropped.
+        [3] from `app.model.dropout`, some units are dropped.
         """
         return self.activated(self.sums(inputs, weights, numeric, numeric_weights), noise)
 
     def sums(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
-        """Return the sums of the units before the activation, [B, H]."""
+        """Return the weighted sums of the units' inputs, [B, H], to which the activation function is then applied."""
         return self.matmul(inputs, weights) + self.matmul(numeric, numeric_weights)
 
     def activated(self, sums: Tensor, noise: Tensor | None) -> Tensor:
-        """Apply activation and dropout to the sums [B, H]. Without `noise` no unit is dropped."""
+        """Apply activation function and dropout to the sums [B, H]. Without `noise` no unit is dropped."""
         outputs = self.activation(sums)
         if noise is None:
             return outputs
@@ -113,11 +113,11 @@ class DenseLayer(nn.Cell):
 
 
 def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
-    """Return 0 for dropped units and 1 / (1 - share dropped) for the others, float32 [B, H].
+    """Return the factor of each unit's output, float32 [B, H]: 0 if it is dropped, else 1 / (1 - share dropped).
 
     It computes `app.model.dropout.keep_mask` with MindSpore's operators. `rows` int32 [B] are indices in the global
-    batch, `units` int32 [H] indices in the layer. int32 products wrap as uint32 products do, and a bit mask turns
-    arithmetic shifts into logical ones.
+    batch, `units` int32 [H] indices in the layer. A product of int32 wraps to the same bits as one of uint32. A bit
+    mask turns MindSpore's arithmetic shifts into logical ones.
     """
     rows = mix32(noise[0] + rows * GOLDEN32)
     units = mix32((units + 1) * GOLDEN32)
@@ -128,28 +128,31 @@ def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
 
 
 def mix32(values: Tensor) -> Tensor:
-    """Return the hash lowbias32 of int32 values, like `mix32` of common/arrays/hashing.py."""
+    """Return a hash of each of the int32 `values` (lowbias32), as `mix32` of common/arrays/hashing.py does."""
     mixed = ops.bitwise_xor(values, ops.bitwise_and(ops.bitwise_right_shift(values, 16), 0xFFFF)) * FACTORS[0]
     mixed = ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 15), 0x1FFFF)) * FACTORS[1]
     return ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 16), 0xFFFF))
 
 
 def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
-    """Overwrite all values of a parameter in its present memory.
+    """Overwrite all values of a parameter, which keeps its memory.
 
-    `set_data` cannot be used: if a compiled graph updates the parameter in a branch such as `if finite`, the graph
-    continues to write to the old memory, and every later update is lost (MindSpore 2.10 on CPU).
+    `set_data` cannot be used, because it moves the parameter to new memory: if a compiled graph updates the parameter
+    in a branch such as `if finite`, the graph continues to write to the old memory, and every later update is lost
+    (MindSpore 2.10 on CPU).
     """
     if _on_cpu():
-        memory_of(parameter)[...] = values  # Starting an operator takes 0.15 ms, and a step may write five parameters.
+        # Copying in NumPy saves the 0.15 ms that starting an operator takes. A step may write five parameters.
+        memory_of(parameter)[...] = values
     else:
         ops.assign(parameter, Tensor(values))
 
 
 def memory_of(parameter: Parameter) -> np.ndarray:
-    """Return a parameter's values: on a CPU a writable view, on other devices a copy.
+    """Return a parameter's values as an array: on a CPU a writable view of its memory, on other devices a copy.
 
-    MindSpore takes 18 µs to describe the memory to NumPy, so the view is kept as long as the memory does not move.
+    MindSpore takes 18 µs to describe the memory to NumPy, so the view is kept and returned again until the memory
+    moves.
     """
     if not _on_cpu():
         return parameter.asnumpy()

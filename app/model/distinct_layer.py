@@ -11,7 +11,7 @@ from app.model.native_layer import NativeKernels, has_library, native_operator
 
 
 class NativeDistinctLayer(nn.Cell):
-    """The tower's first layer on distinct rows, on a CPU."""
+    """The tower's first layer on a CPU, computed by C++ kernels that multiply each distinct row of a batch once."""
 
     def __init__(self, num_threads: int, bfloat16: bool) -> None:
         super().__init__()
@@ -30,9 +30,9 @@ class NativeDistinctLayer(nn.Cell):
     ) -> Tensor:
         """Return the layer's outputs [B, H].
 
-        `rows` [U, D] are the distinct rows. `index` int32 [B, C] is the row of each position. `fields` int32 [2 * C
-        + 1] tells which rows belong to each field, see csrc/distinct_layer.h. The other arguments are those of
-        `DenseLayer.construct`.
+        `rows` [U, D] are the distinct rows. `index` int32 [B, C] has the number of the row at each position. `fields`
+        int32 [2 * C + 1] tells which rows belong to each field, see csrc/distinct_layer.h. The other arguments are
+        those of `DenseLayer.construct`.
         """
         if noise is None:
             noise = self.no_noise
@@ -40,7 +40,7 @@ class NativeDistinctLayer(nn.Cell):
 
 
 class NativeSumRows(nn.Cell):
-    """`SumRows` as one C++ kernel forward and one backward."""
+    """Sums the wide rows of each batch row like `SumRows`, by one C++ kernel forward and one backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,9 @@ class NativeSumRows(nn.Cell):
 
 
 def distinct_layer(options: DeviceOptions, activation: str, plain: bool) -> nn.Cell | None:
-    """Return the tower's first layer on distinct rows, or None if `dense_layer` would not choose a C++ kernel."""
+    """Return a cell for the tower's first layer on distinct rows, or None if `dense_layer` would not choose C++
+    kernels.
+    """
     if not (plain and activation == NATIVE_ACTIVATION and has_library()):
         return None
     bfloat16 = options.precision == "bfloat16" and bool(cpu_flags() & BFLOAT16_FLAGS)

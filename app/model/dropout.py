@@ -1,8 +1,8 @@
 """Define dropout masks as a pure function of (seed, step, global row, layer, unit).
 
-There is no state, and the bits are the same on every device. A mask is computed where it is used, from three int32
-per layer. `keep_mask` is the definition; `app/model/csrc/elementwise.cc` and `app/model/dense_layer.py` compute the
-same. The mixing function is lowbias32 (Wellons, "Prospecting for Hash Functions", 2018).
+No random state is kept, and the bits are the same on every device. A mask is computed where it is used, from three
+int32 per layer. `keep_mask` is the definition; `app/model/csrc/elementwise.cc` and `app/model/dense_layer.py` compute
+the same. The hash function is lowbias32 (Wellons, "Prospecting for Hash Functions", 2018).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from common.arrays.hashing import GOLDEN, GOLDEN32, mix32, mix64
 
 FACTORS, SHIFT = (np.uint32(0x7FEB352D), np.uint32(0x846CA68B)), 15  # The constants of lowbias32.
-BITS = 24  # Number of bits of a unit's random number.
+BITS = 24  # Number of bits of the random number that decides whether a unit is dropped.
 
 
 class DropoutNoise:
-    """The keys of a run's dropout masks. `rate` is the share of units to drop.
+    """Makes the keys from which the dropout masks of a run are computed. `rate` is the share of units to drop.
 
     >>> noise = DropoutNoise(seed=1, rate=0.5, num_layers=2).of_step(step=7)
     >>> noise.shape, keep_mask(noise[0], num_rows=4, num_units=8).shape
@@ -29,10 +29,10 @@ class DropoutNoise:
         self._threshold = round(rate * 2**BITS)
 
     def of_step(self, step: int, first_row: int = 0) -> np.ndarray:
-        """Return the key of each layer's mask for a step, int32 [L, 3]. `step` counts from 1.
+        """Return the key of each layer's mask for step number `step` (from 1 on), int32 [L, 3].
 
-        The three columns are a random key, the index of this process's first row in the global batch, and the share
-        of units to drop, times 2²⁴.
+        The three columns are a random key, the index of this process's first row in the global batch, and the share of
+        units to drop, times 2²⁴.
         """
         if not self._threshold:
             return np.zeros((self._num_layers, 3), np.int32)  # Nothing is dropped, so no keys are needed.

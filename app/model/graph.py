@@ -1,6 +1,6 @@
 """Define a step's graph on the device: forward, backward, a check of finite values, and the dense optimizers.
 
-The inputs of each graph are those of `LossCell.construct`. The input `noise` comes from
+The inputs of each graph are those of `LossCell.construct`. Its input `noise` comes from
 `app.model.dropout.DropoutNoise.of_step`; only models with dropout use it.
 """
 
@@ -26,38 +26,39 @@ DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # Indices in the array that `scalars` 
 
 
 def scalars(deep_loss: Tensor, wide_loss: Tensor, finite: Tensor) -> Tensor:
-    """Return [3] float32: both losses, and 1 if a value is NaN or infinite, else 0. Ranks add these arrays up."""
+    """Return [3] float32: deep loss, wide loss, and 1 if a value is not finite, else 0. Ranks add these arrays up."""
     bad = 1.0 - finite.astype(ms.float32)
     return ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
 
 
 class AllFinite(nn.Cell):
-    """Checks that all values of some arrays are finite and below `limit`, a power of 2."""
+    """Checks that all values of some arrays are finite and smaller in absolute value than `limit`, a power of 2."""
 
     def __init__(self, limit: float = math.inf) -> None:
         super().__init__()
         self.native, self.limit = native_layer.all_finite(), Tensor([limit], ms.float32)
-        # In float32, a value of at least `limit` becomes infinite when it is multiplied by this factor, and then fails
-        # the check. `Total` sums by a product with a vector of this factor in place of ones, so the check is free.
+        # In float32, this factor times a value of at least `limit` is infinite, and then a sum is not finite. `Total`
+        # sums by a product with a vector of this factor in place of ones, so the comparison with `limit` takes no extra
+        # time.
         self.total = Total(1.0 if limit == math.inf else 2.0**128 / limit)
 
     def construct(self, arrays: tuple[Tensor, ...], finite: Tensor) -> Tensor:
-        """Return `finite` and the check of all `arrays`, a bool scalar.
+        """Return a bool scalar: True if `finite` is True and all values of `arrays` pass the check.
 
         The arrays are floats of any shapes. `finite` is the result of earlier checks.
         """
         if self.native is not None:
             return ops.logical_and(finite, self.native(self.limit, *arrays)[0] > 0.0)
         for values in arrays:
-            # A sum is finite only if every value is.
+            # The sum of an array is finite only if each of its values is.
             finite = ops.logical_and(finite, ops.isfinite(self.total(values)))
         return finite
 
 
 class LossCell(nn.Cell):
-    """The two losses of a batch.
+    """Computes the two losses of a batch, and the loss to differentiate, which is the deep loss times the loss scale.
 
-    The deep loss is scaled by the loss scale. It lacks the L2 term of the embedding tables, which the host adds.
+    The deep loss has the L2 term of the numeric fields' rows. The host adds the L2 term of the embedding tables.
     """
 
     def __init__(self, model: WideDeep, options: LossOptions, drops: bool) -> None:
@@ -79,7 +80,7 @@ class LossCell(nn.Cell):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the scaled loss to differentiate, the deep loss and the wide loss.
+        """Return the loss to differentiate, the deep loss and the wide loss, as scalars.
 
         With `index`, `deep_rows` and `wide_rows` are distinct rows, as in `WideDeep.construct`.
         """
@@ -97,7 +98,7 @@ class LossCell(nn.Cell):
 
 
 class ForwardBackward(nn.Cell):
-    """The gradients of a loss with respect to deep rows, wide rows and parameters, and a check of finite values."""
+    """Computes the gradients of a loss by deep rows, wide rows and parameters, and whether all values are finite."""
 
     def __init__(self, loss: nn.Cell, parameters: Iterable[Parameter]) -> None:
         """`loss` takes the deep and the wide rows first, and returns what `LossCell.construct` returns."""
@@ -107,9 +108,10 @@ class ForwardBackward(nn.Cell):
         self.all_finite, self.all_in_bounds = AllFinite(), AllFinite(float(LARGEST_GRADIENT))
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """Return the losses (deep, wide), the check, the gradients of both kinds of rows, and those of the parameters.
+        """Return the losses (deep, wide), the finite flag, the gradients of deep and wide rows, and those of the
+        parameters.
 
-        All gradients are multiplied by the loss scale.
+        The flag also covers the parameters themselves. All gradients are multiplied by the loss scale.
         """
         (scaled, deep_loss, wide_loss), (of_rows, of_parameters) = self.gradient(*inputs)
         finite = self.all_finite(of_parameters + self.parameters, ops.isfinite(scaled))
@@ -118,7 +120,7 @@ class ForwardBackward(nn.Cell):
 
 
 class DeviceGraph(nn.Cell):
-    """The complete graph of a training step: forward, backward and the dense optimizers."""
+    """The complete graph of a training step outside the tables: forward pass, backward pass and dense optimizers."""
 
     def __init__(self, forward_backward: ForwardBackward, optimizers: DenseOptimizers) -> None:
         super().__init__()
@@ -126,9 +128,10 @@ class DeviceGraph(nn.Cell):
         self.optimizers = optimizers
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """Return deep loss, wide loss, the check, and the gradients of the deep and the wide rows.
+        """Return deep loss, wide loss, the finite flag, and the gradients of the deep and the wide rows.
 
-        Parameters are only updated if all values are finite.
+        If a value is not finite, the flag is False and no parameter is updated. Gradients are multiplied by the loss
+        scale.
         """
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
         if finite:
@@ -137,20 +140,20 @@ class DeviceGraph(nn.Cell):
 
 
 class HostGraph(ABC):
-    """A graph that takes and returns host arrays.
+    """A function from host arrays to host arrays that computes the dense part of a step, or logits.
 
-    `is_native` tells that it consists of C++ kernels instead of MindSpore's.
+    `is_native` is True if it consists of C++ kernels, and False if a MindSpore graph runs.
     """
 
     is_native = False
 
     @abstractmethod
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
-        """Return the outputs as arrays: a tuple, or a single array if there is one output."""
+        """Return the outputs as NumPy arrays: a tuple, or a single array if there is one output."""
 
 
 class OnDevice(HostGraph):
-    """A `HostGraph` that runs a MindSpore cell, or a callable that stands for one on several ranks."""
+    """A `HostGraph` that runs `cell`, a MindSpore cell, or a callable that computes the same on several ranks."""
 
     def __init__(self, cell: Callable[..., Any]) -> None:
         self.cell = cell
@@ -162,35 +165,38 @@ class OnDevice(HostGraph):
 
 
 class Gradients(nn.Cell):
-    """Forward and backward pass without optimizers. It returns gradients, and the values that ranks sum."""
+    """Forward and backward pass as a graph of its own, for ranks that sum dense gradients outside the graph."""
 
     def __init__(self, gradient: ForwardBackward) -> None:
         super().__init__()
         self.gradient = gradient
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """Return the gradients of both kinds of rows, `scalars` [3], and the gradient of each parameter."""
+        """Return the gradients of deep and wide rows, the result of `scalars` [3], and the gradient of each parameter.
+
+        Ranks sum all but the row gradients.
+        """
         (deep_loss, wide_loss), finite, of_rows, of_parameters = self.gradient(*inputs)
         return (*of_rows, scalars(deep_loss, wide_loss, finite), *of_parameters)
 
 
 class Optimizers(nn.Cell):
-    """The dense optimizers as a graph of their own, for gradients that were summed outside."""
+    """The dense optimizers as a graph of their own, for gradients that ranks have summed outside the graph."""
 
     def __init__(self, optimizers: DenseOptimizers) -> None:
         super().__init__()
         self.optimizers = optimizers
 
     def construct(self, *gradients: Tensor) -> Tensor:
-        """Update the parameters.
+        """Update the parameters. `gradients` are those of all dense parameters, multiplied by the loss scale.
 
-        The arguments are the gradients of all dense parameters. The result is a value to wait for.
+        Return a value that is available once the update has finished.
         """
         return ops.depend(gradients[0].reshape(-1)[:1], self.optimizers(gradients))
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, example_weights: Tensor) -> Tensor:
-    """Return Σ weight · binary cross-entropy over examples. All arguments are [B].
+    """Return Σ weight · binary cross-entropy over the examples of a batch. All arguments are [B].
 
     `data_prep.prepared.batches.Batch.shares` makes the weights. Rows that pad a short batch have weight 0.
     """

@@ -1,4 +1,4 @@
-"""Load the native library of the tower's layers (`csrc/`), and call those of its functions that need no graph.
+"""Load the C++ library of the tower's layers (`csrc/`), and wrap its functions that are called outside a graph.
 
 This module does not import MindSpore.
 """
@@ -26,9 +26,9 @@ TowerShape, TowerArrays, TowerBatch = (
 
 
 class TowerPointers:
-    """Pointers to arrays of a model, as the C structure `TowerArrays`.
+    """The addresses of a model's arrays in the form of the C structure `TowerArrays`.
 
-    The arrays are given by parameter name. The pointers are valid as long as this object lives.
+    `arrays` are the model's arrays by parameter name. The addresses are valid as long as this object lives.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -43,10 +43,10 @@ class TowerPointers:
 
 
 def distinct_rows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the distinct rows that `ids` [B, C] look up, grouped by field.
+    """Return the distinct rows that the ids of a batch, `ids` [B, C], look up, grouped by field.
 
-    The results are the ids of the rows, int64 [U], the row of each position, int32 [B, C], and the first row of each
-    field, int32 [C + 1]. Raise OSError if the library is not built.
+    The results are the ids of the rows, int64 [U], the number of the row at each position, int32 [B, C], and the number
+    of each field's first row followed by U, int32 [C + 1]. Raise OSError if the library is not built.
     """
     ids = np.ascontiguousarray(ids, np.int64)
     rows, index = np.empty(ids.size, np.int64), np.empty(ids.shape, np.int32)

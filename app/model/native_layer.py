@@ -1,6 +1,6 @@
-"""Run a hidden layer as one C++ kernel forward and one backward (`csrc/`) on a CPU, and choose the kind of layers.
+"""Run a hidden layer on a CPU as one C++ kernel forward and one backward (`csrc/`), and choose how layers are computed.
 
-It also wraps the kernels that process all dense gradients of a step together (`csrc/dense_step.h`).
+The module also wraps the kernels that process all dense gradients of a step together (`csrc/dense_step.h`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from app.model.layer_library import LIBRARY
 
 
 class NativeKernels(nn.Cell):
-    """The forward and backward kernels of a hidden layer of the tower, for one precision.
+    """The forward and backward kernels of a hidden layer of the tower, in float32 or bfloat16.
 
     The constructor raises OSError if the library is not built.
     """
 
     def __init__(self, kind: str, num_threads: int, bfloat16: bool, batch: int = 0) -> None:
-        """`kind` is the first word of the kernels' names. `batch` is the number of an input with the batch's rows."""
+        """`kind` is the first word of the kernels' names. Input number `batch` of the forward kernel has a row per
+        example.
+        """
         super().__init__()
         LIBRARY.load().dense_set_threads(num_threads)
         suffix = "bfloat16" if bfloat16 else "float32"
-        # `ops.zeros_like` cannot be used: the compiler loses it in a gradient within a gradient.
+        # `ops.zeros_like` cannot be used: MindSpore's compiler drops it in a gradient within a gradient.
         self.zeros = ops.ZerosLike()
         self.forward = native_operator(
             f"{kind}_forward_{suffix}",
@@ -44,7 +46,7 @@ class NativeKernels(nn.Cell):
     def construct(
         self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor, data: tuple[Tensor, ...]
     ) -> Tensor:
-        """Return the layer's outputs. `data` are the kernel's other inputs, such as noise."""
+        """Return the layer's outputs [B, H]. `data` are the kernel's other inputs, such as dropout's noise."""
         return self.forward(inputs, weights, numeric, numeric_weights, *data)
 
     def bprop(
@@ -57,7 +59,7 @@ class NativeKernels(nn.Cell):
         outputs: Tensor,
         gradient: Tensor,
     ) -> tuple:
-        """Return the gradients of the inputs. Those of `numeric` and `data` are 0."""
+        """Return the gradient of each argument of `construct`. For `numeric` and `data` it is 0."""
         inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
             gradient, outputs, inputs, weights, numeric, *data
         )
@@ -68,7 +70,7 @@ class NativeKernels(nn.Cell):
 
 
 class NativeLayer(nn.Cell):
-    """A hidden layer as one C++ kernel forward and one backward (`csrc/dense_layer.h`), on a CPU."""
+    """A hidden layer on a CPU that runs as one C++ kernel forward and one backward (`csrc/dense_layer.h`)."""
 
     def __init__(self, num_threads: int, bfloat16: bool) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class NativeLayer(nn.Cell):
 
 
 def native_operator(name: str, out_shape: Callable[..., Any], out_dtype: Callable[..., Any]) -> ops.Custom:
-    """Return a function of the library as a MindSpore operator.
+    """Return the function `name` of the C++ library as a MindSpore operator.
 
     MindSpore warns that the function is not in its own list; the warning is suppressed.
     """
@@ -99,10 +101,11 @@ def native_operator(name: str, out_shape: Callable[..., Any], out_dtype: Callabl
 
 
 def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = True) -> Callable[[], nn.Cell]:
-    """Return a factory of the tower's hidden layers for the selected device.
+    """Return a function that makes the tower's hidden layers for the selected device.
 
-    On a CPU the layers are native if the library is built and supports the activation. Pass `plain=False` for layers
-    whose sums are normalized. These always consist of MindSpore's operators.
+    On a CPU it makes `NativeLayer`s if the library is built and supports the activation function. Otherwise it makes
+    `DenseLayer`s, of MindSpore's operators. Pass `plain=False` for layers whose sums are normalized: they are always
+    `DenseLayer`s.
     """
     from app.model import dense_layer as layers
 
@@ -125,19 +128,19 @@ def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = 
 
 
 def all_finite() -> ops.Custom | None:
-    """Return the operator all_finite, or None if MindSpore's own operators must be used."""
+    """Return the C++ operator all_finite, or None if the device is no CPU or the library is not built."""
     return _on_all("all_finite") if has_library() else None
 
 
 def dense_adam() -> ops.Custom | None:
-    """Return the operator dense_adam, or None if MindSpore's own Adam must be used.
+    """Return the C++ operator dense_adam, which updates weights and moments in place.
 
-    The operator changes its inputs.
+    Return None if the device is no CPU, if it lacks FMA instructions, or if the library is not built.
     """
     if not has_library() or "fma" not in cpu_flags():
         return None
     operator = _on_all("dense_adam")
-    # The attribute marks a side effect. Without it, a graph that does not use the result drops the operator, and later
+    # Mark the operator as one with a side effect. Otherwise a graph that does not use its result drops it, and later
     # reads of the weights return the values from before the update.
     operator.add_prim_attr("side_effect_mem", True)
     return operator
@@ -149,5 +152,5 @@ def has_library() -> bool:
 
 
 def _on_all(name: str) -> ops.Custom:
-    """Return an operator that takes all arrays of a step and returns one value."""
+    """Return the C++ operator `name`, which takes all arrays of a step and returns one value, [1]."""
     return native_operator(name, lambda *shapes: (1,), lambda first, *others: first)

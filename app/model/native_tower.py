@@ -1,8 +1,8 @@
 """Run the dense model and its optimizers on a CPU without a MindSpore graph, by a few calls of `csrc/tower_step.h`.
 
-MindSpore takes milliseconds to start the kernels of a graph. With small batches that is most of a step. The calls
-work on the memory of the model's own parameters and optimizer states, so a graph that runs in between sees the same
-values.
+MindSpore takes milliseconds to start the kernels of a graph. With small batches that is most of the time of a step. The
+calls work on the memory of the model's own parameters and optimizer states. So if a MindSpore graph runs between two
+calls, it sees the same values.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from common.arrays.pages import HugeBuffer
 from common.native_library import address, output_address
 
 Arrays = dict[str, np.ndarray]  # Arrays by the names of the model's parameters.
-# Function that sums arrays over ranks. It returns the sums, valid until the next call, and True if all sums are
-# finite.
+# Function that sums each array over all ranks. It returns the sums, valid until the next call, and True if all of them
+# are finite.
 SumOverRanks = Callable[[list[np.ndarray]], tuple[list[np.ndarray], bool]]
 
 
 class NativeTower:
-    """Computes the logits of a model whose hidden layers are all `NativeLayer`. `covers` tells whether it can."""
+    """Computes logits by one C++ call, for a model for which `covers` returns True."""
 
     def __init__(self, model: WideDeep, loss: LossOptions | None = None) -> None:
         self.parameters = {name: memory_of(parameter) for name, parameter in model.named_parameters().items()}
@@ -55,10 +55,10 @@ class NativeTower:
 
     @staticmethod
     def covers(model: WideDeep) -> bool:
-        """Return True if the model can run without a graph.
+        """Return True if C++ can run the model without a graph.
 
-        The tower must not be wanted as a graph (`app.config.device.GRAPH`). All hidden layers must be native, and none
-        may use distinct rows or batch normalization.
+        All hidden layers must be `NativeLayer`, without distinct rows or batch normalization. The environment variable
+        `app.config.device.GRAPH`, which asks for a graph, must not be set.
         """
         tower = model.tower
         if tower.as_graph or tower.distinct_layer is not None:
@@ -90,10 +90,10 @@ class NativeTower:
 
 
 class NativeStep(NativeTower, HostGraph):
-    """A training step without a graph, as `DeviceGraph` defines it.
+    """A training step without a graph, with the inputs and results of `DeviceGraph`.
 
-    It runs forward pass, losses, backward pass and the check of finite values. If all values are finite, it updates
-    the dense parameters.
+    It runs forward pass, losses, backward pass and the check of finite values. If all values are finite, it updates the
+    dense parameters.
     """
 
     is_native = True
@@ -106,7 +106,9 @@ class NativeStep(NativeTower, HostGraph):
         drops: bool,
         sum_over_ranks: SumOverRanks | None = None,
     ) -> None:
-        """With `sum_over_ranks`, losses, check and dense gradients are those of all ranks' batches together."""
+        """`drops` is True if units are dropped. With `sum_over_ranks`, losses, check and dense gradients are added up
+        over ranks.
+        """
         super().__init__(model, loss)
         self.sum = sum_over_ranks
         self._drops, self._loss_scale, self._optimizers = drops, loss.loss_scale, optimizers
@@ -124,9 +126,9 @@ class NativeStep(NativeTower, HostGraph):
 
     @staticmethod
     def takes(model: WideDeep, optimizers: DenseOptimizers) -> bool:
-        """Return True if the step can run without a graph.
+        """Return True if C++ can run the whole step without a graph.
 
-        `covers` must hold, the wide head's optimizer must be FTRL, and the tower's Adam or AdamW.
+        `covers` must return True for the model. The wide head's optimizer must be FTRL, and the tower's Adam or AdamW.
         """
         return (
             NativeTower.covers(model)
@@ -136,10 +138,9 @@ class NativeStep(NativeTower, HostGraph):
         )
 
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> tuple[float, float, bool, np.ndarray, np.ndarray]:
-        """Take one step.
+        """Take one step, and return deep loss, wide loss, finite flag, and gradients of the deep and the wide rows.
 
-        The arguments are those of `LossCell.construct`, the results those of `DeviceGraph.construct`. The deep
-        gradients are valid until the next call.
+        The arguments are those of `LossCell.construct`. The deep gradients are valid until the next call.
         """
         deep, wide, numeric, labels, example_weights, noise = arrays
         shape, result = self._shape, np.empty(3, np.float32)
@@ -155,10 +156,10 @@ class NativeStep(NativeTower, HostGraph):
         check_status(
             LIBRARY.load().tower_gradients(*inputs, *map(output_address, (deep_gradient, wide_gradient, result)))
         )
-        # The kernels return 1 if all values are finite. NUM_BAD counts ranks with bad values.
+        # The kernels write 1 if all values are finite. The sum over ranks must count the ranks with bad values instead.
         result[NUM_BAD] = 1 - result[NUM_BAD]
         if self.sum is not None:
-            # The values of each rank may be finite although their sum is not.
+            # The sum may overflow even if the values of each rank are finite.
             (result, *sums), finite_sums = self.sum([result, *self._gradients.values()])
             for gradient, summed in zip(self._gradients.values(), sums, strict=True):
                 gradient[...] = summed
@@ -192,9 +193,9 @@ class NativeStep(NativeTower, HostGraph):
 
 
 def logits_of(model: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """Return a function from host arrays to logits.
+    """Return a function from host arrays to logits [B], in C++ if `NativeTower` can run the model.
 
-    `model` is a `WideDeep`, or a callable that stands for one that is spread over several ranks.
+    `model` is a `WideDeep`, or a callable that computes its logits from slices on several ranks.
     """
     if isinstance(model, WideDeep) and NativeTower.covers(model):
         return NativeTower(model).logits
@@ -209,7 +210,7 @@ class _AdamCall:
         self._arrays = [*map(memory_of, inputs), *gradients, np.empty(1, np.float32)]
         shapes = [np.array(values.shape, np.int64) for values in self._arrays]
         count = len(self._arrays)
-        self._shape_arrays = shapes  # Keeps the memory alive to which `_shapes` points.
+        self._shape_arrays = shapes  # The pointers in `_shapes` point to these arrays, which must not be freed.
         self._values = (ctypes.c_void_p * count)(*map(output_address, self._arrays))
         self._dims = (ctypes.c_int * count)(*(values.ndim for values in self._arrays))
         self._shapes = (ctypes.c_void_p * count)(*(output_address(shape) for shape in shapes))

@@ -1,7 +1,7 @@
-"""Optimize the dense parameters: one optimizer for the wide head, one for the tower.
+"""Define the optimizers of the dense parameters: one for the wide head, one for the tower.
 
 Adam is MindSpore's. Its epsilon is added to the root of the second moment without bias correction, as in TensorFlow.
-The other optimizers are composed of operators. All gradients are passed in multiplied by the loss scale.
+The other optimizers are composed of MindSpore's operators. All gradients are passed in multiplied by the loss scale.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from app.model.dense_layer import Total
 from app.model.wide_deep import WideDeep
 from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean, ftrl_linear
 
-CLIP_EPSILON = 1e-6  # Prevents a division by 0. torch.nn.utils.clip_grad_norm_ has the same value.
+# Prevents a division by 0 if all gradients are 0. torch.nn.utils.clip_grad_norm_ has the same value.
+CLIP_EPSILON = 1e-6
 
 State = dict[str, Parameter]
 
 
 class Ftrl(nn.Cell):
-    """FTRL, with the formula of `app.tables.optimizers.ftrl_step`."""
+    """FTRL for dense parameters, with the formula of `app.tables.optimizers.ftrl_step`."""
 
     def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
         super().__init__()
@@ -46,7 +47,10 @@ class Ftrl(nn.Cell):
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
-        """Take one step. With a learning rate below `LEAST_FTRL_RATE` nothing changes."""
+        """Take one step on all weights. `gradients` are in the order of the weights.
+
+        If the learning rate is below `LEAST_FTRL_RATE`, nothing changes.
+        """
         updates: tuple = ()
         moves = self.learning_rate >= LEAST_FTRL_RATE
         rate = ops.maximum(self.learning_rate, LEAST_FTRL_RATE)
@@ -57,8 +61,8 @@ class Ftrl(nn.Cell):
             linear = self.linear[i] + gradient - (root - ops.sqrt(self.accumulators[i])) / rate * weight
             shrunk = (ops.sign(linear) * self.l1 - linear) / (root / rate + 2 * self.l2)
             new = ops.select(ops.abs(linear) > self.l1, shrunk, ops.zeros_like(shrunk))
-            # `ops.assign` in one graph with `EmbeddingLookup`, which the backend `stock` has, crashes MindSpore
-            # 2.10's compiler.
+            # `ops.assign` cannot be used here: in one graph with `EmbeddingLookup`, which the backend `stock` has, it
+            # crashes MindSpore 2.10's compiler.
             updates += (
                 ops.scatter_update(
                     self.accumulators[i], self.places[i], ops.select(moves, accumulator, self.accumulators[i])
@@ -69,7 +73,7 @@ class Ftrl(nn.Cell):
         return updates
 
     def fit_linear(self, rate: float) -> None:
-        """Set the linear terms such that the next step at this learning rate starts from the present weights."""
+        """Change the linear terms so that a step at the learning rate `rate` starts from the present weights."""
         rate = max(rate, float(LEAST_FTRL_RATE))
         for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
             rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
@@ -77,7 +81,7 @@ class Ftrl(nn.Cell):
             dense_layer.write_parameter(linear, fitted)
 
     def change_rate(self, old: float, new: float) -> None:
-        """Convert the linear terms to a new learning rate, such that the weights stay the same.
+        """Convert the linear terms from the learning rate `old` to `new`, so that the weights stay the same.
 
         Rates below `LEAST_FTRL_RATE` count as that rate. `app.tables.optimizers.ftrl_step` explains why the terms
         depend on the rate.
@@ -95,12 +99,14 @@ class Ftrl(nn.Cell):
         )
 
 
-# MindSpore's Adam does not accept a decay rate of 0. It rounds this value to the float32 0.
+# MindSpore's Adam does not accept a decay rate of 0. This value is accepted, and becomes 0 in float32.
 ALMOST_0 = sys.float_info.min
 
 
 class Adam(nn.Cell):
-    """MindSpore's Adam. For AdamW, weights are first multiplied by 1 - learning_rate · weight_decay."""
+    """MindSpore's Adam, or its C++ equivalent. For AdamW, weights are first multiplied by 1 - learning_rate ·
+    weight_decay.
+    """
 
     def __init__(self, weights: State, options: AdamOptions | AdamWOptions, loss_scale: float) -> None:
         super().__init__()
@@ -188,7 +194,7 @@ class Sgd(nn.Cell):
 
 
 class DenseMeans(nn.Cell):
-    """The running means of weights, as `RunningMean` defines them."""
+    """The running means of the dense weights, as `RunningMean` defines them."""
 
     def __init__(self, weights: State, decay: float) -> None:
         super().__init__()
@@ -197,14 +203,14 @@ class DenseMeans(nn.Cell):
         self.rate = Parameter(Tensor(np.float32(0)), name="mean_rate", requires_grad=False)
 
     def set_step(self, step: int) -> None:
-        """Set the number (from 1 on) of the next step. The graph is not compiled again."""
+        """Set the weight with which step number `step` (from 1 on) enters the means, without compiling again."""
         self.steps.reach(step)
         dense_layer.write_parameter(self.rate, self.steps.rates[step])
 
     def construct(self, updated: tuple) -> tuple:
-        """Include the weights in their means.
+        """Move the running means toward the present weights.
 
-        `updated` is the result of the weights' update, which must come first.
+        `updated` is the result of the weights' update. It is an argument so that the update comes first.
         """
         updates: tuple = ()
         for i, weight in enumerate(self.weights):
@@ -217,11 +223,11 @@ class DenseMeans(nn.Cell):
 
 
 class DenseOptimizers(nn.Cell):
-    """The optimizers of the wide head and of the tower. They change the model's parameters.
+    """The optimizers of the wide head and of the tower, which change the model's parameters.
 
-    They also update the running statistics of batch normalization. If `tower_clip_norm` is above 0, the tower's
-    gradients are first scaled so that their total norm is at most that. If `ema_decay` is above 0, the weights have
-    running means (`DenseMeans`).
+    A step also updates the running statistics of batch normalization. If `tower_clip_norm` is above 0, the tower's
+    gradients are first scaled down so that their total norm is at most that. If `ema_decay` is above 0, running means
+    of the weights are kept (`DenseMeans`).
     """
 
     def __init__(
@@ -245,19 +251,25 @@ class DenseOptimizers(nn.Cell):
         self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}
 
     def set_learning_rates(self, wide: float, tower: float) -> None:
-        """Set the learning rates of the next steps. The graph is not compiled again."""
+        """Set the learning rates of both optimizers for the next steps. The graph is not compiled again.
+
+        If the wide rate changes, FTRL's linear terms are converted to the new rate.
+        """
         if isinstance(self.wide, Ftrl) and wide != self.rates["wide"]:
             self.wide.change_rate(self.rates["wide"], wide)
         self.resume_learning_rates(wide, tower)
 
     def set_step(self, step: int) -> None:
-        """Set the number (from 1 on) of the next step."""
+        """Tell the running means, if they are kept, the number (from 1 on) of the next step."""
         if self.means is not None:
             self.means.set_step(step)
 
     @contextmanager
     def means_as_weights(self) -> Iterator[None]:
-        """Replace the weights by their running means inside the `with` block, if running means are kept."""
+        """Replace the weights by their running means inside the `with` block, and restore them afterwards.
+
+        Nothing is replaced if running means are not kept or no step has been taken.
+        """
         if self.means is None or not self.means.rate.asnumpy():  # No step has been taken.
             yield
             return
@@ -272,22 +284,26 @@ class DenseOptimizers(nn.Cell):
                 dense_layer.write_parameter(weight, values)
 
     def start_from_weights(self, wide: float, tower: float) -> None:
-        """Adjust FTRL's state to weights that were written from outside, for the learning rates of the first step."""
+        """Adapt the optimizers' state to weights that were written from outside. The arguments are the first step's
+        rates.
+        """
         if isinstance(self.wide, Ftrl):
             self.wide.fit_linear(wide)
         self.resume_learning_rates(wide, tower)
 
     def resume_learning_rates(self, wide: float, tower: float) -> None:
-        """Set the learning rates of the last step, after a state was loaded."""
+        """Set the learning rates to those of the last step, after optimizer state was loaded. FTRL's state is not
+        converted.
+        """
         for group, optimizer, rate in (("wide", self.wide, wide), ("tower", self.tower, tower)):
             if rate != self.rates[group]:
                 dense_layer.write_parameter(optimizer.learning_rate, np.array(rate, np.float32))
                 self.rates[group] = rate
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
-        """Update the parameters.
+        """Take one step on all parameters. The result is to be passed to `ops.depend`.
 
-        `gradients` are those of the wide head, then those of the tower, in the order of the parameters.
+        `gradients` are those of the wide head's parameters, then those of the tower's, multiplied by the loss scale.
         """
         tower = gradients[self.num_wide :]
         if self.tower_clip_norm:
@@ -300,9 +316,9 @@ class DenseOptimizers(nn.Cell):
         return updates
 
     def clipped(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the gradients multiplied by min(1, tower_clip_norm / norm).
+        """Return the tower's gradients multiplied by min(1, tower_clip_norm / norm).
 
-        The norm is that of the gradients without the loss scale.
+        The norm is that of all these gradients together, after division by the loss scale.
         """
         squares = 0.0
         for gradient in gradients:
@@ -315,13 +331,13 @@ class DenseOptimizers(nn.Cell):
         return clipped
 
     def named_state(self) -> State:
-        """Return the state arrays of both optimizers, by optimizer, array and parameter name."""
+        """Return the state arrays of optimizers and running means, by names such as `ftrl.linear.wide.bias`."""
         state: State = self.wide.named_state() | self.tower.named_state()
         return state if self.means is None else state | self.means.named_state()
 
 
 def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss_scale: float) -> nn.Cell:
-    """Return the optimizer of `weights` that `options` describe."""
+    """Return a new optimizer of `weights` with the given settings."""
     match options:
         case FtrlOptions():
             return Ftrl(weights, options, loss_scale)

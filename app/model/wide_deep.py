@@ -1,12 +1,12 @@
-"""Define the dense part of Wide&Deep, from looked-up rows to one logit per example.
+"""Define the dense part of Wide&Deep, which computes one logit per example from looked-up rows.
 
     logit = (Σ_f wide row_f + x · w) + tower([deep row_f …, x_f · E_f …]) + b
 
-The cells know nothing of tables, hosts, devices or optimizers; `make_model` chooses them by a run's settings.
+The cells know nothing of tables, hosts, devices or optimizers. `make_model` chooses the cells by a run's settings.
 
-The N numeric fields belong to the model. Field f always looks up the same row E_f, so its part of the first layer,
-x_f · E_f · W_f, is computed as x @ (E_f · W_f). That takes N products per example instead of N · D, for the same
-function.
+The model gives each of the N numeric fields f a constant row E_f, which it multiplies by the field's number x_f. So the
+field's part of the first layer, x_f · E_f · W_f, can be computed as x @ (E_f · W_f). That takes N products per example
+and unit instead of N · D, for the same function.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WideHead(nn.Cell):
             self.numeric_weight = Parameter(Tensor(np.zeros((num_numeric, 1), np.float32)), name="numeric_weight")
 
     def construct(self, wide_rows: Tensor, numeric: Tensor) -> Tensor:
-        """Return logits [B] from `wide_rows` [B], which are summed over fields, and `numeric` [B, N]."""
+        """Return the wide part's logits [B]. `wide_rows` [B] are summed over fields, `numeric` is [B, N]."""
         logit = wide_rows + self.bias
         if self.num_numeric:
             logit = logit + self.matmul(numeric, self.numeric_weight).reshape(-1)
@@ -53,10 +53,12 @@ class WideHead(nn.Cell):
 
 
 class SumRows(nn.Cell):
-    """The sum of the wide rows of each batch row, computed with MindSpore's operators."""
+    """Sums the wide rows of the fields of each batch row, from distinct rows, with MindSpore's operators."""
 
     def construct(self, wide_rows: Tensor, index: Tensor) -> Tensor:
-        """Return the sums [B]. `wide_rows` [U] are distinct rows, `index` int32 [B, C] the row of each position."""
+        """Return the sums [B]. `wide_rows` [U] are distinct rows, `index` int32 [B, C] is the number of the row at each
+        position.
+        """
         return ops.ReduceSum()(ops.gather(wide_rows, index, 0), 1)
 
 
@@ -64,7 +66,9 @@ class NumericFields(nn.Cell):
     """The constant rows E_f of the N numeric fields, and their part W_f of the first layer's matrix."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """`arrays` are initial values by the names of `tower_arrays`. Without numeric arrays, N is 0."""
+        """`arrays` are the tower's initial values, with names as from `tower_arrays`. If none is for numeric fields, N
+        is 0.
+        """
         super().__init__()
         self.num = len(arrays.get("numeric_rows", ()))
         self.matmul_each = ops.BatchMatMul()  # `ops.matmul` has no gradient for N = D = 1.
@@ -73,38 +77,39 @@ class NumericFields(nn.Cell):
             self.numeric_matrix = Parameter(Tensor(arrays["numeric_matrix"]), name="numeric_matrix")
 
     def construct(self, numeric: Tensor, ones: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the first layer's inputs for numeric fields and bias, [B, N + 1], and their weights [N + 1, H].
+        """Return additional inputs of the first layer, [B, N + 1], and their weights, [N + 1, H].
 
-        The `bias` [1, H] is the weight of one more numeric field, whose values `ones` [B, 1] are always 1.
+        The inputs are `numeric` [B, N] and `ones` [B, 1]. The weights are those of `folded`, and the `bias` [1, H] for
+        the ones.
         """
         if self.num == 0:
             return ones, bias
         return ops.concat((numeric, ones), 1), ops.concat((self.folded(), bias), 0)
 
     def folded(self) -> Tensor:
-        """Return the first layer's weight of each numeric field, E_f · W_f, [N, H]. N must not be 0."""
-        # Multiply the N constant rows of the numeric fields (width D) by their weights of the first layer (H units).
-        # The result does not depend on the examples, so this is done once per batch.
+        """Return the weights of the numeric fields in the first layer, E_f · W_f, [N, H]. N must not be 0."""
+        # E_f has width D, and the first layer H units. The product does not depend on the examples, so it is computed
+        # once per batch.
         return self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
 
     def squared_norm(self) -> Tensor:
-        """Return Σ‖E_f‖². These rows occur in every batch, so they belong to its L2 term."""
+        """Return Σ‖E_f‖² for the L2 term of the loss. Every example uses these rows, so every batch counts all."""
         if self.num:
             return ops.ReduceSum()(ops.square(self.numeric_rows))
         return Tensor(0.0, ms.float32)
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """Return the parameters by the names of `tower_arrays`."""
+        """Return the parameters of the numeric fields by the names that `tower_arrays` uses."""
         if self.num == 0:
             return {}
         return {"numeric_rows": self.numeric_rows, "numeric_matrix": self.numeric_matrix}
 
 
 class Tower(nn.Cell):
-    """The dense layers with an activation between them.
+    """The deep part of the model: hidden layers with an activation function, and a last layer.
 
-    The last layer gives one number per example and has no bias (b takes its place). A rank may have only blocks of the
-    parameters.
+    The last layer gives one number per example. It has no bias, because the model adds b. In a program that splits the
+    tower over ranks, each rank has only a block of each parameter.
     """
 
     def __init__(
@@ -116,11 +121,12 @@ class Tower(nn.Cell):
         distinct_layer: nn.Cell | None = None,
         as_graph: bool = True,
     ) -> None:
-        """Make the cell from initial values and layers.
+        """Make the tower from initial values and cells for its layers.
 
-        `arrays` are initial values by the names of `tower_arrays`. `layers` are the hidden layers, `output` is the
-        product of the last layer. `distinct_layer` computes the first layer from distinct rows; without it, distinct
-        rows are copied to their positions first. With `as_graph`, `app.model.native_tower` does not run the layers.
+        `arrays` are the initial values, with names as from `tower_arrays`. `layers` are cells for the hidden layers,
+        and `output` is the product of the last layer. `distinct_layer` computes the first layer from distinct rows;
+        without it, distinct rows are copied to their positions first. With `as_graph`, `app.model.native_tower` does
+        not replace the layers.
         """
         super().__init__()
         self.as_graph = as_graph
@@ -142,12 +148,12 @@ class Tower(nn.Cell):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> Tensor:
-        """Return logits [B].
+        """Return the tower's logits [B].
 
         `deep_rows` is [B, C * D], `numeric` [B, N]. With `noise`, int32 [hidden layers of the whole tower, 3], units
-        are dropped. In training, batch normalization weighs rows by `example_weights` [B]. With `index` int32 [B,
-        C], `deep_rows` are distinct rows [U, D], and `fields` tells which rows belong to each field, see
-        csrc/distinct_layer.h.
+        are dropped. In training, `example_weights` [B] are given, and batch normalization weighs rows by them. With
+        `index` int32 [B, C], `deep_rows` are distinct rows [U, D], and `fields` tells which rows belong to each field,
+        see csrc/distinct_layer.h.
         """
         num_rows = deep_rows.shape[0]
         if index is not None:
@@ -172,11 +178,11 @@ class Tower(nn.Cell):
         return self.output(hidden, self.matrices[self.num_hidden]).reshape(-1)
 
     def norms(self) -> list[BatchNorm]:
-        """Return the batch normalizations of the hidden layers."""
+        """Return the batch normalization of each hidden layer, or [] if the layers have none."""
         return [layer.norm for layer in self.layers if isinstance(layer, NormalizedLayer)]
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """Return the parameters by the names of `tower_arrays`, followed by those of batch normalization."""
+        """Return the parameters by the names that `tower_arrays` uses, followed by those of batch normalization."""
         parameters = self.numeric_fields.named_parameters()
         parameters |= dict(zip(self.names, [*self.matrices, *self.biases], strict=True))
         for i, norm in enumerate(self.norms()):
@@ -185,7 +191,7 @@ class Tower(nn.Cell):
 
 
 class WideDeep(nn.Cell):
-    """Wide head and tower. The two groups of parameters have different optimizers."""
+    """The dense part of the model: wide head and tower. Each has its own optimizer."""
 
     def __init__(self, tower: Tower, wide: WideHead, sum_wide: nn.Cell | None = None) -> None:
         """Make the model from its parts. `sum_wide` sums distinct wide rows over the fields of each batch row."""
@@ -204,7 +210,7 @@ class WideDeep(nn.Cell):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> Tensor:
-        """Return logits [B].
+        """Return the model's logits [B], wide and deep part together.
 
         `deep_rows` is [B, C * D], `wide_rows` [B], `numeric` [B, N]. With `index`, both kinds of rows are distinct
         rows, [U, D] and [U]. The other arguments are those of `Tower.construct`.
@@ -214,12 +220,14 @@ class WideDeep(nn.Cell):
         return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric, noise, example_weights, index, fields)
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """Return all parameters by fixed names. MindSpore's own names depend on the surrounding cell."""
+        """Return all parameters by names for checkpoints. MindSpore's own names would depend on the cell around the
+        model.
+        """
         parameters = {f"wide.{name}": parameter for name, parameter in self.wide.named_parameters().items()}
         return parameters | {f"tower.{name}": parameter for name, parameter in self.tower.named_parameters().items()}
 
     def named_statistics(self) -> dict[str, Parameter]:
-        """Return the running statistics of batch normalization by fixed names."""
+        """Return the running statistics of batch normalization by names for checkpoints."""
         statistics: dict[str, Parameter] = {}
         for i, norm in enumerate(self.tower.norms()):
             statistics |= {f"tower.running_mean_{i}": norm.mean, f"tower.running_variance_{i}": norm.variance}
@@ -227,9 +235,9 @@ class WideDeep(nn.Cell):
 
 
 def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
-    """Make the whole dense model with its initial values.
+    """Make the dense part of a run's model with its initial values.
 
-    If numeric fields are not `folded` into the first layer, they are looked up like categorical ones.
+    If `folded` is False, numeric fields are looked up like categorical ones, and not folded into the first layer.
     """
     model = config.model
     arrays = initial_tower(config, schema, folded)
@@ -248,14 +256,15 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
 
 
 def hidden_layers(config: Config, schema: Schema) -> list[nn.Cell]:
-    """Make a MindSpore cell for each hidden layer of the tower.
+    """Make a MindSpore cell for each hidden layer of the tower, as the settings and the device require.
 
-    The weights of the layers are parameters of `Tower`, which passes them to the cells. A cell only owns the parameters
+    The weights of the layers are parameters of `Tower`, which passes them to the cells. A cell owns only the parameters
     of batch normalization.
     """
     model = config.model
     make_layer = dense_layer(config.device, model.activation, plain=not model.batch_norm)
-    layers = [make_layer() for _ in model.hidden_widths]  # Programs that split the tower need a cell for each layer.
+    # Equal layers get a cell each, because programs that split the tower over ranks need a cell for each layer.
+    layers = [make_layer() for _ in model.hidden_widths]
     if model.batch_norm:
         full_rows = config.train.batch_size * schema.splits["train"].counting_share
         norms = [BatchNorm(width, str(i), full_rows) for i, width in enumerate(model.hidden_widths)]
@@ -264,7 +273,7 @@ def hidden_layers(config: Config, schema: Schema) -> list[nn.Cell]:
 
 
 def initial_tower(config: Config, schema: Schema, folded: bool = True) -> dict[str, np.ndarray]:
-    """Return the initial values of the whole tower's parameters by name. `make_model` explains `folded`."""
+    """Return the initial values of a run's tower by parameter name. `folded` is the argument of `make_model`."""
     model, num_numeric = config.model, schema.num_numeric
     num_fields = num_deep_inputs(fields_of_model(schema, model)) + (0 if folded else num_numeric)
     shape = (num_fields, num_numeric if folded else 0, model.embedding_dim, model.hidden_widths)
@@ -279,9 +288,9 @@ def tower_arrays(
     seed: int,
     initial_scale: float,
 ) -> dict[str, np.ndarray]:
-    """Return the initial values of the whole tower's parameters by name, for C = `num_fields` looked-up fields.
+    """Return the initial values of a tower by parameter name, for C = `num_fields` looked-up fields.
 
-    Biases are 0, matrices as `_initial_matrix` describes, numeric rows as initial embedding rows.
+    Biases are 0. `_initial_matrix` describes the matrices. Numeric rows start with the values of embedding rows.
     """
     widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
     matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
@@ -295,7 +304,9 @@ def tower_arrays(
 
 
 def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndarray:
-    """Return a matrix [fan_in, fan_out] float32, uniform in ±sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio, 2010)."""
+    """Return an initial matrix, float32 [fan_in, fan_out], uniform in ±√(6 / (fan_in + fan_out)) (Glorot & Bengio,
+    2010).
+    """
     limit = np.sqrt(6.0 / (fan_in + fan_out))
     generator = np.random.default_rng([seed % 2**63, layer])
     return generator.uniform(-limit, limit, (fan_in, fan_out)).astype(np.float32)
