@@ -1,4 +1,4 @@
-"""Train with several processes. MPI is only loaded if it is needed.
+"""Train with several processes, by MPI. A job of one process does not load MPI.
 
 The modules:
 - `mpirun`: start and supervise a job. `process_group`: the processes of a job, and calls among them.

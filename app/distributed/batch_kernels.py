@@ -15,13 +15,13 @@ from common.native_library import address, output_address
 
 
 class BatchKernels:
-    """The operations in NumPy, which define the results. The backend `reference` uses them."""
+    """The operations on a batch in NumPy. They define the results, and the backend `reference` uses them."""
 
     def __init__(self, spec: TablesSpec) -> None:
         self._spec = spec
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
-        """Return the distinct ids of `ids` [B, P]. Raise as `HostTables.unique` does."""
+        """Return the distinct ids of `ids` [B, P]. Raise ValueError as `HostTables.unique` does."""
         return find_unique(ids, self._spec)
 
     def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
@@ -37,7 +37,8 @@ class BatchKernels:
         return expand(unique, deep_rows, wide_rows)
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sum gradients [B, C * D] and [B] by id in the order of positions, to [U, D] and [U].
+        """Sum the gradients `deep` [B, C * D] and `wide` [B] of each distinct id, in the order of positions. Return [U,
+        D], [U].
 
         The result is valid until the next call.
         """
@@ -45,7 +46,7 @@ class BatchKernels:
 
 
 class NativeBatchKernels(BatchKernels):
-    """The operations in C++. They use a handle of tables without touched rows, which takes no memory."""
+    """The operations on a batch in C++. They use a handle of tables without touched rows, which takes no memory."""
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
         super().__init__(spec)
@@ -61,7 +62,7 @@ class NativeBatchKernels(BatchKernels):
         counts = np.diff(unique.offsets)[order]
         offsets = np.zeros_like(unique.offsets)
         np.cumsum(counts, out=offsets[1:])
-        # The distance by which the group of each position has moved from the old order to the new one.
+        # `positions` groups the positions by id. Each group moves with its id, by this distance.
         moved = np.repeat(unique.offsets[:-1][order] - offsets[:-1], counts)
         positions = unique.positions[np.arange(unique.positions.size, dtype=np.int32) + moved]
         inverse = _inverse_of(order)[unique.inverse]
@@ -103,7 +104,7 @@ class NativeBatchKernels(BatchKernels):
 
 
 def make_batch_kernels(backend: str, spec: TablesSpec, num_threads: int) -> BatchKernels:
-    """Return the operations of a table backend, `native` or `reference`."""
+    """Return the operations on a batch for the table backend `native` or `reference`."""
     return NativeBatchKernels(spec, num_threads) if backend == "native" else BatchKernels(spec)
 
 

@@ -1,11 +1,12 @@
 """Exchange embedding rows and gradients over MPI between the ranks that train and the ranks that own rows.
 
-The first `num_owners` ranks own the rows: row r is owned by rank `r % num_owners`. A lookup is a pull: ids go to
-their owners, rows come back. An update is a push of gradients to the owners of the rows that were pulled last.
+The first `num_owners` ranks own the rows: row r is owned by rank `r % num_owners`. A lookup is a pull: ids go to their
+owners, rows come back. An update is a push of gradients to the owners of the rows that were pulled last.
 
-Every operation starts with a header to each rank, with the operation and the number of ids requested from that rank.
-So a server, which only owns rows, learns from the training ranks what comes next. A rank without rows in its batch
-takes part with zero ids. Received data is in the order of ranks, so that sums over ranks always have the same order.
+Every operation starts with a message to each rank, the header: the operation, and the number of ids that are requested
+from that rank. So a server, which only owns rows, learns from the training ranks what comes next. A rank without rows
+in its batch takes part with zero ids. Received data is in the order of ranks, so that sums over ranks always have the
+same order.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from app.distributed.watchdog import waiting
 from common.arrays.pages import HugeBuffer
 
 ID_BYTES, FLOAT_BYTES = 8, 4
-SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4  # Bounds of a server's pause between two checks for a message, in seconds.
+# Shortest and longest pause, in seconds, between two checks of a server for a message.
+SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4
 
 
 class Operation(enum.IntEnum):
-    """The operation that all ranks do next.
+    """What all ranks do next.
 
-    A server sends NONE, and takes part in the operation of the training ranks.
+    Servers always send NONE, and take part in the operation that the training ranks send.
     """
 
     NONE = 0
@@ -42,10 +44,11 @@ class Operation(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Header:
-    """The start of an operation, as this rank has received it.
+    """What a rank has received at the start of an operation.
 
-    `counts` [ranks] is the number of ids that each rank requests from this one. `scale` multiplies the gradients.
-    `shard` is the number of the rank's shard of rows: there are two shards if wide and deep rows are stored apart.
+    `counts` [ranks] is the number of ids that each rank requests from this rank. `scale` is the factor of the
+    gradients. `shard` is the number of the rank's shard of rows: there are two shards if wide and deep rows are stored
+    apart.
     """
 
     operation: Operation
@@ -61,20 +64,22 @@ def start(
     scale: float = 0.0,
     shard: int = 0,
 ) -> Header:
-    """Start an operation of all ranks, and return what the other ranks have sent.
+    """Start an operation together with all other ranks, and return what they have sent to this rank.
 
-    `counts` [owners] is the number of ids that this rank will request from each owner. Raise ValueError if the
-    training ranks do not start the same operation.
+    `counts` [owners] is the number of ids that this rank will request from each owner. Raise ValueError if the training
+    ranks do not start the same operation.
     """
     ranks = communicator.size
     sent, received = np.zeros((ranks, 4)), np.empty((ranks, 4))
     sent[:, 0], sent[:, 2], sent[:, 3] = operation, scale, shard
     if counts is not None:
         sent[: len(counts), 1] = counts
-    request = communicator.Ialltoall(sent, received)  # MPI does not match it with a blocking call.
+    # All ranks use the non-blocking call. MPI would not match it with another rank's blocking call.
+    request = communicator.Ialltoall(sent, received)
     with waiting():
         if operation == Operation.NONE:
-            # A server may wait long here. MPI would keep a core busy that another rank of the host needs.
+            # A server may wait long for the next operation. If MPI waited, it would keep a core busy that another rank
+            # on the host needs.
             seconds = SHORTEST_SLEEP
             while not request.Test():
                 time.sleep(seconds)
@@ -87,10 +92,10 @@ def start(
 
 
 def _check_same_operation(received: np.ndarray) -> None:
-    """Check that all training ranks sent the same operation, scale and shard. `received` [ranks, 4] are the headers.
+    """Raise ValueError unless all training ranks sent the same operation, scale and shard.
 
-    Raise ValueError otherwise. It is not marked as a collective error, so each rank ends the job without waiting for
-    the others.
+    `received` [ranks, 4] are the headers from all ranks. The error is not marked as one that all ranks raise, so each
+    rank ends the job without waiting for the others.
     """
     trains = np.flatnonzero(received[:, 0] != Operation.NONE)
     headers = received[trains][:, [0, 2, 3]]
@@ -107,7 +112,7 @@ def _check_same_operation(received: np.ndarray) -> None:
 
 
 class Segments:
-    """Numbers of elements that go to, or come from, each rank, and the start of each rank's elements, both [ranks]."""
+    """Where the elements of each rank are in an array that is sent or received: `counts`, `starts`, both [ranks]."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self.counts = counts
@@ -116,14 +121,14 @@ class Segments:
 
 
 class Exchange:
-    """The data exchanges of one rank.
+    """Sends ids, rows and gradients between this rank and the others.
 
     It counts the bytes sent to other ranks and the seconds taken, by kind of data. The seconds of "start" are mostly
     waits for the slowest rank.
     """
 
     def __init__(self, communicator: MPI.Comm, num_owners: int, embedding_dim: int, shard: int = 0) -> None:
-        """`shard` is the number of this exchange among the rank's shards of rows."""
+        """`shard` is the number of the shard of rows, of this rank, whose data is exchanged."""
         self.num_owners = num_owners
         self.remote_bytes = {"ids": 0, "rows": 0, "gradients": 0}
         self.seconds = {"start": 0.0, "ids": 0.0, "rows": 0.0, "gradients": 0.0}
@@ -131,14 +136,15 @@ class Exchange:
         self.embedding_dim = embedding_dim
         self._communicator = communicator
         self._shard = shard
-        # MPI counts have 32 bits. Counting rows instead of floats keeps them small enough.
+        # MPI counts elements in 32 bits. With a whole row as one element, the numbers of elements stay small enough.
         self._row = MPI.FLOAT.Create_contiguous(embedding_dim).Commit()
-        # Segments of the last pull: U ids by owner, and R ids by requesting rank.
+        # Segments of the last pull: of the U ids that this rank sent, by owner, and the R ids that it received, by
+        # rank.
         self._by_owner = self._by_rank = Segments(np.zeros(communicator.size, np.int64))
         self._buffers = {name: HugeBuffer() for name in ("rows", "gradients")}
 
     def start(self, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
-        """Start an operation and return its header.
+        """Start an operation together with all other ranks, and return its header. The time counts as "start".
 
         `counts` [owners] is the number of ids that this rank will request from each owner.
         """
@@ -146,10 +152,10 @@ class Exchange:
             return start(self._communicator, operation, counts, scale, self._shard)
 
     def pull_request(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
-        """Send `ids` int64 [U] to their owners. Return the ids that other ranks request from this one, [R].
+        """Send `ids` int64 [U] to their owners. Return the ids that all ranks request from this one, int64 [R].
 
-        `counts` [owners] is the number of ids of each owner, in whose order the ids are. `header` is the header of
-        the operation.
+        `ids` are in the order of their owners, and `counts` [owners] is the number of ids of each. `header` is the
+        result of `start` for this operation.
         """
         to_owners = np.zeros(self._communicator.size, np.int64)
         to_owners[: self.num_owners] = counts
@@ -161,18 +167,17 @@ class Exchange:
         return received
 
     def pull_reply(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Send the rows [R, D] and [R] that were requested from this rank. Return the rows [U, D] and [U] that it
-        requested.
+        """Answer the last `pull_request`: send the rows [R, D] and [R] that other ranks requested to these ranks.
 
-        The result is valid until the next call.
+        Return the rows [U, D] and [U] that this rank requested. They are valid until the next call.
         """
         return self._send_rows("rows", deep, wide, self._by_rank, self._by_owner)
 
     def push(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Send gradients [U, D] and [U] of the rows pulled last to their owners. Return gradients of own rows [R, D]
-        and [R].
+        """Send the gradients [U, D] and [U] of the rows that this rank requested last to the owners of the rows.
 
-        The result is valid until the next call.
+        Return the gradients [R, D] and [R] that other ranks have sent for the rows of this rank. They are valid until
+        the next call.
         """
         return self._send_rows("gradients", deep, wide, self._by_owner, self._by_rank)
 

@@ -1,7 +1,7 @@
-"""Start a job of several ranks with mpirun, supervise it, and condense its messages.
+"""Start a job of several ranks with mpirun, supervise it, and shorten mpirun's messages.
 
-A first Ctrl-C or SIGTERM asks all ranks to save and end. It is forwarded as SIGUSR1 or SIGUSR2, because mpirun
-passes these on to all hosts. A second signal ends the ranks at once. mpirun and its ranks end with this process.
+A first Ctrl-C or SIGTERM asks all ranks to save and end. It is forwarded as SIGUSR1 or SIGUSR2, because mpirun passes
+these on to all hosts. A second signal ends the ranks at once. mpirun and its ranks end if this process ends.
 """
 
 from __future__ import annotations
@@ -28,28 +28,30 @@ from common.signals import handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
-# Environment variable that passes the choice of device.precision=auto to all ranks.
+# Environment variable that tells all ranks the precision which device.precision=auto has chosen.
 CHOSEN_PRECISION = "WIDE_DEEP_PRECISION"
-# Environment variable that passes the crosses found by train.auto to all ranks.
+# Environment variable that tells all ranks, for train.auto, how strong the effects of crosses on clicks are.
 CHOICE_OF_CROSSES = "WIDE_DEEP_CROSSES"
-# Environment variables that mpirun exports to other hosts.
+# Environment variables that mpirun sets for the ranks on other hosts, too.
 EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", CHOSEN_PRECISION, CHOICE_OF_CROSSES)
 
-# Folder of Open MPI's message queues, 16 MiB per rank. A rank that is killed leaves them behind.
+# Folder in which Open MPI keeps message queues, 16 MiB per rank. A rank that is killed does not delete them.
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (in a new folder of our own)
 
 RULE = re.compile(rb"-{50,}\n?")
 
-# Line that mpirun prints outside of frames while it ends ranks.
+# Form of the lines that mpirun prints while it ends ranks, without the frame that encloses its other notices.
 CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: ")
 
-DID_NOT_LEARN = 4  # Exit status of a training for which `why_useless` gives a reason.
+# Exit status of a training that has ended regularly, but has learned nothing (`why_useless` has the reason).
+DID_NOT_LEARN = 4
 
 
 def launch(num_ranks: int, host_file: str, arguments: list[str]) -> int:
     """Run `python -m app ARGUMENTS` on `num_ranks` ranks and return the exit status of the job.
 
-    An empty `host_file` means this host. Raise OSError or ValueError if the job cannot be started.
+    `host_file` is the path of mpirun's list of hosts; if it is empty, all ranks run on this host. Raise OSError or
+    ValueError if the job cannot be started.
     """
     hosts = Path(host_file) if host_file else None
     names = check_hosts(hosts, num_ranks) if hosts is not None else []
@@ -63,8 +65,8 @@ def launch(num_ranks: int, host_file: str, arguments: list[str]) -> int:
 
 
 def find_mpirun() -> str:
-    """Return the path of mpirun: from the environment variable MPIRUN, from this Python's environment, or from the
-    system.
+    """Return the path of mpirun, which is that in the environment variable MPIRUN, else the one beside this Python,
+    else the one on PATH.
 
     Raise OSError if there is none, or if it is not Open MPI's.
     """
@@ -85,9 +87,10 @@ def find_mpirun() -> str:
 
 
 def check_hosts(path: Path, num_ranks: int) -> list[str]:
-    """Return the names of the hosts in a host file.
+    """Return the names of the hosts in the host file `path`.
 
-    Raise FileNotFoundError if the file is missing, ValueError unless it has a slot for each rank.
+    Raise FileNotFoundError if the file is missing, and ValueError unless the hosts have as many slots as there are
+    ranks.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no host file {path}; HOSTFILE= names a file of lines like: host1 slots=2")
@@ -115,28 +118,29 @@ def _slots(path: Path, words: list[str]) -> int:
 
 
 def mpirun_options(host_file: Path | None) -> list[str]:
-    """Return the options for mpirun.
+    """Return the options for mpirun on the command line.
 
-    They allow root and more ranks than cores, and export this process's PYTHONPATH.
+    They allow mpirun to run as root and, without a host file, more ranks than cores. They also pass this process's
+    PYTHONPATH and the variables `EXPORTED` to the ranks.
     """
-    options = ["--bind-to", "none"]  # A rank may use all cores. Its number of threads is a setting.
+    options = ["--bind-to", "none"]  # Let each rank use all cores. A setting limits its number of threads.
     if os.geteuid() == 0:
         options.append("--allow-run-as-root")
     options += ["--oversubscribe"] if host_file is None else ["--hostfile", str(host_file), "--map-by", "slot"]
     for name in EXPORTED:
         if name in os.environ:
             options += ["-x", name]
-    # PYTHONPATH lets the ranks find this project's modules, however this process was started. (`make` starts it in
-    # the project's folder.)
+    # With this PYTHONPATH, the ranks find the modules of this project, whatever folder they are started in.
     return [*options, "-x", f"PYTHONPATH={project_environment()['PYTHONPATH']}"]
 
 
 def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
-    """Run mpirun until it ends, and return the exit status of the job.
+    """Run the mpirun command `command` until it ends, and return the exit status of the job.
 
-    `hosts` are the names in the host file, which complete mpirun's messages.
+    If mpirun fails, its notices are printed in a short form. `hosts` are the host names in the host file, by which host
+    names that mpirun has cut are completed.
     """
-    received: list[signal.Signals] = []  # Signals that this process has received.
+    received: list[signal.Signals] = []  # Signals that this process has received so far.
 
     def forward(number: int, _: FrameType | None) -> None:
         received.append(signal.Signals(number))
@@ -145,9 +149,10 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
         else:
             process.terminate()
 
-    def prepare_mpirun() -> None:  # Runs in mpirun's process, before its program starts.
+    def prepare_mpirun() -> None:  # It runs in the new process before that becomes mpirun.
         die_with_parent(signal.SIGTERM)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # A signal mask would be inherited, also by the ranks.
+        # Block no signals: mpirun and the ranks would inherit the blocked ones.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     with subprocess.Popen(  # noqa: S603 (the user's own arguments, in no shell)
         command,
@@ -159,7 +164,7 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
         assert process.stdout is not None
         assert process.stderr is not None
         with handled(forward, FORWARDED):
-            # mpirun prints its own notices to both streams.
+            # mpirun prints its notices to both streams, so both are filtered.
             output, errors = OutputFilter(sys.stdout.buffer), OutputFilter(sys.stderr.buffer)
             reader = threading.Thread(target=output.read, args=(process.stdout,))
             reader.start()
@@ -168,7 +173,7 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
             status = process.wait()
     status = 128 - status if status < 0 else status
     if received and status in (128 + FORWARDED[received[0]], 128 + signal.SIGTERM):
-        status = 128 + received[0]  # The ranks did not handle signals yet, so they ended by the signal itself.
+        status = 128 + received[0]  # The signal came before the ranks handled signals, and so ended them.
     is_explained = errors.has_error or status == DID_NOT_LEARN
     if status and not is_explained and not received:
         for line in explain([*output.notices, *errors.notices], status, hosts):
@@ -177,13 +182,15 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
 
 
 class OutputFilter:
-    """Passes the output of the ranks on at once, and collects the notices that mpirun prints in frames."""
+    """Copies the ranks' output as it comes, and collects the notices that mpirun prints in frames of dashes."""
 
     def __init__(self, output: IO[bytes]) -> None:
         self.notices: list[str] = []
-        self.has_error = False  # True once a rank has logged an error.
+        # True once the output has a line with "error: ", so a rank has reported its error itself.
+        self.has_error = False
         self._output = output
-        self._notice: list[bytes] | None = None  # Lines of an incomplete notice. None outside of a notice.
+        # Lines of the notice whose frame is still open. None if no frame is open.
+        self._notice: list[bytes] | None = None
 
     def read(self, stream: IO[bytes]) -> None:
         rest = b""
@@ -210,7 +217,8 @@ class OutputFilter:
             self._notice.append(line)
         else:
             self.has_error = self.has_error or b"error: " in line
-            with contextlib.suppress(OSError):  # If the output's reader has gone, the ranks must not block.
+            # A closed output must not stop reading, because the ranks would then block.
+            with contextlib.suppress(OSError):
                 self._output.write(line)
                 self._output.flush()
 
@@ -233,9 +241,10 @@ EXPLANATIONS = {
 
 
 def explain(notices: list[str], status: int, hosts: Sequence[str] = ()) -> list[str]:
-    """Return one line for each known notice of mpirun. If none is known, return all notices unchanged.
+    """Return one line for each notice of mpirun in a form that `EXPLANATIONS` has.
 
-    mpirun cuts a host name at its first dot. The lines contain the matching full names from `hosts`.
+    If there is none, return all notices unchanged and a line with mpirun's exit status. mpirun cuts host names at the
+    first dot. The lines have the full names from `hosts`.
     """
     lines = []
     for notice in notices:
@@ -254,7 +263,7 @@ EXAMPLE = "configs/rank_table_1p_0.json is an example"
 
 
 def check_rank_table(path: Path, num_ranks: int) -> None:
-    """Check that a rank table describes `num_ranks` ranks with one device each.
+    """Raise an error unless the rank table at `path` lists `num_ranks` ranks with one device each.
 
     The format is that of HCCL's `hccl_tools`: version, server_count, server_list[*].device[*].rank_id, status. Raise
     FileNotFoundError if there is no such file, ValueError if its content is wrong.

@@ -1,4 +1,4 @@
-"""Describe the processes of a job: one process, or the ranks of MPI.
+"""Describe the processes of a job, which is a single process or several MPI ranks, and calls among them.
 
 The first `num_servers` ranks only own rows. The others train.
 """
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 Result = TypeVar("Result")
-QUIET = "WIDE_DEEP_QUIET"  # Environment variable of ranks that show nothing but their own errors on the console.
-END = "end"  # Name of the remote call that ends a server.
-SHARED_ERRORS = (OSError, ValueError, MemoryError)  # Errors of one rank that are raised on all ranks.
+QUIET = "WIDE_DEEP_QUIET"  # Environment variable that is set on ranks which show only their errors on the console.
+END = "end"  # Name of the `rpc` call that ends a server.
+SHARED_ERRORS = (OSError, ValueError, MemoryError)  # If one rank raises such an error, all ranks raise it.
 
 
 class ProcessGroup:
-    """The processes that train. This class describes a job of a single process.
+    """The processes that train together. This class describes a job of a single process, `MpiGroup` one of several.
 
-    All training processes must call each method, in the same order. `rank` and `size` count the processes that
+    All training processes must call each method, in the same order. `rank` and `size` count only the processes that
     train. If the group is `sharded`, `num_owners` processes together own the table rows, and each training process
     takes a slice of every batch.
     """
@@ -37,53 +37,57 @@ class ProcessGroup:
     size: int = 1
     sharded = False
     num_owners: int = 1
-    communicator: MPI.Comm  # Communicator of the processes that train. A single process has none.
+    communicator: MPI.Comm  # MPI communicator of the processes that train. A single process has none.
 
     def __enter__(self) -> ProcessGroup:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        """End the servers. After an error, do so only if all ranks raise it."""
+        """End the servers, if there are any. After an error, do so only if all ranks raise that error."""
 
     def all_reduce_max(self, code: int) -> int:
-        """Return the largest `code` of all ranks."""
+        """Return the largest `code` that any training process has passed."""
         return code
 
     def on_rank0(self, function: Callable[[], Result]) -> Result:
-        """Call `function` on rank 0, and return its result on all ranks.
+        """Call `function` on rank 0 only, and return its result on all ranks.
 
-        An error of `SHARED_ERRORS` is raised on all ranks.
+        If it raises one of `SHARED_ERRORS`, all ranks raise the error.
         """
         return function()
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the `value` of every rank, in the order of ranks."""
+        """Return the `value` that each training process has passed, in the order of ranks."""
         return [value]
 
     def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
-        """Return the concatenated float32 `values` of all ranks. `counts` is the length of each rank's values."""
+        """Return the float32 `values` of all training processes, joined in the order of ranks.
+
+        `counts` is the number of values of each process.
+        """
         return values
 
     def rpc(self, name: str, *arguments: Any) -> list[Any]:
-        """Return the result of a remote call on each server.
+        """Call the function `name` on each server, and return the results in the order of servers.
 
-        If servers fail, raise the first one's error as an OSError.
+        A server's functions are those that it has passed to `serve_rpc`. If servers fail, raise the first one's error
+        as an OSError.
         """
         return []
 
     def rows_of(self, num_rows: int, rank: int | None = None) -> slice:
-        """Return the slice of a batch that `rank` takes, by default this rank.
+        """Return the slice of a batch of `num_rows` rows that the training process `rank` takes, by default this one.
 
-        It is empty if there are fewer rows than ranks.
+        The slice may be empty if there are fewer rows than processes.
         """
         return rank_slice(num_rows, self.rank if rank is None else rank, self.size)
 
     def batch_rows(self, batch_size: int) -> int:
-        """Return the largest number of rows that a rank gets from a batch of up to `batch_size` rows."""
+        """Return the largest number of rows that a process gets from a batch of up to `batch_size` rows."""
         return max_rank_rows(batch_size, self.size)
 
     def make_tables(self, backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:
-        """Make the tables outside of MindSpore's graph. They are spread over all owners if the group is sharded."""
+        """Make the tables outside MindSpore's graph. If the group is sharded, their rows are spread over all owners."""
         return make_host_tables(backend, spec, learning_rates, num_threads)
 
 
@@ -91,19 +95,19 @@ ONE_PROCESS = ProcessGroup()
 
 
 class MpiGroup(ProcessGroup):
-    """The ranks of `world` that train: all of them, or those after the first `num_servers`."""
+    """The ranks of the MPI job `world` that train: all of them, or those after the first `num_servers`."""
 
     sharded = True
 
     def __init__(self, world: MPI.Comm, num_servers: int = 0) -> None:
         self.world = world
         self.num_servers = num_servers
-        self.num_owners = num_servers or world.size  # The owners of rows are the first ranks of `world`.
+        self.num_owners = num_servers or world.size  # The first `num_owners` ranks of `world` own rows.
         self.communicator = world.Split(color=int(world.rank >= num_servers), key=world.rank)
         self.rank, self.size = self.communicator.rank, self.communicator.size
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        # After an error of this rank alone the whole job is about to end, so servers need no message.
+        # If only this rank raises an error, the whole job is about to end, so servers need no message.
         if error is None or is_collective(error):
             self.rpc(END)
 
@@ -157,7 +161,11 @@ class MpiGroup(ProcessGroup):
         return make_sharded_tables(backend, spec, learning_rates, self.world, self.num_owners, num_threads)[0]
 
     def serve_rpc(self, calls: Mapping[str, Callable[..., Any]]) -> bool:
-        """Run one remote call of `rpc` on this server. Return False if it was END."""
+        """Take part, on a server, in one `rpc` call of the training ranks: run the function that `calls` has for its
+        name.
+
+        Return False if the call was END, after which the server must end.
+        """
         name, arguments = self.world.bcast(None, root=self.num_servers)
         result, error = None, ""
         if name != END:
@@ -170,20 +178,21 @@ class MpiGroup(ProcessGroup):
 
 
 def rank_slice(num_rows: int, rank: int, size: int) -> slice:
-    """Return the rows of `rank` if `num_rows` rows are split evenly and in order over `size` ranks."""
+    """Return the slice of rank `rank` if `num_rows` rows are divided evenly and in order among `size` ranks."""
     return slice(num_rows * rank // size, num_rows * (rank + 1) // size)
 
 
 def max_rank_rows(num_rows: int, size: int) -> int:
-    """Return the largest number of rows of a rank if up to `num_rows` rows are split over `size` ranks."""
+    """Return the largest number of rows of a rank if up to `num_rows` rows are divided among `size` ranks."""
     return -(-num_rows // size)
 
 
 def first_error(group: ProcessGroup, error: Exception | None) -> Exception | None:
-    """Return, on all ranks, the first rank's error of a step that all of them took, or None if none failed.
+    """Exchange the errors of a piece of work that all ranks have done. Return the first rank's error, or None if none
+    failed.
 
-    `error` is this rank's error or None. Without this exchange, a rank that failed would leave the step, and the
-    others would wait for it in the next exchange.
+    `error` is this rank's error or None. The result is the same on all ranks, so all can raise it. If a rank raised its
+    own error at once, the others would wait for it in their next exchange.
     """
     kinds = (kind for kind in SHARED_ERRORS if isinstance(error, kind))
     errors = group.gather(None if error is None else (next(kinds), message_of(error)))
@@ -195,9 +204,9 @@ def first_error(group: ProcessGroup, error: Exception | None) -> Exception | Non
 
 
 def on_all_ranks(group: ProcessGroup, function: Callable[[], Result]) -> Result:
-    """Call `function` on every rank and return its result.
+    """Call `function` on every rank, and return this rank's result.
 
-    If it raises an error of `SHARED_ERRORS` on any rank, raise the first rank's error on all ranks.
+    If it raises one of `SHARED_ERRORS` on any rank, raise the first such rank's error on all ranks.
     """
     if not group.sharded:
         return function()
@@ -212,13 +221,13 @@ def on_all_ranks(group: ProcessGroup, function: Callable[[], Result]) -> Result:
 
 
 def mark_collective(error: Exception) -> Exception:
-    """Mark an error as one that all ranks raise, and return it."""
+    """Mark an error as one that all ranks raise, for `is_collective`, and return it."""
     error.on_all_ranks = True  # type: ignore[attr-defined]
     return error
 
 
 def is_collective(error: BaseException) -> bool:
-    """Return True if all ranks raise this error or its cause."""
+    """Return True if `mark_collective` has marked this error or its cause, so all ranks raise it."""
     return any(getattr(each, "on_all_ranks", False) for each in (error, error.__cause__))
 
 
@@ -230,7 +239,7 @@ def started_by_mpi() -> bool:
 def shows_progress() -> bool:
     """Return True if this process draws progress bars and logs to the console.
 
-    In a job of several ranks, that is the first training rank.
+    In a job of several ranks, only the first training rank does so.
     """
     return QUIET not in os.environ
 
@@ -249,7 +258,7 @@ def load_mpi() -> Any:
 
 
 def join_world(num_ranks: int) -> MPI.Comm:
-    """Return the communicator of all ranks of the job. Raise OSError if MPI does not see `num_ranks` ranks."""
+    """Return the MPI communicator of all ranks of the job. Raise OSError if it does not have `num_ranks` ranks."""
     mpi = load_mpi()
     world = mpi.COMM_WORLD
     if world.size != num_ranks:

@@ -2,11 +2,10 @@
 
 In a lookup, each rank sends the distinct ids of its batch to the owners. The owners look up the rows and send them
 back, and the rank expands them to the positions of its batch. In an update, each rank sums its gradients by id and
-sends the sums to the owners. An owner adds the sums of all ranks in the order of ranks, and takes the optimizer
-step.
+sends the sums to the owners. An owner adds the sums of all ranks in the order of ranks, and takes the optimizer step.
 
-An owner keeps its rows in tables of any backend. The "batch" of these tables has one field, the ids that were
-requested. So each backend uses its own optimizers, and a row that several ranks request is one distinct row.
+An owner keeps its rows in tables of any backend. To these tables, the ids that other ranks request look like a batch
+with one field. So each backend uses its own optimizers, and a row that several ranks request is one distinct row.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ LOOKUPS = Operation.LOOKUP, Operation.LOOKUP_OF_MEANS
 
 @dataclass(frozen=True)
 class ShardedIds(UniqueIds):
-    """The distinct ids of a batch, sorted by owner.
+    """The distinct ids of a batch, in the order of the ranks that own them.
 
-    `counts` [owners] is the number of ids of each owner. `kernel_ids` are the same ids in the form that the batch
-    kernels take.
+    `counts` [owners] is the number of ids that each rank owns. `kernel_ids` are the same ids, in the form that the
+    batch kernels take.
     """
 
     kernel_ids: UniqueIds
@@ -63,13 +62,13 @@ class EmptySnapshot:
         self.awaited = threading.Event()
 
     def release(self, saved: bool) -> None:
-        """Do nothing, since there are no rows."""
+        """Do nothing: there are no rows to mark as saved or changed."""
 
 
 class RowShard:
-    """The part that one rank takes in all operations on rows.
+    """One rank's part in all operations on rows that are spread over ranks.
 
-    `tables` hold the rows that this rank owns. They are None if it owns none.
+    `tables` hold the rows that this rank owns, and are None if it owns none. `exchange` sends and receives rows.
     """
 
     def __init__(self, exchange: Exchange, tables: HostTables | None) -> None:
@@ -79,17 +78,20 @@ class RowShard:
         self._embedding_dim = exchange.embedding_dim
 
     def pull_request(self, header: Header, ids: np.ndarray, counts: np.ndarray) -> None:
-        """Send each owner the ids of the next lookup or update.
+        """Send each owner the ids of the next lookup or update, `ids` int64 [U], of which `counts` [owners] go to each.
 
-        Receive the ids that other ranks request from this one.
+        Also receive the ids that other ranks request from this rank, and keep them for `lookup` and `update`. `header`
+        is the start of the operation.
         """
         requested = self.exchange.pull_request(ids, counts, header)
         if self.tables is not None:
             self._pulled = self.tables.unique(requested[:, None])
 
     def lookup(self, operation: Operation) -> tuple[np.ndarray, np.ndarray, float]:
-        """Return the rows of this rank's last request, [U, D] and [U], and Σ‖row‖² over the distinct deep rows of all
-        ranks.
+        """Return the rows that this rank requested last: deep [U, D], wide [U], and Σ‖row‖².
+
+        With the operation LOOKUP_OF_MEANS, the rows are running means. Σ‖row‖² is over the distinct deep rows that all
+        ranks have requested.
         """
         if self.tables is None:
             rows = Rows(np.zeros((0, self._embedding_dim), np.float32), np.zeros(0, np.float32), 0.0)
@@ -99,9 +101,10 @@ class RowShard:
         return deep, wide, self.exchange.sum(rows.squared_norm)
 
     def update(self, header: Header, deep_sums: np.ndarray, wide_sums: np.ndarray) -> None:
-        """Take one optimizer step on the rows of the last request.
+        """Send gradients to the owners, and take an optimizer step on the rows that other ranks requested last from
+        this rank.
 
-        `deep_sums` [U, D] and `wide_sums` [U] are gradients, summed by id.
+        `deep_sums` [U, D] and `wide_sums` [U] are the gradients of the rows that this rank requested, summed by id.
         """
         deep, wide = self.exchange.push(deep_sums, wide_sums)
         if self.tables is not None:
@@ -109,7 +112,7 @@ class RowShard:
 
     @contextmanager
     def loading(self, step: int) -> Iterator[PlaceRows]:
-        """Load rows as `HostTables.loading` does, but skip rows of other owners."""
+        """Load rows as `HostTables.loading` does, but skip the rows that this rank does not own."""
         if self.tables is None:
             yield lambda table, row_ids: lambda name, values, start=0: None
             return
@@ -129,7 +132,7 @@ class RowShard:
             yield place_own
 
     def serve(self, header: Header) -> None:
-        """Take part, on a server, in an operation that the training ranks have started."""
+        """Take part in the operation of `header`, which the training ranks have started. Only servers call this."""
         if header.operation in (*LOOKUPS, Operation.PULL_REQUEST):
             self.pull_request(header, np.zeros(0, np.int64), np.zeros(self.exchange.num_owners, np.int64))
         if header.operation in LOOKUPS:
@@ -141,19 +144,20 @@ class RowShard:
 class ShardedTables(HostTables):
     """`HostTables` whose rows are spread over ranks.
 
-    All training ranks must call each method together. This rank need not own rows.
+    All training ranks must call the same method at the same time. This rank need not own rows.
     """
 
     def __init__(self, spec: TablesSpec, kernels: BatchKernels, owned: RowShard) -> None:
         self.spec = spec
         self.step = 0
-        self.update_seconds: dict[str, float] = {}  # Seconds of the last update of this rank's own rows, by optimizer.
+        # Seconds that each optimizer took in the last update of the rows that this rank owns.
+        self.update_seconds: dict[str, float] = {}
         self.owned = owned
         self._kernels = kernels
         self._pulled: ShardedIds | None = None
 
     def unique(self, ids: np.ndarray) -> ShardedIds:
-        """Return the distinct ids of this rank's batch. Involves no other rank. Raise as `HostTables.unique` does."""
+        """Return the distinct ids of this rank's batch, without messages. Raise as `HostTables.unique` does."""
         unique = self._kernels.unique(ids)
         num_owners = self.owned.exchange.num_owners
         owners = unique.values % num_owners
@@ -163,9 +167,9 @@ class ShardedTables(HostTables):
         return ShardedIds(unique.shape, unique.values, unique.inverse, unique, counts, lists=unique.lists)
 
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
-        """Return the rows of this rank's batch.
+        """Return the rows of this rank's batch, or with `means` their running means.
 
-        `squared_norm` counts each row once that occurs in the batch of any rank.
+        `squared_norm` is over the batches of all ranks. It counts a row once even if several batches have it.
         """
         unique, operation = _own(unique), Operation.LOOKUP_OF_MEANS if means else Operation.LOOKUP
         self._pull_request(operation, unique)
@@ -174,7 +178,10 @@ class ShardedTables(HostTables):
         return Rows(deep, wide, squared_norm)
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
-        """Take one optimizer step with the gradients of all ranks' batches, summed by row."""
+        """Take one optimizer step with the gradients of all ranks' batches, summed by row.
+
+        `unique` and `gradients` are those of this rank's batch.
+        """
         unique = _own(unique)
         check_gradients(gradients, unique.shape[0], self.spec, only_shape=checked)
         if self._pulled is not unique:
@@ -191,7 +198,7 @@ class ShardedTables(HostTables):
         return self.owned.tables.state() if self.owned.tables is not None else {}
 
     def snapshot(self, changed_only: bool) -> Snapshot:
-        """Take a snapshot of the rows that this rank owns."""
+        """Return a snapshot of the rows that this rank owns, as `Tables.snapshot` describes."""
         return self.owned.tables.snapshot(changed_only) if self.owned.tables is not None else EmptySnapshot()
 
     @contextmanager
@@ -209,10 +216,10 @@ class ShardedTables(HostTables):
 def make_sharded_tables(
     backend: str, spec: TablesSpec, learning_rates: TableRates, world: MPI.Comm, num_owners: int, num_threads: int
 ) -> tuple[HostTables, list[RowShard]]:
-    """Make this rank's tables, which give access to the rows of all owners.
+    """Make this rank's tables, through which it looks up and updates the rows of all owners, and its shards of rows.
 
-    Also return the rank's shards, indexed by `Header.shard`: one, or two if the wide and the deep part see different
-    fields. Raise as `make_row_shard` does.
+    The shards are indexed by `Header.shard`: one, or two if the wide and the deep part see different fields. The first
+    `num_owners` ranks of `world` own rows. Raise as `make_row_shard` does.
     """
     shards: list[RowShard] = []
 
@@ -232,10 +239,11 @@ def make_row_shard(
     num_threads: int,
     shard: int = 0,
 ) -> RowShard:
-    """Make this rank's shard of the rows, in tables of the given backend.
+    """Make the tables for the rows that this rank owns, if it owns any, and its part in the operations on rows.
 
-    The first `num_owners` ranks of `world` own rows. All owners must use the same learning rates. Raise ValueError,
-    naming the first difference, unless all ranks pass the same settings.
+    The first `num_owners` ranks of `world` own rows. All owners must use the same learning rates. `shard` is the number
+    of the result among this rank's shards. Raise ValueError, naming the first difference, unless all ranks pass the
+    same settings.
     """
     shapes = {**asdict(one_field(spec)), "backend": backend, "owners": num_owners}
     first, *others = world.allgather(shapes)

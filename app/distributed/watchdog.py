@@ -1,8 +1,8 @@
-"""Log which ranks let the others wait, from a thread.
+"""Log which ranks keep the others waiting. A thread of each process, the watchdog, observes its waits.
 
-Each process marks its waits with `waiting`. A rank that has waited too long sends a message to all other ranks.
-Every rank that waits in the same way soon does so too, so the ranks from which no message comes are those that the
-others wait for. As long as no rank waits too long, nothing is sent.
+Each process marks its waits for other ranks with `waiting`. A rank that has waited too long sends a message to all
+other ranks. Every rank that waits in the same way soon does so too. So the others wait for the ranks that send no
+message. As long as no rank waits too long, nothing is sent.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GRACE_SECONDS = 1.0  # Additional seconds to wait for the other ranks' messages.
+GRACE_SECONDS = 1.0  # Seconds to wait for the other ranks' messages, in addition to half the timeout.
 
 
 class _Wait:
-    since: float | None = None  # Start of the present wait on the monotonic clock. None outside of a wait.
+    # Start of this process's present wait, on the monotonic clock. None while it does not wait.
+    since: float | None = None
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Mark the `with` block as a wait of this process for other ranks."""
+    """Mark the `with` block as a time in which this process waits for other ranks."""
     _Wait.since = time.monotonic()
     try:
         yield
@@ -37,17 +38,17 @@ def waiting() -> Iterator[None]:
 
 
 class Watchdog:
-    """Context manager that watches the waits of this process in a thread.
+    """Context manager that runs a thread which logs a warning if this process waits too long for other ranks.
 
-    A rank that has waited for `timeout_s` seconds looks for the ranks that are missing. The `first` ranks are
-    servers, which log nothing.
+    Once this rank has waited for `timeout_s` seconds, the thread finds the ranks that the others wait for. The first
+    `first` ranks are servers, which log nothing.
     """
 
     def __init__(self, world: MPI.Comm, timeout_s: float, first: int = 0) -> None:
         self._communicator = world.Dup()
         self._timeout_s = timeout_s
         self._first = first
-        self._reported: float | None = None  # Start of the last wait that was reported.
+        self._reported: float | None = None  # Start of the last wait that was examined. Each wait is examined once.
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -69,14 +70,18 @@ class Watchdog:
             if since == _Wait.since and missing:
                 first = self._first
                 names = ", ".join(f"{rank} (a server)" if rank < first else str(rank) for rank in missing)
-                # It is logged as an error, because any rank shows errors on the console.
+                # The warning is logged as an error, because every rank shows errors on the console.
                 log.error("warning: rank %s has not come for %.0f s; the others wait for it", names, self._timeout_s)
 
     def _find_missing(self) -> list[int]:
-        """Return the ranks that do not wait as this one does. The list is empty on all ranks but one, which logs it."""
+        """Return the ranks that do not wait as this rank does.
+
+        All waiting ranks call this. Only the first of them that is no server gets a list, which it logs; the others get
+        [].
+        """
         rank, size = self._communicator.rank, self._communicator.size
         messages = [self._communicator.isend(time.time(), other) for other in range(size) if other != rank]
-        # The other ranks check their waits every quarter of the timeout.
+        # Another rank notices its own wait up to a quarter of the timeout later, and then sends its message.
         self._end.wait(GRACE_SECONDS + self._timeout_s / 2)
         waiting_ranks = {rank}
         oldest = time.time() - 2 * (GRACE_SECONDS + self._timeout_s)
