@@ -5,7 +5,7 @@ The modules:
 - `manifest`: manifest.json, the description of a checkpoint.
 - `write`: write a checkpoint into a partial folder, then rename it into place. `read`: open one, with the
   checkpoints that a delta needs.
-- `retention`: which checkpoints of a folder are kept.
+- `retention`: which checkpoints of a folder are kept, and which one is best.
 - `zoo`: read a checkpoint of the MindSpore model zoo.
 
 Array shapes are written with these letters: T rows of a table, n rows of one read, V vocabulary size, D embedding

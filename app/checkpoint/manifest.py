@@ -1,6 +1,6 @@
 """Read and write manifest.json, the description of a checkpoint.
 
-It is written last, and contains a checksum of its own content.
+The file is written after all others, and contains a checksum of its own content.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from common.arrays.disk import write_file
 from common.files import FileRecord, check_format_version, format_checksum, parse_json, record_of
 
 FORMAT_VERSION = 4
-EXPIRY_VERSION = 5  # Version of checkpoints that record which rows were removed, or when rows were touched.
+# Format version of checkpoints that record which rows were removed, or when rows were last touched. Others have
+# FORMAT_VERSION.
+EXPIRY_VERSION = 5
 MANIFEST = "manifest.json"
 
 
 class UnusableCheckpointError(ValueError):
     """A checkpoint cannot be used.
 
-    The text is `what` is wrong, followed by `advice` on what to do.
+    The error's text says what is wrong (`what`), and then what the user can do (`advice`).
     """
 
     def __init__(self, what: str, advice: str = "") -> None:
@@ -32,15 +34,15 @@ class UnusableCheckpointError(ValueError):
 
 
 def what_and_advice(error: Exception) -> tuple[str, str]:
-    """Return what is wrong with a checkpoint, and the advice on what to do.
+    """Return, for an error about a checkpoint, what is wrong and what the user can do.
 
-    The advice is "" if the error does not store it separately.
+    The second text is "" if the error does not have it apart from the first.
     """
     return (error.what, error.advice) if isinstance(error, UnusableCheckpointError) else (str(error), "")
 
 
 class ParentRecord(TypedDict):
-    """The parent of a delta. The delta holds the changes since then."""
+    """Step and id of a delta's parent. The delta holds the changes since that checkpoint."""
 
     step: int
     id: str
@@ -56,9 +58,9 @@ class Position:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last step taken.
+        """The epoch of the last step that was taken.
 
-        At the end of an epoch, `epoch` is already the next one.
+        It differs from `epoch` at the end of an epoch, where `epoch` is already the next one.
         """
         return self.epoch if self.epoch_step else self.epoch - 1
 
@@ -69,22 +71,26 @@ class Position:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of a checkpoint. `write_checkpoint` fills in `shards`, `files` and `id`."""
+    """The content of manifest.json, which describes a checkpoint. `write_checkpoint` fills in `shards`, `files` and
+    `id`.
+    """
 
     step: int  # `step`, `epoch` and `epoch_step` are the fields of `Position`.
     epoch: int
     epoch_step: int
     config: dict[str, Any]
-    dataset: str  # Path of the prepared folder when the checkpoint was written.
+    dataset: str  # Path that the prepared folder had when the checkpoint was written.
     data: dict[str, Any]  # Identity of the prepared folder.
-    metrics: dict[str, float]  # Metrics of the split valid, if the state was evaluated.
-    selection: dict[str, Any] = field(default_factory=dict)  # `SelectionState` of the evaluations so far.
+    metrics: dict[str, float]  # Metrics of this state on the split valid. Empty if it was not evaluated.
+    selection: dict[str, Any] = field(default_factory=dict)  # `SelectionState` after the evaluations so far.
     schedules: dict[str, Any] = field(default_factory=dict)  # Result of `LearningRates.state`.
     shards: dict[str, int] = field(default_factory=dict)  # Number of shards, by table.
-    files: dict[str, FileRecord] = field(default_factory=dict)  # Records of the files, by name.
+    files: dict[str, FileRecord] = field(default_factory=dict)  # Size and checksum of each file, by name.
     parent: ParentRecord | None = None  # Parent of a delta. None for a full checkpoint.
-    online: dict[str, Any] = field(default_factory=dict)  # `Ledger` of the log parts that an online run has trained on.
-    # Identity of the state. It stays the same with other shards, and if a delta is rewritten as a full checkpoint.
+    # `Ledger` of the parts of the log that an online run has trained on.
+    online: dict[str, Any] = field(default_factory=dict)
+    # Identity of the state in the checkpoint. It stays the same if the state is written with another number of shards,
+    # or if a delta is rewritten as a full checkpoint.
     id: str = ""
     format_version: int = FORMAT_VERSION
 
@@ -94,12 +100,14 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all files except the manifest."""
+        """The total size of the checkpoint's files, except the manifest, in bytes."""
         return sum(record["size_bytes"] for record in self.files.values())
 
 
 def identify(manifest: Manifest) -> Manifest:
-    """Return the manifest with an id. If it has none, the id is made from the checksums of its files."""
+    """Return the manifest with an `id`. If it has none, the id is a checksum of step, parent and the records of the
+    files.
+    """
     if manifest.id:
         return manifest
     content = {"step": manifest.step, "files": manifest.files, "parent": manifest.parent}
@@ -107,16 +115,16 @@ def identify(manifest: Manifest) -> Manifest:
 
 
 def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
-    """Write and sync the manifest in a checkpoint's folder."""
+    """Write manifest.json into the folder of a checkpoint, and sync it to disk."""
     content = asdict(manifest)
     text = json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
     write_file(checkpoint / MANIFEST, [text.encode()])
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
-    """Read the manifest in a checkpoint's folder.
+    """Return the manifest in the folder of a checkpoint.
 
-    Raise FileNotFoundError if there is none, and ValueError if it is damaged or has an unknown version.
+    Raise FileNotFoundError if there is none, and ValueError if it is damaged or has an unknown format version.
     """
     path = checkpoint / MANIFEST
     if not path.is_file():
@@ -140,7 +148,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
 
 
 class ManifestReader:
-    """`read_manifest` with a cache. A manifest is only read again if its file has changed."""
+    """Calls like `read_manifest`, with a cache: a manifest is read again only if its file has changed."""
 
     def __init__(self) -> None:
         self._cache: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
@@ -159,10 +167,10 @@ class ManifestReader:
 
 
 def use_an_older(checkpoint: Path) -> str:
-    """Return the advice at the end of an error about a damaged checkpoint."""
+    """Return what a user can do about a damaged checkpoint, as the end of an error message."""
     return f"remove {checkpoint}, and the one before it is used"
 
 
 def _checksum(content: dict[str, Any]) -> str:
-    """Return the xxh3 checksum of the content. It does not depend on the layout of the JSON text."""
+    """Return the xxh3 checksum of the content of a manifest. The layout of the JSON text does not matter."""
     return format_checksum(xxhash.xxh3_64(json.dumps(content, sort_keys=True).encode()))

@@ -1,7 +1,7 @@
 """Open checkpoints: a full one, or a delta together with the checkpoints that it needs. Every byte read is checked.
 
-A chain is a full checkpoint followed by deltas, each of which is the parent of the next. If several members of the
-chain have a row, the newest version counts, unless a later delta lists the row as removed.
+A chain is a full checkpoint followed by deltas, each of which has the one before it as its parent. A row may be in
+several members of the chain: its newest version counts, unless a later delta lists the row as removed.
 """
 
 from __future__ import annotations
@@ -43,34 +43,35 @@ from common.arrays.read import ArrayReader, read_arrays_once, read_checked
 from common.files import DamagedFileError, FileRecord, check_size
 from data_prep.prepared.data_files import union
 
-PIECE_BYTES = 4 << 20  # Bytes of one array that are passed to the tables at once.
+PIECE_BYTES = 4 << 20  # Rows are passed to the tables in blocks of at most this many bytes per array.
 
 
 class DamagedCheckpointError(UnusableCheckpointError):
-    """A file of a checkpoint is missing or differs from the manifest."""
+    """A file of a checkpoint is missing or differs from the size or checksum in the manifest."""
 
-    checkpoint: Path | None = None  # Path of the checkpoint that a launch was to resume. The launch sets it.
+    # Path of the checkpoint that a launch was to resume. `Launch` sets it when it handles the error.
+    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint. Create it with `Checkpoint.open`.
+    """An opened checkpoint, which may be a delta. Create it with `Checkpoint.open`.
 
-    The manifests of the checkpoint and of all checkpoints that it needs have been read, and fit together. The
-    methods read the files.
+    The manifests of the checkpoint and of all checkpoints that it needs have been read, and fit together. The other
+    files are read by the methods.
     """
 
     path: Path
     manifest: Manifest
-    # The other checkpoints of the chain, a full one first. Empty for a full checkpoint.
+    # The checkpoints that a delta needs: a full one, then the deltas before this one. Empty for a full checkpoint.
     older: tuple[Checkpoint, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
     def open(cls, path: Path, read: Callable[[Path], Manifest] = read_manifest) -> Checkpoint:
-        """Read the manifest at `path` and those of the checkpoints that it needs, each once, with the function `read`.
+        """Open the checkpoint at `path`, with the checkpoints that it needs. Only their manifests are read, each once.
 
-        Raise as `read_manifest` does. Raise ValueError if a parent is missing, or is not the checkpoint that the
-        delta was written for.
+        `read` returns the manifest in a checkpoint's folder, and its errors are passed on. Raise ValueError if a parent
+        is missing, or is not the checkpoint that the delta was written for.
         """
         newest_first = [(path, read(path))]
         while (parent := newest_first[-1][1].parent) is not None:
@@ -84,7 +85,7 @@ class Checkpoint:
 
     @property
     def chain(self) -> tuple[Checkpoint, ...]:
-        """The checkpoints that together make up the state: a full one first, this one last."""
+        """The checkpoints whose rows together make up the state: a full one first, this one last."""
         return (*self.older, self)
 
     @property
@@ -92,8 +93,9 @@ class Checkpoint:
         return sum(record["size_bytes"] for _, record in self.files())
 
     def files(self) -> Iterator[tuple[Path, FileRecord]]:
-        """Yield the files that make up the state: the tables of all checkpoints in the chain, and this one's dense
-        arrays.
+        """Yield path and record of each file that makes up the state.
+
+        These are this checkpoint's files, and those of the checkpoints that it needs except for their dense arrays.
         """
         for member in self.chain:
             for name, record in member.manifest.files.items():
@@ -101,16 +103,15 @@ class Checkpoint:
                     yield member.path / name, record
 
     def table_files(self, table: str) -> list[Path]:
-        """Return the files of a table in this checkpoint, without the rest of the chain."""
+        """Return the paths of a table's files in this checkpoint alone, without the checkpoints that it needs."""
         shards, num_files = self.manifest.shards[table], len(self.manifest.files)
         if not 1 <= shards <= num_files:
             raise ValueError(f"{self.path} has {num_files} files, of which {shards} are the {table} table's")
         return [self.path / shard_name(table, shard, shards) for shard in range(shards)]
 
     def is_kept(self) -> bool:
-        """Return True if the same checkpoint is still at its path.
-
-        It is not if it was removed or compacted since it was opened.
+        """Return True if this checkpoint is still at its path, and False if it was removed, replaced or compacted
+        since.
         """
         try:
             return read_manifest(self.path) == self.manifest
@@ -118,9 +119,10 @@ class Checkpoint:
             return False
 
     def verify(self, progress: Progress = no_progress, sizes_only: bool = False) -> None:
-        """Read all files of the state. Raise DamagedCheckpointError if one is missing or has another checksum.
+        """Compare the files that make up the state with their records in the manifests.
 
-        With `sizes_only`, read nothing, and raise if a file is missing or has another size.
+        Raise DamagedCheckpointError if a file is missing or has another checksum. With `sizes_only`, no file is read:
+        raise if a file is missing or has another size.
         """
         for path, record in self.files():
             with _naming_damage(path):
@@ -131,10 +133,10 @@ class Checkpoint:
                         pass
 
     def read_once(self, spec: TablesSpec, place: PlaceRows) -> dict[str, np.ndarray]:
-        """Load the rows into tables through `place`, and return the dense arrays. Each byte is read once.
+        """Write the rows into tables through `place`, and return the dense arrays by name. Each byte is read once.
 
-        Raise as `verify` does, and ValueError if a table does not fit `spec`. After an error, the rows written so
-        far are invalid.
+        Files are verified while they are read. Raise as `verify` does, and ValueError if a table does not fit `spec`.
+        After an error, the rows written so far are invalid.
         """
         expired = self.expired_later()
         for member in self.chain:
@@ -144,7 +146,10 @@ class Checkpoint:
         return join(array for name in dense_files(self.manifest.files) for array in self._arrays(name).items())
 
     def state(self) -> ModelState:
-        """Return the state, with table rows that are read from the files on demand. Call `verify` first."""
+        """Return the state in this checkpoint. Its table rows are read from the files on demand.
+
+        The files are not verified: call `verify` first.
+        """
         paths = [self.path / name for name in dense_files(self.manifest.files)]
         dense = [(name, np.array(array)) for path in paths for name, array in map_arrays(path).items()]
         tables = {table: FileTable(self, table) for table in self.manifest.shards}
@@ -152,7 +157,9 @@ class Checkpoint:
         return ModelState(join(dense), tables, {} if touched is None else {LAST_TOUCHED: touched})
 
     def expiry(self) -> dict[str, np.ndarray]:
-        """Return the arrays of this checkpoint's file EXPIRY, {} if there is no such file. Raise as `verify` does."""
+        """Return the arrays by name of this checkpoint's file EXPIRY, or {} if there is no such file. Raise as `verify`
+        does.
+        """
         arrays = self._arrays(EXPIRY) if EXPIRY in self.manifest.files else {}
         if EXPIRED_IDS in arrays:
             with _naming_file(self.path / EXPIRY):
@@ -160,7 +167,7 @@ class Checkpoint:
         return arrays
 
     def _arrays(self, name: str) -> dict[str, np.ndarray]:
-        """Read all arrays of one file of this checkpoint."""
+        """Return all arrays of one file of this checkpoint, by name. The file is verified while it is read."""
         arrays: dict[str, np.ndarray] = {}
 
         def read(reader: ArrayReader) -> None:
@@ -174,7 +181,9 @@ class Checkpoint:
             read_arrays_once(self.path / name, self.manifest.files[name], use)
 
     def expired_later(self) -> dict[Path, np.ndarray]:
-        """Return, for the path of each checkpoint in the chain, the ids whose rows a later checkpoint removed."""
+        """Return, by the path of each checkpoint in the chain, the ids of the rows that any later checkpoint lists as
+        removed.
+        """
         later, expired = np.zeros(0, np.int64), {}
         for member in reversed(self.chain):
             expired[member.path] = later
@@ -182,10 +191,10 @@ class Checkpoint:
         return expired
 
     def last_touched(self) -> np.ndarray | None:
-        """Return the moment at which the row of each id was last touched, int64 [V]. EXPIRED stands for an expired
-        value.
+        """Return the moment at which the row of each id was last touched, int64 [V], or EXPIRED if its value has
+        expired.
 
-        Return None if a member of the chain has no such information.
+        Return None if a member of the chain does not record such moments.
         """
         first, *deltas = self.chain
         touched = first.expiry().get(LAST_TOUCHED)
@@ -195,7 +204,8 @@ class Checkpoint:
                 return None
             moment, num_new = arrays[MOMENT], member.manifest.data["vocabulary_size"] - touched.size
             touched = np.concatenate([touched, np.full(num_new, moment)])
-            # These rows were touched before moments were recorded, so they count as touched now.
+            # A 0 stands for a row that was touched before moments were recorded. It counts as touched at this delta's
+            # moment.
             touched[touched == 0] = moment
             for table in member.manifest.shards:
                 for path in member.table_files(table):
@@ -205,7 +215,10 @@ class Checkpoint:
 
 
 def scoring_arrays(dense: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
-    """Return the dense arrays that the model scores with after `step`: running means if there are any, else weights."""
+    """Return the dense arrays that the model scores with: running means in place of weights, if they are kept.
+
+    `step` is the number of steps taken. Before the first step there are no means yet.
+    """
     prefix = f"{MEAN}."
     means = {name.removeprefix(prefix): array for name, array in dense.items() if name.startswith(prefix)}
     return dense | means if step else dense
@@ -214,9 +227,9 @@ def scoring_arrays(dense: dict[str, np.ndarray], step: int) -> dict[str, np.ndar
 def _read_parent(
     child: Path, manifest: Manifest, path: Path, expected: ParentRecord, read: Callable[[Path], Manifest]
 ) -> Manifest:
-    """Read the manifest at `path`, and check that it belongs to the parent that the `manifest` of `child` names.
+    """Return the manifest at `path`, the place of the parent of the delta `child`, whose manifest is `manifest`.
 
-    Raise UnusableCheckpointError if it does not.
+    `expected` is the parent that the delta names. Raise UnusableCheckpointError if another checkpoint or none is there.
     """
     try:
         parent = read(path)
@@ -267,9 +280,10 @@ def _write_rows(table: str, spec: TablesSpec, place: PlaceRows, expired: np.ndar
 
 
 def row_layout(path: Path, entries: dict[str, ArrayEntry]) -> dict[str, RowArray]:
-    """Return the state arrays in a table's file, which follow the row ids.
+    """Return dtype and width of each state array in a table's file, by name. `entries` are the arrays that the file
+    lists.
 
-    Raise ValueError, naming file and array, unless row ids come first and every array has one row per id.
+    Raise ValueError, naming file and array, unless the row ids come first and every other array has one row per id.
     """
     first, *names = entries or [""]
     if first != ROW_IDS or entries[first].dtype != "int64" or len(entries[first].shape) != 1:
@@ -283,13 +297,13 @@ def row_layout(path: Path, entries: dict[str, ArrayEntry]) -> dict[str, RowArray
 
 
 class FileTable:
-    """A `TableSnapshot` of a table in the files of a checkpoint, which the caller has verified.
+    """A `TableSnapshot` of one table, in the verified files of a checkpoint and of those that it needs.
 
     Row ids are kept in memory. Rows are read on demand.
     """
 
     def __init__(self, checkpoint: Checkpoint, table: str) -> None:
-        """Open the files of `table`.
+        """Open the files of `table` in the chain of `checkpoint`, and read their row ids.
 
         Raise ValueError, naming the file, for row ids or arrays that cannot belong to this table.
         """
@@ -315,7 +329,8 @@ class FileTable:
         index = np.concatenate([np.arange(of_file.size) for of_file in ids])
         files_and_rows = [array[np.concatenate(counts)] for array in (np.concatenate(ids), file, index)]
         self.row_ids, from_the_end = np.unique(files_and_rows[0][::-1], return_index=True)
-        # Index of the last occurrence of each id, which is in the newest file.
+        # For each id, the index of its last occurrence: files are in the order of the chain, so that is the newest
+        # version.
         newest = files_and_rows[0].size - 1 - from_the_end
         self._file, self._index = (array[newest] for array in files_and_rows[1:])
 
@@ -326,7 +341,7 @@ class FileTable:
         for number in np.unique(files):
             of_file = files == number
             values[of_file] = self._files[number][name][rows[of_file]]
-            # Missed steps are looked up by these numbers, so wrong ones must not get through.
+            # Other code uses these step numbers as indices of past steps, so numbers out of range must not get through.
             if name in (LAST_STEP, MEAN_STEP):
                 path = list(self._steps)[number]
                 with _naming_file(path):

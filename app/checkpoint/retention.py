@@ -16,19 +16,20 @@ from app.evaluation.metrics import as_score
 from common.arrays.disk import Progress, no_progress
 from common.files import sync_folder
 
-Read = Callable[[Path], Manifest]  # Function that returns the manifest in a checkpoint's folder.
+# Function that returns the manifest in a checkpoint's folder, such as `read_manifest`.
+Read = Callable[[Path], Manifest]
 
 
 def step_folders(folder: Path) -> list[Path]:
-    """Return the entries of `folder` that have the name of a checkpoint, complete or not, by ascending step."""
+    """Return the paths in `folder` whose names are those of checkpoints, complete or not, by ascending step."""
     folders = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
     return sorted(folders, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def open_if_whole(path: Path, read: Read = read_manifest) -> Checkpoint | str:
-    """Open the checkpoint at `path`.
+    """Open the checkpoint at `path`. If that is impossible, return the reason as a text.
 
-    If its manifest, or that of a checkpoint that it needs, cannot be used, return why.
+    The reason is that the manifest of this checkpoint, or of one that it needs, is missing or cannot be used.
     """
     try:
         return Checkpoint.open(path, read)
@@ -43,9 +44,9 @@ def whole_checkpoints(folder: Path, read: Read = read_manifest) -> list[Checkpoi
 
 
 def open_named(path: Path) -> Checkpoint:
-    """Open the checkpoint that a user has named.
+    """Open the checkpoint at a path that a user has given.
 
-    Raise as `Checkpoint.open` does. If there is none, the error lists checkpoints nearby.
+    Raise as `Checkpoint.open` does. If there is none, the error lists the checkpoints in folders nearby.
     """
     try:
         return Checkpoint.open(path)
@@ -56,9 +57,9 @@ def open_named(path: Path) -> Checkpoint:
 
 
 def best_or_newest(folder: Path, metric: str) -> Checkpoint:
-    """Return the checkpoint with the best `metric` on the split valid, or the newest one if none was evaluated.
+    """Return the checkpoint in `folder` with the best `metric` on the split valid, or the newest if none was evaluated.
 
-    Raise FileNotFoundError, with the fault of the newest one, if no checkpoint is complete.
+    If no checkpoint can be opened, raise FileNotFoundError, which says what is wrong with the newest one.
     """
     whole = whole_checkpoints(folder)
     if whole:
@@ -68,11 +69,11 @@ def best_or_newest(folder: Path, metric: str) -> Checkpoint:
 
 
 def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
-    """Return the checkpoints that were evaluated on the split valid, best `metric` first.
+    """Return the checkpoints that were evaluated on the split valid, the one with the best `metric` first.
 
-    If values are equal, the newer checkpoint comes first. Only checkpoints with the same evaluation basis as the
-    newest one (`SelectionState.basis`: the same rows and groups) are included, because other values cannot be
-    compared.
+    `checkpoints` are in the order of steps. If values are equal, the newer checkpoint comes first. Only checkpoints
+    that were evaluated on the same rows and groups as the newest one (`SelectionState.basis`) are included, because
+    other values cannot be compared.
     """
     basis = checkpoints[-1].manifest.selection.get("basis") if checkpoints else None
     evaluated = [
@@ -84,9 +85,9 @@ def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
 
 
 def to_keep(whole: list[Checkpoint], options: CheckpointOptions, metric: str) -> list[Checkpoint]:
-    """Return the checkpoints that the settings keep: the newest `keep_last` and the best `keep_best`, oldest first.
+    """Return those of `whole` that the settings keep: the newest `keep_last` and the best `keep_best`, oldest first.
 
-    `keep_last` 0 keeps all.
+    If `keep_last` is 0, all are kept.
     """
     newest = whole[-options.keep_last :] if options.keep_last else whole
     paths = {checkpoint.path for checkpoint in [*newest, *best_first(whole, metric)[: options.keep_best]]}
@@ -97,20 +98,22 @@ def remove_old(folder: Path, options: CheckpointOptions, metric: str, read: Read
     """Delete the checkpoints of `folder` that are neither kept by the settings nor needed by a delta that is kept."""
     whole = whole_checkpoints(folder, read)
     needed = {member.path for checkpoint in to_keep(whole, options, metric) for member in checkpoint.chain}
-    for checkpoint in reversed(whole):  # Deltas are removed before the checkpoints that they need.
+    # A delta must not outlive a checkpoint that it needs, so newer checkpoints are removed first.
+    for checkpoint in reversed(whole):
         if checkpoint.path not in needed:
-            # The folder is renamed first. If the process is killed, what remains does not look like a checkpoint.
+            # Rename the folder first: if the process is killed while files are deleted, the rest must not look like a
+            # checkpoint.
             removed = checkpoint.path.rename(checkpoint.path.with_suffix(PARTIAL))
             sync_folder(folder)
             shutil.rmtree(removed)
 
 
 def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = no_progress) -> Path:
-    """Replace a delta by an equivalent full checkpoint. A full checkpoint is left as it is. Return its path.
+    """Replace a delta on disk by a full checkpoint of the same state, and return its path.
 
-    Deltas whose parent it is stay valid, because its id does not change. The caller must hold the lock of the
-    folder. Raise as `Checkpoint.verify` does, so damage is not copied. If the process is killed, either the delta or
-    the full checkpoint exists.
+    A full checkpoint is left as it is. Deltas that have this checkpoint as their parent stay valid, because its id does
+    not change. The caller must hold the lock of the folder. All files are verified first, so damage is not copied:
+    raise as `Checkpoint.verify` does. If the process is killed, either the delta or the full checkpoint exists.
     """
     checkpoint.verify(progress)
     if not checkpoint.older:
@@ -119,6 +122,9 @@ def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = no_pro
 
 
 def rewrite(checkpoint: Checkpoint, folder: Path, num_shards: int, progress: Progress = no_progress) -> Path:
-    """Write the state of a verified checkpoint as a full checkpoint in `folder`. Memory use is bounded."""
+    """Write the state of a verified checkpoint as a full checkpoint into `folder`, and return its path.
+
+    Rows are copied in blocks, so that memory use is bounded.
+    """
     manifest = replace(checkpoint.manifest, parent=None, shards={}, files={})
     return write_checkpoint(folder, checkpoint.state(), manifest, num_shards, progress)

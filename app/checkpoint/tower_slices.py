@@ -1,8 +1,8 @@
-"""Read dense arrays that were saved in slices, a file a rank: `dense-<rank>-of-<ranks>.safetensors`.
+"""Read dense arrays that were saved in slices, in one file per rank: `dense-<rank>-of-<ranks>.safetensors`.
 
-Release 1.0.0 wrote them if ranks split the tower, and examples/tower_over_ranks does. A slice's name has its position
-and the whole array's shape: `tower.matrix_0[0:104, 0:32] of [208, 32]`. An array under its plain name is whole. So the
-files alone determine how to join them.
+Release 1.0.0 wrote slices if ranks split the tower, and examples/tower_over_ranks does. The name of a slice has its
+bounds in the whole array and the shape of that array: `tower.matrix_0[0:104, 0:32] of [208, 32]`. A name without bounds
+belongs to a whole array. So the files alone determine how to join the slices.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ SLICE_NAME = re.compile(r"(.+)\[((?:\d+:\d+, )*\d+:\d+)\] of \[((?:\d+, )*\d+)\]
 
 
 def dense_files(names: Iterable[str]) -> list[str]:
-    """Return those files of a checkpoint that hold dense arrays."""
+    """Return those of the file names of a checkpoint whose files hold dense arrays."""
     return [name for name in names if name == WHOLE_FILE or SLICE_FILE.fullmatch(name)]
 
 
 def join(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Join slices to whole arrays. Raises ValueError if an array's slices do not cover it exactly once."""
+    """Return whole arrays by name, from (name, values) of whole arrays and of slices.
+
+    Raise ValueError if the slices of an array do not cover it exactly once.
+    """
     whole: dict[str, np.ndarray] = {}
     slices: dict[str, list[tuple[str, str, np.ndarray]]] = {}
     for name, values in arrays:
@@ -39,11 +42,15 @@ def join(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def _join_slices(name: str, slices: list[tuple[str, str, np.ndarray]]) -> np.ndarray:
-    """Join the slices of one array, each (its bounds as text, the whole's shape as text, values)."""
+    """Return the whole array `name`. Each slice is (its bounds as text, the shape of the whole array as text, its
+    values).
+
+    Raise ValueError if the slices do not cover the array exactly once.
+    """
     lengths, dtype = slices[0][1], slices[0][2].dtype
     shape = tuple(int(length) for length in lengths.split(", "))
     count = sum(values.size for _, _, values in slices)
-    if count != math.prod(shape):  # before memory is taken for it
+    if count != math.prod(shape):  # Check the number of values before allocating memory for the whole array.
         raise ValueError(f"the slices of {name} have {count} values, the whole has {math.prod(shape)}")
     whole, is_filled = np.empty(shape, dtype), np.zeros(shape, bool)
     for places, of, values in slices:

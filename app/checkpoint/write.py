@@ -62,10 +62,12 @@ class ModelState:
 
 @runtime_checkable
 class ReadsInto(Protocol):
-    """A `TableSnapshot` that can read into given memory."""
+    """A `TableSnapshot` that can also read rows into memory that the caller has allocated."""
 
     def read_into(self, name: str, indices: Indices, out: np.ndarray) -> None:
-        """Fill `out` [n, width], which is aligned and in C order, with the values that `read` would return."""
+        """Fill `out` [n, width] with the values that `TableSnapshot.read` would return. `out` is aligned and in C
+        order.
+        """
         ...
 
 
@@ -87,14 +89,14 @@ def write_checkpoint(
     progress: Progress = no_progress,
     group: ProcessGroup = ONE_PROCESS,
 ) -> Path:
-    """Write one checkpoint into `folder` and return its path. After any error no checkpoint exists.
+    """Write one checkpoint into `folder` and return its path. After any error `folder` has no new checkpoint.
 
     The caller holds the lock of `folder`. A single process writes `num_shards` files per table. With a `group` of
-    several processes, all ranks call this function together: `state.tables` are then the rows that this rank owns,
-    and servers write the rows that they own. Rank 0 writes `state.dense`.
+    several processes, all ranks call this function together. `state.tables` are then the rows that this rank owns, and
+    servers write the rows that they own. Rank 0 writes `state.dense`.
 
-    An OSError, ValueError or MemoryError of one rank is raised on all of them. After any other error the rank must
-    end the job, because the other ranks wait for it.
+    An OSError, ValueError or MemoryError of one rank is raised on all of them. After any other error the rank must end
+    the job, because the other ranks wait for it.
     """
     final = folder / step_name(manifest.step)
     partial = final.with_suffix(PARTIAL)
@@ -151,16 +153,17 @@ def write_checkpoint(
 def write_shards(
     partial: Path, tables: Mapping[str, TableSnapshot], owner: int, num_owners: int
 ) -> dict[str, FileRecord]:
-    """Write and sync the files of one owner of rows.
+    """Write and sync the table files of one owner of rows, number `owner` of `num_owners`, into the folder `partial`.
 
-    `tables` contain only the rows that this process owns, or are empty. Return the records of the files by name.
+    `tables` has only rows that this process owns; it is empty if the process owns none. Return the records of the files
+    by name.
     """
     names = {table: shard_name(table, owner, num_owners) for table in tables}
     return {name: write_arrays(partial / name, shard_columns(tables[table], 0, 1)) for table, name in names.items()}
 
 
 def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, ArraySource]:
-    """Return the columns of the file of one shard: the row ids and the state arrays of its rows."""
+    """Return what the file of one shard of a table stores, by array name: the row ids and state arrays of its rows."""
     indices: Indices = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
     row_ids = rows.row_ids[indices]
 
@@ -180,10 +183,10 @@ def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str,
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove what an interrupted save has left in `folder`. A checkpoint that was being replaced gets its name back.
+    """Remove unfinished checkpoints from `folder`, which a save has left when it was interrupted.
 
-    Only the process that holds the lock of `folder` may call this. An unfinished save of another process looks the
-    same.
+    If the save was replacing a complete checkpoint, that gets its name back. Only the process that holds the lock of
+    `folder` may call this, because the unfinished checkpoint of a running save would be removed, too.
     """
     leftovers = [path for path in folder.glob("step-*") if LEFTOVER.fullmatch(path.name)]
     for path in leftovers:

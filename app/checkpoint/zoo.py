@@ -7,8 +7,8 @@ ones first. Its training saves these parameters, each with the prefix "network."
     deep_embeddinglookup.embedding_table [V, D]   (older: V_l2)
     Wide_b [1]    dense_layer_1.weight [fields · D, H], .bias [H]    …    the last dense layer has one output
 
-In this project the last layer has no bias. The zoo's is added to the bias of the wide part, since both are added to
-the logit. Optimizer states are skipped.
+In this project the last layer has no bias. The bias of the zoo's last layer is added to the bias of the wide part,
+since both are added to the logit. Optimizer states are skipped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ TABLES = {
 BIAS = "Wide_b"
 LAYER = "dense_layer_"
 DTYPES = {"Float16": np.float16, "Float32": np.float32, "Float64": np.float64, "Int32": np.int32, "Int64": np.int64}
-CRC_MARK, CRC_BYTES = b"crc_num", 17  # MindSpore may append a checksum after the message: this mark and ten more bytes.
+# MindSpore may append a checksum of 17 bytes to the protobuf message. It begins with this mark.
+CRC_MARK, CRC_BYTES = b"crc_num", 17
 
 
 def read_zoo_checkpoint(path: Path) -> ModelState:
-    """Return the model in a `.ckpt` file of the zoo, with numeric fields that are looked up.
+    """Return the model in a `.ckpt` file of the zoo, which looks up its numeric fields, too.
 
-    The state of a table consists of the array `rows` only. Raise ValueError if the file is no `.ckpt`, or belongs to
-    another network.
+    Each table has only the array `rows`, and no optimizer state. Raise ValueError if the file is no `.ckpt` file, or
+    belongs to another network.
     """
     parameters = {re.sub(f"^({re.escape(PREFIX)})+", "", name): values for name, values in _parameters(path).items()}
     tables = {table: _rows(path, parameters, names) for table, names in TABLES.items()}
@@ -51,8 +52,8 @@ def read_zoo_checkpoint(path: Path) -> ModelState:
 def _parameters(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a `.ckpt` file by name. Arrays with dtypes that are not in `DTYPES` are left out.
 
-    MindSpore's own reader (mindspore/train/serialization.py, 2.10) makes a Parameter of each array, and its errors
-    do not name the faulty one. A large array is stored as several pieces under one name, in order, each with the
+    MindSpore's own reader (mindspore/train/serialization.py, 2.10) is not used: it makes a Parameter of each array, and
+    its errors do not name the array. A large array is stored as several pieces under one name, in order, each with the
     shape of the whole array.
     """
     import mindspore  # noqa: F401 (its package must be loaded first)
@@ -69,7 +70,9 @@ def _parameters(path: Path) -> dict[str, np.ndarray]:
     parameters: dict[str, np.ndarray] = {}
     for name, pieces in groupby(message.value, key=lambda value: value.tag):
         tensors = [piece.tensor for piece in pieces if piece.HasField("tensor")]
-        if isinstance(name, bytes):  # Protobuf's native reader returns such a name as bytes; its Python reader raises.
+        # A name that is not valid UTF-8: protobuf's native reader returns it as bytes; its Python reader raises an
+        # error.
+        if isinstance(name, bytes):
             raise ValueError(f"{path}: the parameter name {name!r} is no UTF-8")
         if name in parameters:
             raise ValueError(f"{path}: parameter {name!r} is there twice")
@@ -79,14 +82,17 @@ def _parameters(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(path: Path, name: str, tensors: list[Any]) -> np.ndarray:
-    """Join the pieces of one parameter. Raise ValueError if its shape does not fit its bytes."""
+    """Return the array of one parameter, joined from its pieces.
+
+    Raise ValueError if the number of bytes does not fit its shape.
+    """
     kind, shape = tensors[0].tensor_type, tuple(tensors[0].dims)
     if any(tensor.tensor_type != kind or tuple(tensor.dims) != shape for tensor in tensors):
         raise ValueError(f"{path}: parameter {name!r} has pieces of several shapes or dtypes")
     content = b"".join(tensor.tensor_content for tensor in tensors)
     item_bytes = np.dtype(DTYPES[kind]).itemsize
     if shape == (0,) and len(content) == item_bytes:
-        shape = ()  # MindSpore writes a scalar with the shape (0,).
+        shape = ()  # MindSpore gives a scalar the shape (0,).
     fits = len(shape) <= MOST_DIMENSIONS and min(shape, default=1) >= 1
     if not fits or math.prod(shape) * item_bytes != len(content):
         raise ValueError(
