@@ -34,7 +34,7 @@ TABLES = {
 BIAS = "Wide_b"
 LAYER = "dense_layer_"
 DTYPES = {"Float16": np.float16, "Float32": np.float32, "Float64": np.float64, "Int32": np.int32, "Int64": np.int64}
-# MindSpore may append a checksum of 17 bytes to the protobuf message. It begins with this mark.
+# MindSpore may append 17 bytes with a checksum to the protobuf message. These bytes begin with this mark.
 CRC_MARK, CRC_BYTES = b"crc_num", 17
 
 

@@ -62,7 +62,8 @@ class NativeBatchKernels(BatchKernels):
         counts = np.diff(unique.offsets)[order]
         offsets = np.zeros_like(unique.offsets)
         np.cumsum(counts, out=offsets[1:])
-        # `positions` groups the positions by id. Each group moves with its id, by this distance.
+        # `positions` holds the positions of each id as one group. This is the distance by which each group moves with
+        # its id.
         moved = np.repeat(unique.offsets[:-1][order] - offsets[:-1], counts)
         positions = unique.positions[np.arange(unique.positions.size, dtype=np.int32) + moved]
         inverse = _inverse_of(order)[unique.inverse]

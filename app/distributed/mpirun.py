@@ -65,10 +65,10 @@ def launch(num_ranks: int, host_file: str, arguments: list[str]) -> int:
 
 
 def find_mpirun() -> str:
-    """Return the path of mpirun, which is that in the environment variable MPIRUN, else the one beside this Python,
-    else the one on PATH.
+    """Return the path of mpirun: the environment variable MPIRUN, else the mpirun beside this Python, else the one on
+    PATH.
 
-    Raise OSError if there is none, or if it is not Open MPI's.
+    Raise OSError if there is no mpirun, or if it is not Open MPI's.
     """
     beside = Path(sys.executable).with_name("mpirun")
     mpirun = os.environ.get("MPIRUN") or (str(beside) if beside.exists() else shutil.which("mpirun"))
@@ -243,8 +243,8 @@ EXPLANATIONS = {
 def explain(notices: list[str], status: int, hosts: Sequence[str] = ()) -> list[str]:
     """Return one line for each notice of mpirun in a form that `EXPLANATIONS` has.
 
-    If there is none, return all notices unchanged and a line with mpirun's exit status. mpirun cuts host names at the
-    first dot. The lines have the full names from `hosts`.
+    If mpirun printed no such notice, return all notices unchanged, and a line with mpirun's exit status. mpirun cuts
+    host names at the first dot. The lines have the full names from `hosts`.
     """
     lines = []
     for notice in notices:

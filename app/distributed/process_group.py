@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 QUIET = "WIDE_DEEP_QUIET"  # Environment variable that is set on ranks which show only their errors on the console.
 END = "end"  # Name of the `rpc` call that ends a server.
-SHARED_ERRORS = (OSError, ValueError, MemoryError)  # If one rank raises such an error, all ranks raise it.
+SHARED_ERRORS = (OSError, ValueError, MemoryError)  # If one rank raises an error of these classes, all ranks raise it.
 
 
 class ProcessGroup:

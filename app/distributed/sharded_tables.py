@@ -157,7 +157,7 @@ class ShardedTables(HostTables):
         self._pulled: ShardedIds | None = None
 
     def unique(self, ids: np.ndarray) -> ShardedIds:
-        """Return the distinct ids of this rank's batch, without messages. Raise as `HostTables.unique` does."""
+        """Return the distinct ids of this rank's batch. No other rank takes part. Raise as `HostTables.unique` does."""
         unique = self._kernels.unique(ids)
         num_owners = self.owned.exchange.num_owners
         owners = unique.values % num_owners

@@ -61,8 +61,8 @@ class Ftrl(nn.Cell):
             linear = self.linear[i] + gradient - (root - ops.sqrt(self.accumulators[i])) / rate * weight
             shrunk = (ops.sign(linear) * self.l1 - linear) / (root / rate + 2 * self.l2)
             new = ops.select(ops.abs(linear) > self.l1, shrunk, ops.zeros_like(shrunk))
-            # `ops.assign` cannot be used here: in one graph with `EmbeddingLookup`, which the backend `stock` has, it
-            # crashes MindSpore 2.10's compiler.
+            # `ops.assign` cannot be used instead: in one graph with `EmbeddingLookup`, which the backend `stock` has,
+            # it crashes MindSpore 2.10's compiler.
             updates += (
                 ops.scatter_update(
                     self.accumulators[i], self.places[i], ops.select(moves, accumulator, self.accumulators[i])
@@ -99,7 +99,7 @@ class Ftrl(nn.Cell):
         )
 
 
-# MindSpore's Adam does not accept a decay rate of 0. This value is accepted, and becomes 0 in float32.
+# Used in place of a decay rate of 0, which MindSpore's Adam does not accept. It becomes 0 in float32.
 ALMOST_0 = sys.float_info.min
 
 

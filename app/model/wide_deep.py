@@ -99,7 +99,7 @@ class NumericFields(nn.Cell):
         return Tensor(0.0, ms.float32)
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """Return the parameters of the numeric fields by the names that `tower_arrays` uses."""
+        """Return the parameters of the numeric fields, by the names that `tower_arrays` gives them."""
         if self.num == 0:
             return {}
         return {"numeric_rows": self.numeric_rows, "numeric_matrix": self.numeric_matrix}
@@ -182,7 +182,7 @@ class Tower(nn.Cell):
         return [layer.norm for layer in self.layers if isinstance(layer, NormalizedLayer)]
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """Return the parameters by the names that `tower_arrays` uses, followed by those of batch normalization."""
+        """Return the tower's parameters by the names of `tower_arrays`, then those of batch normalization."""
         parameters = self.numeric_fields.named_parameters()
         parameters |= dict(zip(self.names, [*self.matrices, *self.biases], strict=True))
         for i, norm in enumerate(self.norms()):

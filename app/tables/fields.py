@@ -42,8 +42,7 @@ def columns_of(fields: Sequence[TableField], part: Literal["wide", "deep"]) -> l
 
 
 def position_weights(ids: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:
-    """Return the factor by which each position's row is multiplied before the rows of its field are summed, float32 [B,
-    P].
+    """Return the factors with which the rows of a field's positions are added up to the field's row, float32 [B, P].
 
     The factor is 0 where the position has no value. In a field with `mean` it is 1 / (number of values of the batch
     row). Otherwise it is 1.

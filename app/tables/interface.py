@@ -162,14 +162,14 @@ def update_name(spec: TablesSpec, table: str) -> str:
 
 @dataclass(frozen=True)
 class ListPositions:
-    """The n values in a batch that has list fields, in the order of batch rows, then positions. Empty positions are
-    left out.
+    """The n values at the positions of a batch with list fields, in the order of batch rows. Empty positions are left
+    out.
     """
 
-    # int32 [B * C + 1]: place k of the flattened batch (a batch row and a field) has the values first[k] … first[k + 1]
-    # - 1.
+    # int32 [B * C + 1]: the values of batch row b and field c are number first[b * C + c] up to first[b * C + c + 1] -
+    # 1.
     first: np.ndarray
-    places: np.ndarray  # int32 [n]: the place (0 … B * C - 1) of each value.
+    places: np.ndarray  # int32 [n]: b * C + c for each value of batch row b and field c.
     weights: np.ndarray  # float32 [n]: the factor of each value's row in the sum that is its field's row.
 
 

@@ -132,14 +132,15 @@ class RunningMean:
         if step <= self.step:
             return
         self.step = 2 * step + 1000
-        # A cumulative product gives the same bits on every machine.
+        # A cumulative product has the same bits on every machine. `np.power` need not.
         self.powers = np.cumprod(np.r_[1.0, np.full(self.step, self.decay)])
         with np.errstate(divide="ignore"):
             self.rates = ((1 - self.decay) / (1 - self.powers)).astype(np.float32)
         self.rates[0] = 0
 
     def of_still(self, rows: np.ndarray, mean: np.ndarray, mean_step: np.ndarray, step: int) -> np.ndarray:
-        """Return the mean after `step` of rows that have not changed since `mean_step`, float32 [U, D].
+        """Return the running mean, after step number `step`, of rows that have not changed since `mean_step`, float32
+        [U, D].
 
         `rows` and `mean` are [U, D], `mean_step` is [U, 1]. Nothing is modified.
         """
@@ -149,7 +150,10 @@ class RunningMean:
         return rows + factor.astype(np.float32) * (mean - rows)
 
     def include(self, rows: np.ndarray, mean: np.ndarray, steps: np.ndarray) -> None:
-        """Include the rows [U, D] after their `steps` [U, 1] in their means [U, D], in place."""
+        """Move the running means `mean` [U, D] toward `rows` [U, D], in place.
+
+        `steps` [U, 1] are the numbers of the steps after which the rows have these values.
+        """
         mean += self.rates[steps] * (rows - mean)
 
 

@@ -60,7 +60,7 @@ class WholeTables(Tables):
 
     @abstractmethod
     def copied_rows(self, row_ids: np.ndarray) -> dict[str, TableState]:
-        """Return copies of the given rows of both tables."""
+        """Return copies of the rows `row_ids` of both tables, with their optimizer state, by table name."""
 
     @abstractmethod
     def take_arrays(self, arrays: Arrays) -> None:

@@ -30,7 +30,7 @@ _OF_ARRAY = tuple(map(np.uint32, (1 << 16, 1, 0x85EBCA77, 0xC2B2AE3D)))
 
 
 def rounding_key(seed: int, step: int) -> int:
-    """Return the hash of seed and step, the `key` of `rounded`."""
+    """Return a hash of seed and step, from which `rounded` (as its `key`) derives the random numbers of that step."""
     with np.errstate(over="ignore"):  # Products of uint64 wrap around on purpose.
         of_seed = mix64(np.array(seed % 2**64, np.uint64) + GOLDEN * np.uint64(_STREAM))
         return int(mix64(of_seed + GOLDEN * np.uint64(step + 1)))

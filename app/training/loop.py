@@ -75,7 +75,8 @@ class Trainer:
         try:
             if self.config.train.init_from and self.position.step == 0 and self.schema.splits["valid"].rows:
                 measured = self._measure()
-                # The trained model before the first step is only logged. It cannot become the best model of this run.
+                # The result is only logged. The model before the first step is the source's, so it does not count as
+                # the best of this run.
                 if measured is not None:
                     log.info("before the first step: %s", self._log_evaluation(measured.metrics, epoch=0))
             while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:
@@ -107,7 +108,8 @@ class Trainer:
         rates, on_step = self.training.learning_rates, self.context.on_step
         progress = EpochProgress(self.run, position, end, log_every, step.seconds, rates, on_step)
         with Prefetcher(self._prepared_batches()) as batches, progress:
-            # The last launch may have been stopped during the evaluation at this position, which is then still missing.
+            # A launch that was stopped during an evaluation has not finished it, so first repeat what was due at this
+            # position.
             self._evaluate_and_save(progress)
             for num_rows, batch, unique in batches:
                 if self.selection.is_over or self._has_all_steps:

@@ -105,7 +105,7 @@ class CheckpointManager:
         self.online: dict[str, Any] = {}
         self.schema, self.dataset = context.schema, context.dataset
         self.expiry: ExpiryArrays | None = None
-        self.wants_full = False  # An online run sets this to True to make the next checkpoint a full one.
+        self.wants_full = False  # If True, the next checkpoint is a full one and not a delta. An online run sets it.
         self.full_every = FULL_EVERY
         self._context = context
         self._run, self._group = context.run, context.group
@@ -345,7 +345,7 @@ def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) 
 
 
 def merged_statistics(parts: list[dict[str, float]]) -> dict[str, float]:
-    """Return the statistics of whole tables from those of their parts, the results of `table_statistics`."""
+    """Combine the results of `table_statistics` for parts of the tables, and return the statistics of all rows."""
     if len(parts) == 1:
         return parts[0]
     total = sum(part["touched_rows"] for part in parts)

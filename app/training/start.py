@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("app")
 
 
-FEW_STEPS = 100  # A training with fewer steps than this is warned about: such a model has hardly begun to learn.
+# Lower bound of a training's steps. Below it, a warning says so, because the model has hardly begun to learn.
+FEW_STEPS = 100
 USELESS_BECAUSE = "useless_because"  # Key of the reason why a model has learned nothing, in the file run.json.
 
 
@@ -74,7 +75,7 @@ class Launch:
     def select_device(self) -> str:
         """Import MindSpore, and return the name of the device to use, such as CPU.
 
-        Raise ValueError if that device cannot be used on this machine.
+        Raise ValueError if this machine does not have the device that the settings ask for.
         """
         return device.select_device(self.config.device)
 

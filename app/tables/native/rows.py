@@ -42,7 +42,7 @@ class NativeTableSnapshot:
 
     table: str
     row_ids: np.ndarray
-    slots: np.ndarray  # int32 [T], the slot of each row.
+    slots: np.ndarray  # int32 [T]: the slot of each row, which is the number of its place in memory.
     layout: dict[str, RowArray]
     read_array: ReadArray
     buffer: list[np.ndarray]  # Memory for the result of `read`, which every call uses again.
@@ -77,7 +77,7 @@ class NativeSnapshot:
 
     def __post_init__(self) -> None:
         self.released = threading.Event()
-        self.awaited = threading.Event()  # Set while training waits for the release.
+        self.awaited = threading.Event()  # Set once training waits for this snapshot to be released.
 
     def release(self, saved: bool) -> None:
         self.saved = saved
@@ -169,7 +169,8 @@ class NativeRows:
     def place(self, row_ids: np.ndarray) -> np.ndarray:
         """Return the slots of the rows `row_ids`, whose state arrays `write` then fills.
 
-        It is only called after `clear` and before `end_writing`. New rows have no values until then.
+        The method is called only after `clear` and before `end_writing`. New rows have no values until they are
+        written.
         """
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
         self._cached = None  # The caller may put other ids into the same array.

@@ -206,7 +206,10 @@ class NativeTables(HostTables):
         self.spec, self._caught_up = spec, (None, 0)
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
-        """Return the slots of the rows `row_ids`, touching them first. `NativeRows.touch` documents it."""
+        """Return the slots [U] of the rows `row_ids`. Untouched rows first get a slot with their initial values.
+
+        `NativeRows.touch` documents the arguments and errors.
+        """
         return self._rows.touch(row_ids)
 
     def all_finite(self, values: np.ndarray) -> bool:

@@ -50,9 +50,7 @@ class CrossesChoice:
     data: str = ""
 
     def as_message(self) -> dict[str, str]:
-        """Return the environment variable that passes this choice to a process. The process then measures nothing
-        itself.
-        """
+        """Return the environment variable that passes this choice to a new process, which then measures nothing."""
         return {CHOICE_OF_CROSSES: json.dumps(astuple(self))}
 
 

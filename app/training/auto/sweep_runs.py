@@ -61,7 +61,7 @@ class SweepOptions:
     dataset: str = "prepared"
     # Number of runs, with settings drawn at random from all combinations of the values. 0 trains all combinations.
     runs: int = 0
-    seed: int = 1  # Seed of this random choice.
+    seed: int = 1  # Seed of the random choice of `runs` settings.
     parallel: int = 1  # Number of runs that train at the same time and share the cores.
     # Numbers of epochs after each of which the worse runs stop. The last number ends the sweep. If empty, all runs
     # train for train.epochs.
@@ -91,9 +91,10 @@ class Trial:
         return max(compared, key=lambda line: as_score(metric, line[metric]), default=None)
 
     def score(self, metric: str, epochs: int) -> float:
-        """Return the best value of the metric on valid within the first `epochs` epochs, negated if lower is better.
+        """Return the best value of `metric` on valid within the first `epochs` epochs, negated if a lower value is
+        better.
 
-        Return -inf if there was no evaluation.
+        Return -inf if the run has no evaluation in these epochs.
         """
         best = self.best(metric, epochs)
         return as_score(metric, best[metric]) if best else -math.inf

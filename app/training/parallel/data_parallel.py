@@ -2,7 +2,8 @@
 
 On a CPU, the step's graph is cut in two: forward and backward pass before the sum, and the dense optimizers after it.
 The sum itself is computed outside the graph (`app/distributed/gradient_sum.py`). On Ascend and GPU, the sum is
-MindSpore's AllReduce (HCCL, NCCL) within a single graph. This part was never run, because no such device was available.
+MindSpore's AllReduce (HCCL, NCCL) within a single graph. The code for Ascend and GPU was never run, because no such
+device was available.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def measure(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -
 
 
 def _step_of(rows: int, inputs: int, widths: tuple[int, ...], precision: Precision) -> Callable[[], None]:
-    """Return a function that runs one forward and backward pass of a tower in this precision, on random values.
+    """Return a function that runs one forward and backward pass of a tower on random values, with the given precision.
 
     The tower has `inputs` inputs, the hidden `widths`, and no numeric fields. The batch has `rows` rows.
     """

@@ -156,7 +156,7 @@ class ByPosition:
         An error message about a value that is not finite searches them.
         """
         spec, wide_ids = self.tables.spec, ids_of(unique.of(WIDE))
-        # The search looks up further rows, which may overwrite these.
+        # Copy the rows, because the lookup in `_wide_rows_of_bad_sum` may overwrite them.
         deep = Watched("deep row", rows.deep.copy(), spec.deep_names, ids_of(unique.of(DEEP)))
         wide_names = tuple(spec.field_names[place] for place in spec.columns_of(WIDE))
         wide = Watched("wide row", self._wide_rows_of_bad_sum(wide_ids, rows.wide), wide_names, wide_ids)

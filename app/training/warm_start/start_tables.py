@@ -159,9 +159,9 @@ def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> Non
     for table, rows in source.state.tables.items():
         # The source's arrays are converted to float32, so the expected arrays are float32, too.
         layout_here = widened_layout(spec.layout(table))
-        # Two more kinds of arrays may differ. FTRL's last learning rates are not needed by an FTRL with another
-        # schedule. The last steps of rows are not needed by tables that update only looked-up rows, because the
-        # source's rows have taken their missed steps already.
+        # Arrays that the source and the new run need not both have. FTRL's last learning rates are not needed by an
+        # FTRL with another schedule. The last steps of rows are not needed by tables that update only looked-up rows,
+        # because the source's rows have taken their missed steps already.
         unneeded = OPTIONAL_ARRAYS if LAST_STEP in layout_here else (*OPTIONAL_ARRAYS, LAST_STEP)
         actual, expected = (
             {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name not in unneeded)}
