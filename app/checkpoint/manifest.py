@@ -83,7 +83,8 @@ class Manifest:
     data: dict[str, Any]  # Identity of the prepared folder.
     metrics: dict[str, float]  # Metrics of this state on the split valid. Empty if it was not evaluated.
     selection: dict[str, Any] = field(default_factory=dict)  # `SelectionState` after the evaluations so far.
-    schedules: dict[str, Any] = field(default_factory=dict)  # Result of `LearningRates.state`.
+    # State of the learning-rate schedules: the result of `LearningRates.state`.
+    schedules: dict[str, Any] = field(default_factory=dict)
     shards: dict[str, int] = field(default_factory=dict)  # Number of shards, by table.
     files: dict[str, FileRecord] = field(default_factory=dict)  # Size and checksum of each file, by name.
     parent: ParentRecord | None = None  # Parent of a delta. None for a full checkpoint.

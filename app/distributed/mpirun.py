@@ -217,7 +217,8 @@ class OutputFilter:
             self._notice.append(line)
         else:
             self.has_error = self.has_error or b"error: " in line
-            # A closed output must not stop reading, because the ranks would then block.
+            # Ignore an error if the reader of the output has gone. The ranks would block if their output were no longer
+            # read.
             with contextlib.suppress(OSError):
                 self._output.write(line)
                 self._output.flush()

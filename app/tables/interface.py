@@ -417,7 +417,8 @@ class Tables(ABC):
 class HostTables(Tables):
     """Both tables with their optimizers, in host memory."""
 
-    update_seconds: dict[str, float]  # Seconds that each optimizer took in the last update, by `update_name`.
+    # Seconds that each table's optimizer took in the last update. The keys are those of `update_name`.
+    update_seconds: dict[str, float]
 
     @abstractmethod
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:

@@ -61,7 +61,8 @@ def _round(values: np.ndarray, row_ids: np.ndarray, number: int, key: int) -> np
         hashes = mix32(words[:, None] + columns, _SHIFT, _FACTORS)
         noise = hashes * _OF_ARRAY[number] >> np.uint32(16)
         bits = np.ascontiguousarray(values).view(np.uint32)
-        bits = bits + np.where(np.abs(values) < LARGEST, noise, 0)  # Values beyond the largest bfloat16 are truncated.
+        # A value beyond the largest bfloat16 is only truncated, because rounding it up could give infinity.
+        bits = bits + np.where(np.abs(values) < LARGEST, noise, 0)
     return (bits >> np.uint32(16)).astype(np.uint16).view(BFLOAT16)
 
 

@@ -55,8 +55,8 @@ class NativeTables(HostTables):
         self._rows = NativeRows(self._handle, spec)
         self._deep_buffers = (HugeBuffer(), HugeBuffer())
         self._computed_rows = HugeBuffer()
-        # With `adam`, a lookup leaves the rows that missed steps, brought up to date, in `_computed_rows`. This is the
-        # batch of that lookup and the step number at that time. None if there is no such batch.
+        # With `adam`, a lookup computes the rows that missed steps, and leaves them in `_computed_rows`. These are the
+        # batch of that lookup and the step number at that time, or None and 0 if the rows cannot be used again.
         self._caught_up: tuple[NativeUniqueIds | None, int] = None, 0
         self._means = RunningMean(spec.ema_decay)
         self._forget(step=0)
