@@ -204,8 +204,8 @@ class Checkpoint:
                 return None
             moment, num_new = arrays[MOMENT], member.manifest.data["vocabulary_size"] - touched.size
             touched = np.concatenate([touched, np.full(num_new, moment)])
-            # A 0 stands for a row that was touched before moments were recorded. It counts as touched at this delta's
-            # moment.
+            # The moment is 0 for rows that were touched before moments were recorded. Give them the moment of this
+            # delta.
             touched[touched == 0] = moment
             for table in member.manifest.shards:
                 for path in member.table_files(table):

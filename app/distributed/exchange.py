@@ -167,7 +167,8 @@ class Exchange:
         return received
 
     def pull_reply(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Answer the last `pull_request`: send the rows [R, D] and [R] that other ranks requested to these ranks.
+        """Answer the last `pull_request`: send each other rank the rows that it requested, of `deep` [R, D] and `wide`
+        [R].
 
         Return the rows [U, D] and [U] that this rank requested. They are valid until the next call.
         """

@@ -24,7 +24,7 @@ def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
 
 
 def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> ListPositions:
-    """Return batch row, field and pooling factor of each value in `ids` [B, P], in row order, without empty positions."""
+    """Return batch row, field and pooling factor of each value in `ids` [B, P], in row order. Skip empty positions."""
     row, position = np.nonzero(ids != NO_ROW)
     places = (row * len(fields) + field_of_position(fields)[position]).astype(np.int32)
     counts = np.bincount(places, minlength=len(ids) * len(fields))

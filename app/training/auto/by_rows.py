@@ -107,8 +107,9 @@ def settings_by_rows(
     `epochs` and `batch_size` are those of the user, or 0 to choose them, too. If `steps` is not 0, the training ends
     after at most that many steps. `cross_effects` is the strength of the crosses' effects on clicks.
 
-    The number of training rows counts only rows with a label and a weight above 0. Batches are cut from all rows. So if
-    some rows do not count, the batch size is raised until a batch has as many counting rows as without the others.
+    Only rows with a label and a weight above 0 count as training rows, but batches are cut from all rows. If some rows
+    do not count, the batch size is therefore larger, so that a batch has as many counting rows as it would have if all
+    rows counted.
     """
     train = schema.splits["train"]
     num_rows, counting = train.num_counting, train.counting_share

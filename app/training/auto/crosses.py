@@ -28,9 +28,9 @@ from data_prep.prepared.schema import Schema, checksum_of
 # The effects of crosses count as "none" unless crosses raise the AUC of logistic regression on valid rows by
 # LEAST_AUC_OF_CROSSES and lower its log loss by CERTAIN times the standard error. From LARGE_AUC_OF_CROSSES on, they
 # count as more than "slight". On data whose clicks hardly depend on a cross, a lower limit of 0.005 would give a better
-# model. But crosses that were suggested for real tables raise the AUC of logistic regression by up to 0.0066, and at
-# that limit they cost the model up to 0.014 AUC. On tables above MAX_CROSSED_ROWS or MAX_CROSSED_IDS nothing is
-# measured.
+# model. But crosses that were suggested for real tables raise the AUC of logistic regression by up to 0.0066, and with
+# a limit of 0.005 they would cost the model up to 0.014 AUC. On tables above MAX_CROSSED_ROWS or MAX_CROSSED_IDS
+# nothing is measured.
 LEAST_AUC_OF_CROSSES, LARGE_AUC_OF_CROSSES, CERTAIN = 0.0075, 0.015, 2.0
 # More than slight effects are "strong" if logistic regression is best with an inverse penalty of at least this.
 STRONG_C = 0.5

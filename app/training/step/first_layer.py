@@ -40,11 +40,11 @@ def most_distinct(config: Config) -> float:
 def choose(
     asked: FirstLayer, config: Config, schema: Schema, dataset: Path, backend: str, num_processes: int
 ) -> tuple[FirstLayer, str]:
-    """Return how the first layer is multiplied, and a line for the log. It is "" if the user chose, or nothing is
-    saved.
+    """Return how the first layer is multiplied, and a line for the log.
 
-    `asked` is the setting that the user gave. `config` has the choice of the run that is resumed, if there is one.
-    Raise ValueError if distinct rows are asked for, or were used by that run, and cannot be used now.
+    The line is "" if the user chose, or if distinct rows would save nothing. `asked` is the setting that the user gave.
+    `config` has the choice of the run that is resumed, if there is one. Raise ValueError if distinct rows are asked
+    for, or were used by that run, and cannot be used now.
     """
     running = config.model.first_layer
     why_not = obstacle(config, schema, backend, num_processes)
@@ -68,11 +68,10 @@ def choose(
 
 
 def _resume_distinct(config: Config, schema: Schema, backend: str, num_processes: int) -> str:
-    """Check that a run which multiplies distinct rows can be resumed, and return a line for the log, "" if nothing
-    changes.
+    """Check that a run which multiplies distinct rows can be resumed, and return a line for the log.
 
-    Several ranks may resume such a run: they multiply the row of each position. Raise ValueError if another setting
-    rules distinct rows out.
+    The line is "" for one process. Several ranks may resume such a run, too, and then multiply the row of each
+    position. Raise ValueError if another setting rules distinct rows out.
     """
     if why_not := obstacle(config, schema, backend, num_processes=1):
         raise ValueError(

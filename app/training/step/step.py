@@ -131,7 +131,7 @@ class ByPosition:
         self.tables.grow(vocabulary_size)
 
     def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
-        """Renumber the ids of the tables, see `HostTables.renumber`."""
+        """Give the touched rows of the tables other ids, as `HostTables.renumber` describes."""
         self.tables.renumber(new_ids, vocabulary_size)
 
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
@@ -153,7 +153,7 @@ class ByPosition:
     def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Watched, Watched, Watched]:
         """Return the inputs of a step that come from the tables: deep rows, wide rows and sums of wide rows.
 
-        An error message about a value that is not finite searches them.
+        If a step is not finite, they are searched for the first bad value, which the error message names.
         """
         spec, wide_ids = self.tables.spec, ids_of(unique.of(WIDE))
         # Copy the rows, because the lookup in `_wide_rows_of_bad_sum` may overwrite them.
@@ -165,7 +165,7 @@ class ByPosition:
     def gradient_places(self, batch: Batch, unique: UniqueIds, gradients: RowGradients) -> tuple[Watched, Watched]:
         """Return the gradients of the deep rows and of the sums of wide rows.
 
-        An error message about a value that is not finite searches them.
+        If a step is not finite, they are searched for the first bad value, which the error message names.
         """
         return gradient_places(gradients.deep, gradients.wide, self.tables.spec.deep_names, ids_of(unique.of(DEEP)))
 
@@ -225,7 +225,7 @@ class HostTablesStep(TrainStep):
         self.rows.tables.remove(row_ids)
 
     def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
-        """Renumber the ids of the tables, see `HostTables.renumber`."""
+        """Give the touched rows of the tables other ids, as `HostTables.renumber` describes."""
         self.rows.renumber(new_ids, vocabulary_size)
 
     def prepare(self, batch: Batch) -> UniqueIds:

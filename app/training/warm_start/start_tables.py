@@ -138,10 +138,9 @@ def _untouched(
 def _pieces(
     rows: TableSnapshot, places: np.ndarray, options: TableOptimizer, with_optimizer: bool
 ) -> Iterator[tuple[str, int, np.ndarray]]:
-    """Yield blocks of the arrays of the rows at the indices `places` [k] in `rows`, at most PIECE_BYTES per array at a
-    time.
+    """Yield the state arrays of the rows at the indices `places` [k] of `rows`, in blocks of at most PIECE_BYTES each.
 
-    Each item is (array name, index in `places` of the first row, values [n, width]). FTRL computes its weights from its
+    A block is (array name, index in `places` of its first row, values [n, width]). FTRL computes its weights from its
     linear terms, so the linear terms are recomputed to yield the weights.
     """
     names = [name for name in rows.layout if name not in NEVER_TAKEN and (with_optimizer or name == ROWS)]
