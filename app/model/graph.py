@@ -101,7 +101,7 @@ class ForwardBackward(nn.Cell):
     """Computes the gradients of a loss by deep rows, wide rows and parameters, and whether all values are finite."""
 
     def __init__(self, loss: nn.Cell, parameters: Iterable[Parameter]) -> None:
-        """`loss` takes the deep and the wide rows first, and returns what `LossCell.construct` returns."""
+        """`loss` takes deep and wide rows first, and returns the loss to differentiate, the deep and the wide loss."""
         super().__init__()
         self.parameters = ParameterTuple(parameters)
         self.gradient = ms.value_and_grad(loss, (0, 1), weights=self.parameters, has_aux=True)

@@ -87,7 +87,11 @@ class NumericFields(nn.Cell):
         return ops.concat((numeric, ones), 1), ops.concat((self.folded(), bias), 0)
 
     def folded(self) -> Tensor:
-        """Return the weights of the numeric fields in the first layer, E_f · W_f, [N, H]. N must not be 0."""
+        """Return each numeric field's constant row, multiplied by its part of the first layer's matrix: E_f · W_f, [N,
+        H].
+
+        N must not be 0.
+        """
         # E_f has width D, and the first layer H units. The product does not depend on the examples, so it is computed
         # once per batch.
         return self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)

@@ -33,7 +33,7 @@ def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) ->
     of_old = {field.name: field for field in old.categorical}
     takers: dict[str, list[str]] = {}
     for name, fields in _vocabularies(new).items():
-        # Vocabularies of these fields in `old`, each with the first of the fields that uses it.
+        # The vocabularies that `fields` had in `old`, each with the first of the fields that had it.
         sources: dict[str, CategoricalField] = {}
         for field in fields:
             if field.name in of_old:
