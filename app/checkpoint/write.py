@@ -53,7 +53,10 @@ EXPIRED = -1
 
 @dataclass(frozen=True)
 class ModelState:
-    """The state of a run: dense arrays by name, the touched rows of each table, and the arrays of the file EXPIRY."""
+    """The state of a run: dense arrays by name, and the touched rows of each table.
+
+    In online runs, `expiry` has the arrays of the file EXPIRY, which say when rows were touched or expired.
+    """
 
     dense: dict[str, np.ndarray]
     tables: Mapping[str, TableSnapshot]

@@ -66,7 +66,7 @@ class NativeTower:
         return all(isinstance(layer, NativeLayer) for layer in tower.layers)
 
     def logits(self, deep: np.ndarray, wide: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        """Return logits [B] from `deep` [B, K], `wide` [B] and `numeric` [B, N]."""
+        """Return the model's logits [B] from deep rows [B, K], summed wide rows [B] and numeric inputs [B, N]."""
         logits = np.empty(len(wide), np.float32)
         self._shape.num_rows = len(wide)
         batch = TowerBatch(*self._addresses(deep, wide, numeric))

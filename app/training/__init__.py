@@ -1,4 +1,4 @@
-"""Train a model.
+"""Train a model on a prepared folder.
 
 - `start`: one launch, from the first check to the final status. `validate`: rules between settings.
 - `context`: what all parts of a launch share.
@@ -6,6 +6,6 @@
 - `step/`: one training step.
 - `learning_rates`, `epoch_progress`, `saving`: schedules, logs and checkpoints.
 - `parallel/`: training on several ranks, and servers that own rows.
-- `auto/`: settings that are chosen by the data, logistic regression as a floor, and sweeps.
+- `auto/`: settings chosen by the data, logistic regression as a baseline, and sweeps.
 - `warm_start/`: a new run that begins with the weights of a trained model.
 """
