@@ -29,6 +29,7 @@ UNITS = {SECONDS: 3, "milliseconds": 0, "microseconds": -3, "nanoseconds": -6}
 # 1970, while seconds are often written by mistake where milliseconds are expected.
 LIKELY_SECONDS = range(600_000_000, 4_100_000_000)
 MONTHS: tuple[str, ...] = ("january", "february", "march", "april", "may", "june", "july")
+MONTHS += ("august", "september", "october", "november", "december")
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 # Regular expressions for the names of months and weekdays, which may be shortened to three letters.
 _NAMES = {
@@ -38,6 +39,7 @@ _NAMES = {
 _ZONE = "(?:Z|UTC|GMT|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?+)"
 # Regular expression for each code of a form. `time_pattern` also lets some codes match one digit less.
 TIME_CODES = {"Y": "[0-9]{4}", "y": "[0-9]{2}", "f": "[0-9]{1,9}+", **dict.fromkeys("mdHIMS", "[0-9]{2}")}
+TIME_CODES |= {**_NAMES, "p": "[aApP][mM]", "z": _ZONE}
 _WITHOUT_ZERO = "(?:[0-9]{1,2}+| [0-9])"
 _DIGITS = "[0-9]|%[^abpz]"  # Matches a part of a form that stands for digits: a digit itself or a code for a number.
 
@@ -129,10 +131,6 @@ TEXT_KINDS: tuple[Kind, ...] = tuple(name for name, kind in _CATEGORICAL.items()
 VALUE_KINDS: tuple[Kind, ...] = tuple(name for name, kind in _CATEGORICAL.items() if kind.array == "values")
 # Kinds of the columns that a model sees, which are called fields.
 FIELD_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if kind.role)
-
-
-MONTHS += ("august", "september", "october", "november", "december")
-TIME_CODES |= {**_NAMES, "p": "[aApP][mM]", "z": _ZONE}
 
 
 def time_range(form: str) -> tuple[int, int]:
