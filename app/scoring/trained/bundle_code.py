@@ -20,7 +20,7 @@ CODE_ROOTS = (
     "app.cli.predict",
     "app.cli.bundle",
     # The readers of log formats are listed here because they are imported dynamically, by the names in
-    # `raw_log.formats`, where `code_files` cannot find them.
+    # data_prep/raw_log/formats.py, where `code_files` cannot find them.
     *(f"data_prep.raw_log.{path.stem}" for path in sorted((PROJECT / "data_prep/raw_log").glob("[!_]*.py"))),
 )
 NATIVE = "data_prep/kernels/csrc/log_kernels.h", "data_prep/kernels/csrc/build/liblog_kernels.so"

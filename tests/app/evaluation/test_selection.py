@@ -88,7 +88,6 @@ def test_a_metric_that_is_undefined_is_refused():
         ({"metric": "loss"}, r"did you mean 'log_loss'\?"),
         ({"metric": "grouped_auc"}, r"needs eval\.group_field"),
         ({"patience": -1}, "patience must be 0 or more; found -1"),
-        ({"batch_size": -5}, r"batch_size must be 0 \(the training's\) or more; found -5"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
