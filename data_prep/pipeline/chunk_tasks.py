@@ -1,6 +1,9 @@
-"""Do the work of each pass on a chunk: the first pass counts its training rows, the second one encodes its rows.
+"""Define the tasks that workers run on a chunk of the log.
 
-Workers import this file. It imports neither pyarrow nor tqdm, because they cost each worker memory and start-up time.
+In the first pass a task counts the chunk's training rows; in the second pass it encodes all rows of the chunk.
+
+Worker processes import this file. It imports neither pyarrow nor tqdm, because either would cost each worker memory
+and start-up time.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ REST = "rest"  # Key of the `EncodedRest` in a chunk's result, beside the rows o
 
 
 def new_statistics(options: PrepareOptions, work_dir: WorkDir, num_workers: int) -> LogStatistics:
-    """Return empty statistics whose counts stay within their share of the memory limit."""
+    """Return empty statistics. Counts that exceed their share of `memory_limit` are written to the work folder."""
     return LogStatistics(
         options, work_dir.work_folder, memory_and_disk.counts_bytes(options, num_workers, work_dir.chunk_bytes)
     )
@@ -55,7 +58,8 @@ def count_log(
 ) -> None:
     """Run the first pass over the log: add its counts to `statistics` and write `folder`/rejects.tsv.
 
-    Whole numbers in text columns are counted in the form that the vocabulary of `base` has.
+    `base` is the vocabulary of another prepared folder that this run extends, or None. A whole number in a text column
+    is counted as the text that `base` has for it: 7 or 7.0.
     """
     of_options: dict[str, bool | None] = dict.fromkeys(options.data.point_zero, True)
     counter = ChunkCounter(split, options, (base.whole_numbers if base else {}) | of_options)
@@ -78,7 +82,7 @@ class ChunkCounter:
     whole_numbers: Mapping[str, bool | None] = field(default_factory=dict)
 
     def count(self, chunk: Chunk) -> ChunkCounts:
-        """Return all counts of a chunk, including its numeric statistics and the frequency of each value."""
+        """Parse a chunk. Return the counts of its lines, and of each value and number in its training rows."""
         kernels = choose_kernels(self.options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self.options.data)
         rows = parsed.rows.with_lists(self.options.data, kernels).with_whole_numbers(self.whole_numbers)
@@ -94,9 +98,11 @@ class ChunkCounter:
         )
 
     def count_lines(self, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_]) -> ChunkCounts:
-        """Return the counts of a chunk that do not decide the vocabulary: lines, rejects, and missing and cut cells.
+        """Return the counts of a chunk that affect neither ids nor numeric transforms.
 
-        `training` [n] marks the training rows of `parsed`. The fields `numeric`, `values` and `texts` stay empty.
+        They are the numbers of lines, rejects, missing cells and cut lists, the histograms of numbers, and the rows
+        per span of lines. `training` [n] marks the training rows of `parsed`. The fields `numeric`, `values` and
+        `texts` of the result stay empty.
         """
         rows, log_format, columns = parsed.rows, self.options.data, self.options.categorical_columns
         count_bins = choose_kernels(self.options.kernels).count_bins
@@ -123,7 +129,8 @@ class ChunkCounter:
     def labelled(self, rows: ParsedRows | Examples) -> NDArray[np.bool_]:
         """Return a mask [n] of the rows that have a label.
 
-        The parser gives a row without a label the label 0 and weight 0, so this mask is derived from those two.
+        The parser gives a row without a label the label 0 and the weight 0. So if labels are optional, a row has a
+        label if its weight or its label is not 0.
         """
         if self.options.data.label != "optional" or rows.weights is None:
             return np.ones(len(rows.labels), np.bool_)
@@ -146,10 +153,10 @@ class ChunkCounter:
 def _cut_rows(
     rows: ParsedRows, columns: Sequence[CategoricalColumn], presence: Sequence[NDArray[np.bool_]]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return for each list column a mask [n] of the rows whose list was cut to `max_length`.
+    """Return for each list column, by name, a mask [n] of the rows whose list was cut to `max_length` values.
 
-    `presence` [C, n] tells which cells of the categorical columns are present. A cross of lists is cut if the product
-    of its lists' lengths exceeds its `max_length`.
+    `presence` [C, n] tells which cells of the categorical columns are present. A cross of list columns is cut in a row
+    if the product of the lengths of that row's lists exceeds the cross's `max_length`.
     """
     cut = {name: lists.cut for name, lists in rows.lists.items()}
     for column, present in zip(columns, presence, strict=True):
@@ -161,16 +168,20 @@ def _cut_rows(
 
 @dataclass(frozen=True)
 class EncodedRest:
-    """The figures of an encoded chunk besides its rows. Keys of the dictionaries are names of splits."""
+    """Line numbers, counts and weight statistics of an encoded chunk, without its rows.
+
+    The keys of the dictionaries are the names of the splits.
+    """
 
     row_numbers: dict[str, NDArray[np.int64]]  # Line numbers of the rows.
     clicks: dict[str, int]
     unlabelled: dict[str, int]  # Number of rows without a label.
     weightless: dict[str, int]  # Number of rows of weight 0.
     weights: dict[str, NumericStatistics]  # Statistics of the weights above 0.
-    # Number of training rows, by column [C], with a value that has no id of its own. In a list one value is enough.
+    # For each categorical column [C], the number of training rows with an out-of-vocabulary value. A row with a list
+    # counts if any value of the list is out of vocabulary.
     unknown: NDArray[np.int64]
-    counts: ChunkCounts | None  # Counts of lines, rejects and missing cells, or None if the first pass took them.
+    counts: ChunkCounts | None  # Counts of lines, rejects and missing cells. None if a first pass already counted them.
 
 
 storable(Examples, EncodedRest)
@@ -178,9 +189,10 @@ storable(Examples, EncodedRest)
 
 @dataclass(frozen=True)
 class Encoder:
-    """The second pass's task for workers. It is the same for every chunk, so each worker gets it only once.
+    """The second pass's task for workers: encode a chunk of the log and split its rows.
 
-    With `counts` there was no first pass, so the task also counts lines, rejects and missing values.
+    The object is the same for all chunks, so each worker receives it only once. If `counts` is true, there was no
+    first pass, and the task also counts lines, rejects and missing values.
     """
 
     rows: RowEncoder
@@ -188,9 +200,10 @@ class Encoder:
     counts: bool
 
     def encode(self, chunk: Chunk) -> dict[str, Examples | EncodedRest]:
-        """Parse a chunk and encode its good lines.
+        """Parse a chunk and encode the lines that are not rejected.
 
-        Return the rows of each split under the split's name, and the chunk's other figures under `REST`, the last key.
+        Return a dictionary: the name of each split -> its encoded rows, and, as the last key, `REST` -> the chunk's
+        `EncodedRest`.
         """
         parsed, encoded = self.rows.encode(chunk)
         rows = parsed.rows
@@ -200,7 +213,8 @@ class Encoder:
         ids = by_split["train"].ids
         is_unknown = (ids < self.rows.first_own_id) & (ids != NO_ID)
         lengths = self.rows.lengths
-        # Lists have several ids per column. Without lists, reduceat would take two thirds of the time of counting.
+        # A list column has several ids per row; combine them into one flag per column. The condition skips this if
+        # there are no lists, because reduceat would then take two thirds of the counting time for nothing.
         if ids.shape[1] > len(lengths):
             is_unknown = np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1)
         rest = EncodedRest(
@@ -216,6 +230,6 @@ class Encoder:
 
 
 def _weight_statistics(rows: Examples) -> NumericStatistics:
-    """Return statistics of the weights above 0. They are empty if the rows have no weights."""
+    """Return statistics of the rows' weights above 0. The statistics have count 0 if the rows have no weights."""
     weights = np.zeros(0, np.float32) if rows.weights is None else rows.weights
     return NumericStatistics.of_floats(weights[weights > 0].astype(np.float64))

@@ -1,6 +1,7 @@
 """Run the first pass over the log: fit the vocabulary and the numeric transforms to the training rows.
 
-With a base vocabulary they are copied from another prepared folder instead.
+If the user names another prepared folder (`--vocabulary DIR`, here `base`), its vocabulary and transforms are used
+instead.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ storable(FittedVocabulary, CategoricalField, NumericField)
 
 @dataclass(frozen=True)
 class Fitted:
-    """The results of the first pass. Without a first pass `statistics` are empty."""
+    """The results of the first pass: statistics of the log, numeric columns, and vocabulary.
+
+    If there was no first pass, `statistics` has counted no line.
+    """
 
     statistics: LogStatistics
     numeric: tuple[NumericField, ...]
@@ -55,10 +59,10 @@ class Fitted:
 def fit(
     reading: LogReading, split: SplitRule, options: PrepareOptions, base: BaseVocabulary | None, work_dir: WorkDir
 ) -> Fitted:
-    """Return the vocabulary and the numeric columns of a log, and write vocabulary.parquet.
+    """Return the statistics, the numeric columns and the vocabulary of a log, and write vocabulary.parquet.
 
-    The log is only read if something is fitted to it. The result is stored, and a resumed run restores it. Raise
-    ValueError if the log has too many bad lines.
+    The log is read only if `needs_counting` says so. The result is stored in the work folder; a resumed run reads it
+    from there. Raise ValueError if the log has too many bad lines.
     """
     restored = _restore(reading, options, base, work_dir)
     if restored is not None:
@@ -85,14 +89,21 @@ def fit(
 
 
 def needs_counting(options: PrepareOptions, base: BaseVocabulary | None) -> bool:
-    """Return True if the log needs a first pass, because something is fitted to it or new values get ids."""
+    """Return True if the log needs a first pass.
+
+    With a base vocabulary, only `--extend` needs one, to count the values that get new ids. Without one, it is needed
+    if the vocabulary or a numeric transform is fitted to the log.
+    """
     return options.needs_counting if base is None else base.extends
 
 
 def _restore(
     reading: LogReading, options: PrepareOptions, base: BaseVocabulary | None, work_dir: WorkDir
 ) -> Fitted | None:
-    """Return what an interrupted run fitted, or None if there is nothing or its files have changed since."""
+    """Return the result of `fit` that an interrupted run stored in the work folder.
+
+    Return None if there is no stored result, or if a file that belongs to it is missing or has changed.
+    """
     piece = work_dir.pieces.read(_PIECE)
     if piece is None or piece[-1] != _checksums(work_dir, options, base):
         return None
@@ -105,9 +116,9 @@ def _restore(
 
 
 def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary | None) -> dict[str, str | None]:
-    """Return the checksums of the files that `fit` has written, by name. A missing file has None.
+    """Return the checksum of each file that `fit` writes, by file name, with None for a missing file.
 
-    rejects.tsv belongs to them only if there is a first pass.
+    rejects.tsv is only included if there is a first pass; otherwise the second pass writes it.
     """
     files = [work_dir.work_folder / LOOKUP_FILE, work_dir.folder / VOCABULARY_FILE]
     if needs_counting(options, base):
@@ -116,13 +127,16 @@ def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary 
 
 
 def usual_row_bytes(options: PrepareOptions) -> int:
-    """Estimate the bytes of an encoded row before the vocabulary is known. Ids count as int32."""
+    """Estimate the bytes of an encoded row before the vocabulary is known, on the assumption that ids are int32."""
     num_numeric = len(numeric_fields(options, [NumericStatistics()] * len(options.data.numeric_fields)))
     return encoded_row_bytes(options, num_numeric, "int32")
 
 
 def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str) -> int:
-    """Return the bytes of an encoded row during a preparation: its part of `Examples` and its 8-byte line number."""
+    """Return the bytes of an encoded row during a preparation, in memory and in temporary files.
+
+    They hold the row's ids, numbers, label, weight and keys, and its 8-byte line number.
+    """
     beside = 4 * bool(options.data.weight_source) + 8 * len(options.data.key_fields)
     return options.num_positions * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + beside + 8
 
@@ -130,10 +144,12 @@ def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str)
 def numeric_fields(
     options: PrepareOptions, statistics: Sequence[NumericStatistics], sample: RowSample | None = None
 ) -> tuple[NumericField, ...]:
-    """Return the numeric columns: one per numeric field, followed by the missing indicators if they are asked for.
+    """Return the numeric columns: one per numeric field, followed by one 0/1 column per field for missing cells.
 
-    `statistics` are those of the options' numeric fields, in the same order. `sample` is needed for quantiles only.
-    A timestamp becomes the column of its age, or none. Raise ValueError if two columns have the same name.
+    The latter exist only if the options ask for indicators. `statistics` holds one element per numeric field of the
+    options, in the same order. `sample` is only needed for the transform "quantile". A timestamp field gives a column
+    with its age if the options ask for the age, and otherwise no column. Raise ValueError if two columns have the same
+    name.
     """
     transform, names = options.numeric_transform, options.data.numeric_fields
     values = []
@@ -155,7 +171,7 @@ def numeric_fields(
 
 
 def _ages(times: NumericStatistics) -> NumericStatistics:
-    """Convert statistics of times into statistics of ages. An age is in milliseconds before the newest time."""
+    """Convert statistics of times into statistics of ages, where age = newest time - time, in milliseconds."""
     if times.maximum is None or times.minimum is None:
         return times
     newest = int(times.maximum)
@@ -165,9 +181,9 @@ def _ages(times: NumericStatistics) -> NumericStatistics:
 
 
 def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """Return the quantiles of numbers [k] as pairs of value and rank, where ranks run from 0 to 1.
+    """Return NUM_QUANTILES + 1 quantiles of numbers [k] as ascending pairs (value, rank), with ranks from 0 to 1.
 
-    NaN is ignored. A value that is several quantiles at once has their mean rank.
+    NaN is ignored. If several quantiles have the same value, there is one pair with the mean of their ranks.
     """
     ordered = np.sort(numbers[~np.isnan(numbers)])
     if not len(ordered):
@@ -180,10 +196,11 @@ def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
 
 
 def _fit(transform: str, statistics: NumericStatistics, unit: int = 1) -> dict[str, float]:
-    """Return the parameters of a transform, by name, for numbers with these statistics.
+    """Return the parameters of a transform ("max", "mean", "standard_deviation"), by name, for numbers with these
+    statistics.
 
-    Numbers are divided by `unit` before the transform. The parameters never lead to a division by 0 or by a negative
-    number.
+    Numbers are divided by `unit` before the transform. Parameters that are divisors are always above 0. The result is
+    empty for a transform without parameters.
     """
     if transform == "max":
         return {"max": float(max((statistics.maximum or 1) / unit, 1))}

@@ -1,8 +1,8 @@
 """Divide the memory of a preparation, and estimate the disk space that it needs.
 
-The setting `memory_limit` decides the number of workers, the chunk size, and the memory for counts of values. Its
-constants are upper bounds of measurements (Pss, in which shared pages count once). If there is too little room on the
-disk, errors say how much is needed.
+The setting `memory_limit` decides the number of workers, the chunk size, and the memory for counts of values. The
+constants in this file are upper bounds of measured memory (Pss, in which each shared page counts once). If the disk
+has too little room, error messages say how much is needed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from data_prep.raw_log.storage import LogFile
 
 _MIB = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-# Words of a full disk in error messages without errno. MindSpore stops writing when 10 MiB are free.
+# Words by which an error message without errno reveals a full disk. MindSpore stops writing when less than 10 MiB are
+# free, and reports it in such a message.
 _WORDS = re.compile("No space left|No free disk|free space")
 # A disk with fewer free bytes counts as full, whatever error a library raises.
 _FULL_BYTES = _MIB
-# Bytes of a row of a log that was not read yet, as measured on Criteo's log: 45,840,617 rows are 11.1 GB as text and
-# 4.8 GB compressed.
+# Assumed bytes per row of a log that was not read yet, as text and compressed. Measured on Criteo's log: 45,840,617
+# rows are 11.1 GB as text and 4.8 GB compressed.
 _TEXT_BYTES_A_ROW, _PACKED_BYTES_A_ROW = 243, 104
 # Bytes per row of the first pass's temporary files, which are removed after that pass.
 _COUNTS_BYTES_A_ROW = 60
-# A finished folder takes at least this fraction of the rows' bytes: line numbers are not written, and the zoo's
-# layout stores small ids in fewer bytes.
+# A finished folder takes at least this fraction of `encoded_row_bytes` times the rows: the line numbers of training
+# rows are not written, and the zoo's layout stores small ids in fewer bytes.
 _LEAST_FRACTION = 0.6
-# Estimate of the rows that are in temporary files at the same time: this fraction of the log (valid and test), and this
-# number of rows (of the files being written and of the chunks encoded ahead).
+# Estimate of the rows that are in temporary files at the same time: this fraction of the log for valid and test, plus
+# this number of rows for files being written and chunks encoded in advance.
 _PIECES_FRACTION, _PIECES_ROWS = 0.25, 4_000_000
 
 log = logging.getLogger(__name__)
@@ -45,18 +46,19 @@ _LIMIT_FOR_LARGE_CHUNKS = 2048 * _MIB
 _LARGE_CHUNK_BYTES, _SMALL_CHUNK_BYTES = 8 * _MIB, 2 * _MIB
 _MAIN_BYTES = 200 * _MIB  # Memory of the main process: Python, its libraries, and results in transit.
 _ZOO_BYTES = 420 * _MIB  # Memory of MindSpore, which reads the rows again for the zoo's layout.
-# Memory for a file that is written, without its window of rows: packed rows, pages, and the library.
+# Memory to write one MindRecord file: packed rows, pages, and MindSpore's library. The window of rows that is shuffled
+# comes on top.
 _FILE_BYTES = 60 * _MIB
 # Memory of a worker per byte of a chunk: text, columns, rows and results. Native kernels take less.
 _WORKER_BYTES_A_CHUNK_BYTE = 10
-# Additional memory if there are lists, per byte of a chunk and per position of a row, for the positions of their
-# values and their columns of ids.
+# Additional memory if the log has list columns: bytes per byte of a chunk for the places of the lists' values, and
+# bytes per id of a row for the lists' ids.
 _LIST_BYTES_A_CHUNK_BYTE, _LIST_BYTES_A_POSITION = 24, 12
-# Additional memory per row if there are crosses, for all crosses together and for each: their texts and counts.
+# Additional memory per row for the texts and counts of crosses: once if there are any crosses, and again for each.
 _CROSSED_BYTES_A_ROW, _CROSS_BYTES_A_ROW = 200, 50
-# Memory for each combination of values of crossed lists: its text, and the positions of its values.
+# Memory for each combination of values from crossed lists: its text, and where its values are in the lists.
 _COMBINATION_BYTES = 120
-# Assumed bytes of a line per column. Cells are assumed to be short, so that a chunk has many rows.
+# Assumed bytes of a line per column, to estimate the rows of a chunk. It is low, so that rows are not underestimated.
 _LINE_BYTES_A_COLUMN = 4
 _LEAST_CHUNK_BYTES = 256 << 10
 _WORKER_BYTES = 40 * _MIB  # Memory of a worker for Python and NumPy.
@@ -107,7 +109,7 @@ def explain_full_disk(folder: Path, needed: int) -> Iterator[None]:
     """Replace errors about a full disk in the block by an OSError that says how many bytes are missing.
 
     `needed` is the size in bytes that `folder` is expected to reach. An error about a file that exceeds the largest
-    allowed file size is replaced in the same way.
+    allowed file size is replaced by an OSError that says how to raise that limit.
     """
     try:
         yield
@@ -149,14 +151,15 @@ def _text(num_bytes: int) -> str:
 def chunk_bytes(options: PrepareOptions) -> int:
     """Return the size of a chunk of the log in bytes.
 
-    Chunks are smaller if lists and crosses take more memory for each byte.
+    It depends on `memory_limit`. It is smaller if the log has lists or crosses, which take more memory per byte of
+    text.
     """
     usual = _LARGE_CHUNK_BYTES if options.memory_limit_bytes >= _LIMIT_FOR_LARGE_CHUNKS else _SMALL_CHUNK_BYTES
     return max(usual * _WORKER_BYTES_A_CHUNK_BYTE // _worker_bytes_a_chunk_byte(options), _LEAST_CHUNK_BYTES)
 
 
 def check_limit(options: PrepareOptions) -> None:
-    """Raise MemoryError if `memory_limit` is too low for any log, before time is spent on one."""
+    """Raise MemoryError if `memory_limit` is too low for a preparation of any log, however small."""
     needed = _writing_bytes(options)
     if options.memory_limit_bytes < needed:
         raise MemoryError(
@@ -168,17 +171,18 @@ def check_limit(options: PrepareOptions) -> None:
 def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) -> int:
     """Return the number of workers of the first pass.
 
-    It is the number that the user asked for, or the number of cores, as long as the workers fit into half of the
-    memory.
+    It is the number that the user asked for, by default the number of cores, but at most as many as fit into half of
+    the memory that `memory_limit` leaves beside the main process. It is at least 1.
     """
     room = (options.memory_limit_bytes - _MAIN_BYTES) // 2 // worker_bytes(options, chunk_bytes)
     return max(1, min(options.workers or num_cores, room))
 
 
 def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) -> int:
-    """Return the number of bytes for counts in the first pass.
+    """Return the number of bytes that counts of values may take in the first pass.
 
-    It is half of the remaining memory, because a merge needs the counts twice.
+    It is half of the memory that `memory_limit` leaves beside the main process and the workers, because merging counts
+    needs them twice.
     """
     room = options.memory_limit_bytes - _MAIN_BYTES - num_workers * worker_bytes(options, chunk_bytes)
     return max(room, 0) // 2
@@ -187,10 +191,10 @@ def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) ->
 def encoding_workers(
     options: PrepareOptions, num_workers: int, chunk_bytes: int, window_bytes: int, lookup_bytes: int
 ) -> tuple[int, int]:
-    """Return the number of workers of the second pass, and how many of them may write a file at a time.
+    """Return the number of workers of the second pass, and how many of them may write a file at the same time.
 
-    There are at most `num_workers`. One worker means that the main process does the work itself. Raise MemoryError
-    if the limit is too low even for that.
+    There are at most `num_workers` workers. One worker means that the main process does the work itself. Raise
+    MemoryError if `memory_limit` is too low even for one worker.
     """
     needed = _writing_bytes(options) + window_bytes + lookup_bytes
     room = options.memory_limit_bytes - needed
@@ -207,14 +211,14 @@ def encoding_workers(
 
 
 def _writing_bytes(options: PrepareOptions) -> int:
-    """Return the memory of the main process and of one file that is written, without rows."""
+    """Return the bytes that the main process takes while one file is written, without the window of shuffled rows."""
     return _MAIN_BYTES + _FILE_BYTES + (_ZOO_BYTES if options.layout == "zoo" else 0)
 
 
 def worker_bytes(options: PrepareOptions, chunk_bytes: int) -> int:
-    """Return the memory of one worker.
+    """Return the memory of one worker in bytes, for chunks of `chunk_bytes` bytes.
 
-    In the second pass, the workers of a machine additionally share the vocabulary.
+    In the second pass, the workers of a machine additionally share one copy of the vocabulary, which is not included.
     """
     return _WORKER_BYTES + _worker_bytes_a_chunk_byte(options) * chunk_bytes
 
@@ -229,9 +233,10 @@ def _worker_bytes_a_chunk_byte(options: PrepareOptions) -> int:
 
 
 def _combinations_a_chunk_byte(options: PrepareOptions) -> float:
-    """Return the largest number of combinations of crossed lists per byte of text.
+    """Return an upper bound of the number of combinations of values from crossed lists, per byte of the log's text.
 
-    It is reached by lists of equal length whose values take two bytes each.
+    The worst case are lists of equal length whose values take two bytes each, with as many combinations as the cross's
+    `max_length` allows.
     """
     crossed = [column for column in options.categorical_columns if column.cross and column.is_list]
     num_lists = [sum(options.data.columns.get(part) == "list" for part in column.cross) for column in crossed]

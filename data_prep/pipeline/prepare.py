@@ -1,6 +1,6 @@
 """Prepare a raw log: encode its rows into a prepared folder, in two passes over the log.
 
-If nothing is fitted to the log, the second pass is the only one.
+If neither the vocabulary nor a numeric transform is fitted to the log, the second pass is the only one.
 
     first pass    chunks ─► counts, ranges, rejects ─► vocabulary, numeric parameters
     second pass   chunks ─► ids and numbers ─► splits (training rows shuffled) ─► MindRecord files
@@ -147,7 +147,7 @@ def prepare(
         timing = clock.stop()
         # The report is written before the folder gets its name, so that every finished folder has a report.
         if report:
-            # Without stages, an interrupted run had already written all files but the report.
+            # An interrupted run may have written all files but the report. Then no pass ran, and there are no stages.
             if timing.stages:
                 write_timing(timing, work_dir.folder)
             write_report(work_dir.folder)
@@ -177,9 +177,10 @@ def _log_result(result: schema.Schema, options: PrepareOptions, output: Path, se
 
 
 def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: Path) -> None:
-    """Log a warning for each string column of which nearly all training cells have values unknown to the base.
+    """Log a warning for each string column in which nearly all training cells have values that `base` lacks.
 
-    Such values are probably written in another form than in the base's log, such as 7.0 for 7.
+    `base` is the vocabulary given by --vocabulary. Probably this log writes the values in another form than the log of
+    `base`, such as 7.0 for 7.
     """
     profile = read_statistics(output)
     with closing(VocabularyReader([output / schema.VOCABULARY_FILE])) as reader:
@@ -205,7 +206,7 @@ def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: P
 
 
 def _row_bytes(options: PrepareOptions) -> tuple[int, int]:
-    """Return the bytes of a row during the preparation, and those of a row in the zoo's layout (0 if not used)."""
+    """Return the estimated bytes of an encoded row, and those of a row in the zoo's layout (0 if not used)."""
     num_columns = len(options.data.numeric_fields) + len(options.categorical_columns)
     return usual_row_bytes(options), zoo_row_bytes(num_columns) if options.layout == "zoo" else 0
 
@@ -219,7 +220,7 @@ def _make_files(
     clock: RunClock,
     file_rows: int,
 ) -> schema.Schema:
-    """Write all files of the prepared folder except schema.json, and return the schema that belongs into it."""
+    """Write all files of the prepared folder except schema.json. Return the schema that the caller writes there."""
     is_zoo, is_only_pass = options.layout == "zoo", not needs_counting(options, base)
 
     # First pass: raw log -> statistics -> vocabulary.
@@ -265,7 +266,7 @@ def describe(
     options: PrepareOptions,
     folder: Path,
 ) -> schema.Schema:
-    """Return the content of schema.json for a folder in which all other files are finished."""
+    """Return the content of schema.json for `folder`, whose other files must be complete: they are checksummed."""
     in_splits = {file.name for split in splits.values() for file in split.files}
     return schema.Schema(
         format_version=schema.FORMAT_VERSION,
@@ -290,7 +291,7 @@ def describe(
 
 def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str, Any]:
     file, is_one = reading.files[0], len(reading.files) == 1
-    # Path of the file with a synthetic log's true probabilities. A log of several files has no such file.
+    # Path of the file with the true click probabilities, which exists beside a synthetic log that is a single file.
     truth = truth_path(Path(file.location)) if is_one and not is_uri(file.location) else None
     return {
         "name": file.name if is_one else reading.name,
@@ -305,9 +306,10 @@ def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str
 def run_fingerprint(
     files: Sequence[LogFile], options: PrepareOptions, base: BaseVocabulary | None, file_rows: int
 ) -> dict[str, Any]:
-    """Return all inputs that can change a byte of the prepared folder, as plain values.
+    """Return everything that can change a byte of the prepared folder, as plain values: options, log, versions.
 
-    The keys are shown to users when an interrupted run had other inputs.
+    An interrupted run is only resumed by a run with an equal fingerprint. The keys appear in the error message about a
+    difference.
     """
     return {
         **{f"{PREPARE_SECTION}.{name}": value for name, value in options.decisive().items()},
@@ -326,7 +328,10 @@ def run_fingerprint(
 
 @functools.cache
 def _program() -> str:
-    """Return the checksum of this program's sources. Unfinished work can only be resumed by the same version."""
+    """Return the checksum of the sources in common/ and data_prep/.
+
+    Only a program with the same checksum may resume unfinished work.
+    """
     return checksum_of_sources(PROJECT, ("common", "data_prep"))
 
 
@@ -353,12 +358,12 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
     try:
         schema = prepare(folder / _TABLE_FILE, output, options, **how)
     except FolderInUse:
-        # Another process may be preparing the same table and still read the file, so do not remove it.
+        # Another process is preparing the same table and reads the same Parquet file, so do not remove that file.
         raise
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    # Remove the table's file and also the files of earlier runs that were killed.
+    # Remove the folder of the table's Parquet file, and those that killed runs for the same output have left.
     for path in output.parent.glob(f"{glob.escape(output.name)}.table-{'[0-9a-f]' * 16}"):
         shutil.rmtree(path, ignore_errors=True)
     return schema

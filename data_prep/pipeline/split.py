@@ -24,30 +24,32 @@ if TYPE_CHECKING:  # Workers import this file, and they need no module that read
     from data_prep.raw_log.reading import LogReading
 
 Times: TypeAlias = NDArray[np.int64]  # Milliseconds since 1970.
-# Times are counted by spans of 2**22 ms, which is 70 minutes. In most logs a span holds few of the rows.
+# Rows are counted by spans of time of 2**22 ms, which is 70 minutes. In most logs a span holds a small part of the
+# rows.
 _SPAN_BITS = 22
 _BLOCK_ROWS = 1 << 20
 NO_TIME, _AFTER_ALL = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 TRAIN, VALID, TEST = range(3)  # Indices into schema.SPLITS.
 _LABELS = (False, True)
-# A stratified split searches for each bound among the hashes within this distance of the bound's fraction. In a small
-# log chance can move the bound further away. Then a second pass searches among all hashes.
+# A stratified split searches for a bound, such as the hash below which 80 % of the clicks lie, among the hashes within
+# this distance of that fraction of the hash range. In a small log chance can move the bound further away. Then a second
+# pass over the log searches among all hashes.
 _HALF_WIDTHS = (0.02, 1.0)
 
 
 def splitmix64(seed: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return a hash [n] for each of `numbers` [n].
+    """Return a 64-bit hash [n] for each of `numbers` [n].
 
-    The hash of number i is the output i, counted from 0, of the SplitMix64 generator with this seed.
+    The hash of number i is output i, counted from 0, of the SplitMix64 random number generator with this seed.
     """
     return mix64(np.uint64(seed) + (numbers.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
 
 class RowsToSplit(NamedTuple):
-    """Rows [n] of one file of the log, as input of the `assign` methods of the rules.
+    """What a split rule may look at, for n rows of one file of the log: the argument of the rules' method `assign`.
 
-    `assign` returns TRAIN, VALID or TEST for each row.
+    `assign` returns an array [n] with TRAIN, VALID or TEST for each row.
     """
 
     numbers: NDArray[np.int64]  # Line numbers of the rows in the log.
@@ -58,9 +60,10 @@ class RowsToSplit(NamedTuple):
 
 @dataclass(frozen=True)
 class HashSplit:
-    """A rule that assigns rows by the top 53 bits of their hash.
+    """A rule that assigns each row by the top 53 bits of the hash of its line number.
 
-    A float represents whole numbers of 53 bits exactly, so bounds that are computed as floats are exact.
+    Hashes below `train_end` go to train, the next ones below `valid_end` to valid, and the rest to test. Only 53 bits
+    are compared, because a float represents such whole numbers exactly, and the bounds are computed as floats.
     """
 
     seed: int
@@ -86,8 +89,8 @@ class ChronologicalSplit:
 class TimeSplit:
     """A rule that assigns the oldest rows to train, the next ones to valid and the newest ones to test.
 
-    Rows of the same time are ordered by their line numbers. Rows without a time are the oldest. A bound is the time
-    and the line number of the first row that follows it.
+    Rows of the same time are ordered by their line numbers. Rows without a time count as the oldest. `train_end` and
+    `valid_end` are the time in ms and the line number of the first row after train and after valid.
     """
 
     column: str
@@ -105,7 +108,8 @@ class TimeSplit:
 class StratifiedSplit:
     """A rule that divides clicks and other rows separately, so that all splits have the same click rate.
 
-    The rows of each label are assigned in the order of their hashes. The fractions are exact.
+    Among the rows of each label, those with the lowest hashes go to train, the next ones to valid, and the rest to
+    test. The bounds are set so that each split gets exactly its fraction of the clicks and of the other rows.
     """
 
     seed: int
@@ -148,21 +152,21 @@ def times_of(rows: ParsedRows, column: str) -> Times:
 
 @dataclass(frozen=True)
 class TimeReader:
-    """The task for workers that finds the times of rows, which a split by time needs."""
+    """The task for workers that reads the time of each row of a chunk. A split by time needs these times."""
 
     options: PrepareOptions
 
     def read(self, chunk: Chunk) -> Times:
-        """Return an array [n, 2] with the time and the line number of each good line of a chunk."""
+        """Return an int64 array [n, 2]: time in ms and line number of each line of the chunk that is not rejected."""
         rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
         return np.stack([times_of(rows, self.options.split_time), rows.row_numbers], axis=1)
 
 
 def split_by_time(column: str, fractions: tuple[float, float], path: Path) -> TimeSplit:
-    """Return a rule whose bounds are at two `fractions` of the rows, ordered by time.
+    """Return the rule that divides the rows, ordered by time, at two `fractions` of their number.
 
-    The file at `path` holds the concatenated results of `TimeReader.read`. Memory grows with the number of 70-minute
-    spans that have rows, which is 7,500 for a year, but not with the number of rows.
+    The file at `path` holds the concatenated results of `TimeReader.read`. Memory does not grow with the number of
+    rows, only with the number of 70-minute spans that have rows: 7,500 for a year.
     """
     by_span: Counter[int] = Counter()
     for times, _ in _blocks(path):
@@ -180,10 +184,10 @@ def split_by_time(column: str, fractions: tuple[float, float], path: Path) -> Ti
 
 
 def _row_of_span(path: Path, span: int, rank: int) -> tuple[int, int]:
-    """Return the time and the line number of one row of a span.
+    """Return the time and the line number of one row among those whose times lie in a 70-minute span.
 
-    `rank` is the row's index among the rows of the span, ordered by time and then by line. The rows in the file at
-    `path` are in the order of the log.
+    `span` is the number of the span since 1970. `rank` is the row's index among the rows of the span, ordered by time
+    and then by line number. The file at `path` holds (time, line number) of all rows in the order of the log.
     """
     first, counts = span << _SPAN_BITS, np.zeros(1 << _SPAN_BITS, np.int64)
     for times, _ in _blocks(path):
@@ -207,9 +211,10 @@ def _blocks(path: Path) -> Iterator[tuple[Times, Times]]:
 
 @dataclass(frozen=True)
 class LabelHashes:
-    """The hashes of all rows of one label, counted and collected by ranges of hashes.
+    """The hashes of the rows with one label, counted and collected for some ranges of hash values.
 
-    For each range, `num_below` is the number of hashes below it, and `inside` holds the hashes in it.
+    `num_rows` is the number of all hashes. For each range, `num_below` is the number of hashes below the range, and
+    `inside` holds the hashes in the range.
     """
 
     num_rows: int
@@ -236,9 +241,10 @@ class LabelHashes:
         )
 
     def end_of(self, index: int, fraction: float) -> int | None:
-        """Return the first hash that follows the lowest `fraction` of all hashes.
+        """Return the bound below which `fraction` of all hashes lie: the lowest hash that is not among them.
 
-        Return None if that hash lies outside the range number `index`, and 2**64 if no hash follows.
+        Only hashes in range number `index` were collected. Return None if the bound is not one of them. Return 2**64
+        if all hashes lie below the bound.
         """
         rank = round(fraction * self.num_rows)
         if rank == self.num_rows:
@@ -254,7 +260,10 @@ storable(HashSplit, ChronologicalSplit, TimeSplit, StratifiedSplit, FileSplit, L
 
 @dataclass(frozen=True)
 class LabelHasher:
-    """The task for workers that hashes the rows of each label, which a stratified split needs."""
+    """The task for workers that hashes the line numbers of a chunk's rows, separately for each label.
+
+    A stratified split needs these hashes. `ranges` are the ranges of hash values to collect (see `LabelHashes`).
+    """
 
     options: PrepareOptions
     ranges: tuple[tuple[int, int], ...]
@@ -269,10 +278,10 @@ class LabelHasher:
 
 
 def find_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> SplitRule:
-    """Return the rule that the options ask for.
+    """Return the rule by which rows are split, as the options (`prepare.split` and others) ask.
 
-    The rule is stored in `pieces`, and a resumed run reads it from there. A chronological or stratified split needs a
-    pass over the log.
+    A chronological or stratified split needs a pass over the log to find its bounds. The rule is stored in `pieces`,
+    and a resumed run reads it from there.
     """
     split: SplitRule | None = pieces.read("split")
     if split is None:
@@ -295,9 +304,10 @@ def _find_times(reading: LogReading, options: PrepareOptions, path: Path) -> Tim
 
 
 def _read_labels(reading: LogReading, hasher: LabelHasher) -> list[list[LabelHashes]]:
-    # The list starts with the hashes of no rows, so that it is not empty if the log is.
+    # The first element stands for no rows, so that the list has an element even if the log has no chunks.
     by_chunk = [hasher.hash_rows(np.empty(0, np.int64), np.empty(0, np.bool_))]
-    # The title contains a hash of the ranges, because a second pass searches other ranges.
+    # A second pass with other ranges must not reuse the results of the first one, which are stored under the title. So
+    # the title contains a hash of the ranges.
     title = f"labels-{xxhash.xxh3_64_hexdigest(repr(hasher.ranges).encode())}"
     reading.run(hasher.hash_chunk, by_chunk.append, title)
     return [list(parts) for parts in zip(*by_chunk, strict=True)]
@@ -313,10 +323,11 @@ def make_split(
     read_labels: ReadLabels,
     file_names: Sequence[str] = (),
 ) -> SplitRule:
-    """Return the rule that the options ask for, except a split by time.
+    """Return the rule by which rows are split, as the options ask. A split by time is not supported here.
 
-    A split by position calls `count_lines`, and a stratified split calls `read_labels`. Both read the whole log. Raise
-    ValueError if the options assign files that are not among the log's `file_names`, or one file to two splits.
+    A chronological split by line number calls `count_lines`, and a stratified split calls `read_labels`. Both read the
+    whole log. Raise ValueError if the options assign files that are not among the log's `file_names`, or one file to
+    two splits.
     """
     if options.split == "files":
         return _by_file(options, file_names)
@@ -362,6 +373,6 @@ def _stratify(options: PrepareOptions, fractions: tuple[float, float], read_labe
 
 
 def _between(numbers: NDArray[np.integer], train_end: int, valid_end: int) -> NDArray[np.int8]:
-    """Return TRAIN, VALID or TEST for each number [n], of which both bounds are the first number of the next split."""
+    """Return [n] TRAIN for each number below `train_end`, VALID for one below `valid_end`, and TEST for all others."""
     # A bound of 2**64 does not fit in uint64, but NumPy compares arrays with Python integers of any size.
     return (numbers >= train_end).astype(np.int8) + (numbers >= valid_end)

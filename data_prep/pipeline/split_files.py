@@ -1,9 +1,10 @@
 """Run the second pass over the log: write the rows of each split to MindRecord files, with training rows shuffled.
 
-Workers encode chunks and store the results as temporary pieces. Once all rows of a file are encoded, a worker writes
-the whole file in a temporary folder, renames it to its final path, and records it in a piece. Encoded rows are removed
-once they are in a finished file. A resumed run reads the line numbers of all chunks again, but encoded rows only for
-files that are not finished.
+Workers encode chunks of the log and store the encoded rows in temporary files, called pieces (execution/pieces.py).
+Once all rows of a MindRecord file are encoded, a worker writes the whole file in a temporary folder, renames it to its
+final path, and stores its entry for schema.json in another piece. Pieces of encoded rows are removed once their rows
+are in a finished file. A resumed run reads the stored line numbers of all chunks again, but encoded rows only for files
+that are not finished.
 """
 
 from __future__ import annotations
@@ -41,15 +42,16 @@ _UNFINISHED = "writing-"
 storable(DataFile)
 
 
-# A shuffled window is returned in slices of this many rows, so that memory never holds the window twice.
+# A window is copied in its shuffled order in slices of this many rows, so that memory never holds the window twice.
 _PIECE_ROWS = 50_000
 
 
 @dataclass(frozen=True)
 class FileToWrite:
-    """The task for workers that writes one file of a split.
+    """The task for workers that writes one MindRecord file of a split.
 
-    The rows of a split are numbered from 0. Shuffling gives a row another number, within its window.
+    The rows of a split are numbered from 0 in the order of the log. Shuffling a window of rows gives each of them
+    another number in the same window.
     """
 
     folder: Path  # Folder of the finished file.
@@ -64,7 +66,8 @@ class FileToWrite:
     def write(self) -> tuple[DataFile, DataFile]:
         """Write the file and its index to a temporary folder, then move both to `folder`.
 
-        Files that an interrupted attempt left are replaced.
+        Files of the same names in `folder` are replaced. Return the entries of the file and of its index for
+        schema.json.
         """
         name = mindrecord_file(self.split, self.number)
         with TemporaryDirectory(prefix=f"{_UNFINISHED}{name}-", dir=self.work_folder) as beside:
@@ -78,7 +81,7 @@ class FileToWrite:
         return files
 
     def _in_order(self) -> Iterator[Examples]:
-        """Yield the rows of the file in the order in which they are written."""
+        """Yield the rows of the file, in slices, in the order in which they are written."""
         end = self.windows.around(self.rows).start
         for rows in self._shuffled(end) if self.windows.window_rows > 1 else self._read(end):
             first, end = end, end + len(rows)
@@ -115,8 +118,9 @@ def write_splits(
     """Encode the log and write the MindRecord files of all splits into `blocks_folder`. Return the splits by name.
 
     At most `num_writers` files are written at the same time. `windows` divide the training rows for shuffling; valid
-    and test stay in the order of the log. The number of out-of-vocabulary values is added to `statistics`. If there
-    was no first pass, the counts of lines and rejects are added too.
+    and test stay in the order of the log. The numbers of rows with out-of-vocabulary values are added to `statistics`.
+    If there was no first pass (`encoder.counts`), the counts of lines and rejects are added too, and rejects.tsv is
+    written.
     """
     keep_freed_memory()
     for folder in work_dir.work_folder.glob(f"{_UNFINISHED}*"):
@@ -152,7 +156,10 @@ def write_splits(
 
 @contextmanager
 def _writers(reading: LogReading, most: int) -> Iterator[TasksBeside]:
-    """Open the queue of files to write for the `with` block. The workers write at most `most` files at a time."""
+    """Yield a queue that takes `FileToWrite` tasks. The workers write at most `most` files at the same time.
+
+    At the end of the `with` block, wait until all files are written.
+    """
     with (
         reading.pools.open(reading.num_workers) as pool,
         closing(TasksBeside(_write_file, pool, reading.pieces, _FILES_TITLE, most)) as tasks,
@@ -160,17 +167,19 @@ def _writers(reading: LogReading, most: int) -> Iterator[TasksBeside]:
         yield tasks
         start = time.monotonic()
         tasks.wait()
-        # Count only the time after the end of the pass. The pass itself counts the time before.
+        # Files written during the pass count in the time of the pass ("rows"). This stage ("files") has the time that
+        # the remaining files take after it.
         reading.seconds[_FILES_TITLE] = time.monotonic() - start
 
 
 def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[[int], Collection[str]]:
-    """Return a function that maps a chunk's number to the parts of its result that are needed.
+    """Return a function that maps a chunk's number to the names of the parts of its result that must be stored.
 
-    Rows of a split are not needed if finished files have all of them.
+    The parts are the rows of each split and `REST`. The rows of a split are not needed if files that an interrupted
+    run finished hold all of them.
     """
     ends = dict.fromkeys(outputs, 0)
-    of_first: list[Collection[str]] = []  # Needed parts of the results that an interrupted run left.
+    of_first: list[Collection[str]] = []  # Needed parts of the first chunks, which an interrupted run has encoded.
     rest: EncodedRest | None
     while (rest := pieces.read(numbered(_TITLE, len(of_first), REST))) is not None:
         for split, row_numbers in rest.row_numbers.items():
@@ -182,10 +191,10 @@ def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[
 
 @dataclass(eq=False)
 class _SplitOutput:
-    """The files of one split.
+    """The MindRecord files of one split, and the counts of its rows.
 
-    Files that an interrupted run finished are kept, and tasks write the other files. Pieces whose rows are all in
-    finished files are removed.
+    Files that an interrupted run finished are kept, and workers write the other files. Temporary files of encoded rows
+    (pieces) are removed once all their rows are in finished MindRecord files.
     """
 
     split: str
@@ -202,14 +211,17 @@ class _SplitOutput:
         self.num_clicks = self.num_unlabelled = self.num_weightless = self._num_rows = 0
         self.weights = NumericStatistics()  # Statistics of the weights above 0.
         self._membership = xxhash.xxh3_64()
-        # Line numbers are not stored for train, whose rows are not written in the order of the log.
+        # row_numbers-train.npy is not written, because training rows are shuffled and lose the order of the log.
         row_numbers_path = self.work_dir.folder / row_numbers_file(self.split)
         self._row_numbers = ArrayWriter(row_numbers_path) if self.split != "train" else None
         # Ranges of rows, numbered before shuffling, with the names of the pieces that hold them.
         self._parts: deque[tuple[range, str]] = deque()
 
     def _find_finished(self) -> set[int]:
-        """Return the numbers of the files that an interrupted run finished, and remove its unfinished files."""
+        """Return the numbers of the split's files that an interrupted run finished.
+
+        Files that are not recorded as finished, or that differ from their record, are removed.
+        """
         finished: set[int] = set()
         names: set[str] = set()
         for piece in self._pieces.folder.glob(f"{_FILES_TITLE}-*.{self.split}"):
@@ -233,7 +245,10 @@ class _SplitOutput:
 
     @property
     def first_needed(self) -> int:
-        """First row, numbered before shuffling, of the first window that finished files do not hold completely."""
+        """Number, in the order of the log, of the first row whose piece is still needed to write a file.
+
+        It is the first row of the window in which the first unfinished file begins.
+        """
         while self._num_leading in self._finished or self._is_written(self._num_leading):
             self._num_leading += 1
         return self.windows.around(self.windows.of_file(self._num_leading)).start
@@ -242,9 +257,10 @@ class _SplitOutput:
         return number < self._num_files and self._pieces.is_whole(self._piece(number))
 
     def add(self, row_numbers: NDArray[np.int64], part: str) -> None:
-        """Add the next rows of the split in the order of the log, which the piece named `part` holds.
+        """Add the next rows of the split, in the order of the log. The piece named `part` holds these rows.
 
-        `row_numbers` are their line numbers. A task is started for each file whose rows are now complete.
+        `row_numbers` [n] are their line numbers in the log. A task is started for each file whose rows are now
+        complete, and pieces that are not needed any more are removed.
         """
         self._membership.update(np.ascontiguousarray(row_numbers).data)
         if self._row_numbers is not None:
@@ -269,14 +285,14 @@ class _SplitOutput:
         self.files.start(number, task)
 
     def finish(self) -> None:
-        """Start the task of the last file, which may have fewer rows, and finish the file of line numbers."""
+        """Start the task of the last file, which may have fewer rows, and complete the split's row_numbers file."""
         while self.windows.of_file(self._num_files).start < self._num_rows:
             self._start_file()
         if self._row_numbers is not None:
             self._row_numbers.finish()
 
     def written(self) -> Split:
-        """Return the entry of the split in schema.json. All files must be finished."""
+        """Return the entry of the split in schema.json. All files of the split must have been written."""
         files = tuple(self._pieces.expect(self._piece(number))[0] for number in range(self._num_files))
         return Split(
             self._num_rows,
@@ -291,10 +307,10 @@ class _SplitOutput:
 
 @dataclass(frozen=True)
 class Windows:
-    """The division of a split's rows, numbered from 0, into files and into windows that are shuffled.
+    """The division of a split's rows, numbered from 0, into files and into windows.
 
-    Shuffling moves rows only within their window. So a file can be written once all rows of the windows that overlap
-    it are encoded.
+    A window is a range of consecutive rows that are shuffled among themselves. So a file can be written once all rows
+    of the windows that overlap it are encoded.
     """
 
     seed: int
@@ -303,9 +319,9 @@ class Windows:
     file_rows: int  # Rows of a file, a multiple of `block_rows`.
 
     def of_file(self, number: int) -> range:
-        """Return the range of the rows in file `number`, counted in the order in which rows are written.
+        """Return the range of rows that file `number` holds, in the order in which rows are written.
 
-        The last file may end before its range does.
+        Files are numbered from 0. The last file may have fewer rows than its range.
         """
         return range(number * self.file_rows, (number + 1) * self.file_rows)
 
@@ -316,12 +332,15 @@ class Windows:
 
 
 def window_order(seed: int, window: int, num_rows: int) -> NDArray[np.int64]:
-    """Return the random order [num_rows] of the rows of window number `window`."""
+    """Return a permutation of 0 … num_rows - 1, the shuffled order of window number `window`.
+
+    It depends only on the arguments.
+    """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, window]))).permutation(num_rows)
 
 
 class WindowShuffle:
-    """Shuffler of a split's training rows: it takes rows in the log's order and yields each full window shuffled.
+    """Shuffles rows window by window: takes rows in the order of the log, and yields each full window shuffled.
 
     The first row that the caller adds must be the first row of window number `first_window`.
     """
@@ -346,7 +365,10 @@ class WindowShuffle:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Examples]:
-        """Yield the rows of the current window, which need not be full, in slices of at most `_PIECE_ROWS` rows."""
+        """Yield the shuffled rows of the current window, in slices of at most `_PIECE_ROWS`, and start the next window.
+
+        The current window need not be full.
+        """
         if self._rows is None:
             return
         order = window_order(self._seed, self._window, self._num_rows)

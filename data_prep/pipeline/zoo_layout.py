@@ -4,12 +4,13 @@
     test_input_part.mindrecord0 …       the same for test, and for valid
     <split>_input_rest.mindrecord       the remaining rows, which the zoo's own preparation drops
 
-`data_prep/prepared/schema.py` describes a sample. Read in the order that schema.json lists them, the files hold the
-blocks in the same order as our own layout.
+`data_prep/prepared/schema.py` describes a sample. The files, in the order in which schema.json lists them, hold the
+blocks of rows in the same order as the project's own layout.
 
-MindSpore divides the samples of each write evenly among the shards, in order, and distributes the remainder at random.
-To keep chance out, the number of shards is chosen to divide the number of samples. If no allowed number does, a few
-samples more go to the file of remaining rows.
+A shard is one of the numbered files of a split. MindSpore divides the samples of each write evenly among the shards, in
+order, and distributes the remainder at random. To make the files reproducible, the number of shards is chosen so that
+it divides the number of samples. If no allowed number does, the samples that are too many go to the file of remaining
+rows.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from data_prep.prepared.writer import as_os_error, require_room
 _FEWEST, _MOST = {"train": 11, "valid": 2, "test": 2}, {"train": 100, "valid": 10, "test": 10}
 # Numbers of shards that the zoo's own preparation writes.
 _USUAL = {"train": 21, "valid": 3, "test": 3}
-# Size of a file's header. It lists the pages of a shard, and there is no limit to the rows of a shard.
+# Size of a file's header. It lists the pages of a shard, so it must be large enough for the largest shard.
 _HEADER_BYTES = 1 << 20
 # Size of a page, which holds about a dozen samples.
 _PAGE_BYTES = 4 << 20
@@ -49,22 +50,25 @@ log = logging.getLogger(__name__)
 
 
 def num_shards(split: str, num_samples: int) -> int:
-    """Return the number of files that divides `num_samples` with the smallest remainder.
+    """Return the allowed number of files that leaves the smallest remainder when `num_samples` are divided evenly.
 
-    Among several such numbers, choose the one nearest to the number in the zoo's own preparation.
+    Among several such numbers, choose the one nearest to the number of files that the zoo's own preparation writes.
     """
     possible = range(_FEWEST[split], _MOST[split] + 1)
     return min(possible, key=lambda number: (num_samples % number, abs(number - _USUAL[split])))
 
 
 def part_files(split: str, shards: int) -> list[str]:
-    """Return the names of the files with whole samples. MindSpore appends the shard's number with leading zeros."""
+    """Return the names of a split's files with samples of 1,000 rows.
+
+    MindSpore appends the number of the shard with as many digits as the last one needs.
+    """
     digits = len(str(shards - 1))
     return [f"{split}_input_part.mindrecord{shard:0{digits}d}" for shard in range(shards)]
 
 
 def rest_file(split: str) -> str:
-    """Return the name of the file with the remaining rows."""
+    """Return the name of the file with the rows of a split that are not in the files of `part_files`."""
     return f"{split}_input_rest.mindrecord"
 
 
@@ -83,9 +87,9 @@ def check_ids_fit(vocabulary_size: int) -> None:
 
 
 def lay_out_for_zoo(splits: dict[str, Split], blocks_folder: Path, folder: Path) -> dict[str, Split]:
-    """Rewrite the files in `blocks_folder` in the zoo's layout, into `folder`. Return the splits with the new files.
+    """Rewrite the MindRecord files in `blocks_folder` in the zoo's layout, and write the new files into `folder`.
 
-    Raise OSError if the files cannot be written.
+    Return the splits with the entries of the new files. Raise OSError if a file cannot be written.
     """
     for path in folder.glob("*_input_*.mindrecord*"):  # Remove the files of an interrupted run.
         path.unlink()
@@ -99,8 +103,8 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     each = num_samples // shards
     rows: dict[str, tuple[int, str]] = {}  # Number of rows and checksums of the blocks, by file name.
     if each:
-        # Each write gives every shard one sample. Blocks are read in an order that puts consecutive blocks into the
-        # same shard.
+        # Each write gives every shard one sample. So blocks are read in an order in which shard 0 gets the first `each`
+        # blocks of the split, shard 1 the next ones, and so on.
         numbers = [shard * each + index for index in range(each) for shard in range(shards)]
         blocks = read_files(blocks_folder, sources, numbers)
         checksums = _write_samples(folder / f"{name}_input_part.mindrecord", shards, blocks)
@@ -126,9 +130,10 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
 
 
 def _write_samples(path: Path, shards: int, blocks: Iterable[Examples]) -> list[str]:
-    """Write blocks to `shards` files in turn: the first block to the first file, and so on.
+    """Write blocks to `shards` files in turn: the first block to the first file, the second to the second, and so on.
 
-    `path` is the common start of the files' paths. Return the checksum of each block.
+    The path of a file is `path` followed by the number of the shard, or `path` itself if `shards` is 1. Return the
+    checksum of each block.
     """
     from mindspore.mindrecord import FileWriter
 

@@ -4,7 +4,7 @@ An epoch is a seeded permutation of blocks. The rows within each pool of blocks 
 rows is cut into batches across blocks and pools. No row is dropped, so the last batch may be smaller. A run that
 resumes at step s reads only the pools from that step on.
 
-Shapes use B for the batch size, P for positions of ids, N for numeric fields and n for the rows of a block.
+Shapes use B for the batch size, P for the number of ids per row, N for numeric columns and n for the rows of a block.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ POOL_BLOCKS = 256  # Blocks whose rows are mixed at a time in a training.
 
 @dataclass(frozen=True)
 class Batch(Examples):
-    """Rows of a step: `ids` [B, P], `numeric` [B, N], `labels` [B].
+    """The rows of a training step, or one rank's slice of them: `ids` [B, P], `numeric` [B, N], `labels` [B].
 
-    A rank's slice starts at row `first_row` of a batch of `whole_rows` rows. `whole_rows` is None for a whole batch.
-    `mean_weight` is the mean weight of all training rows that count (`mean_training_weight`).
+    A slice starts at row `first_row` of a batch of `whole_rows` rows. `whole_rows` is None for a whole batch.
+    `mean_weight` is the mean weight of all training rows with a weight above 0 (`mean_training_weight`).
     """
 
     first_row: int = 0
@@ -45,22 +45,26 @@ class Batch(Examples):
 
     @property
     def num_rows(self) -> int:
-        """Return B. It is smaller in an epoch's last batch, and after rows of weight 0 were removed."""
+        """Return B, the number of rows.
+
+        It may be below the batch size: in an epoch's last batch, in a rank's slice, and without rows of weight 0.
+        """
         return len(self.labels)
 
     def rows_that_count(self, mean_weight: float) -> Batch:
-        """Return the batch without its rows of weight 0, because they must not change any row or optimizer state.
+        """Return the batch without its rows of weight 0, because they must not change embeddings or optimizer state.
 
-        `mean_weight` is the mean weight of all training rows that count.
+        `mean_weight` is stored in the result. It is the mean weight of all training rows with a weight above 0.
         """
         counting = self if self.weights is None or self.weights.all() else _batch(self.take(self.weights > 0))
         return replace(counting, mean_weight=mean_weight)
 
     def shares(self) -> np.ndarray:
-        """Return the factor [B] float32 of each row's loss: weight / (rows of the whole batch · mean weight).
+        """Return the factor [B] float32 by which each row's loss is multiplied before the losses are added up.
 
-        The divisor must not depend on which rows share the batch. If it were the sum of the batch's own weights, a
-        small batch of rows with small weights would count as much as one of rows with large weights.
+        It is weight / (rows of the whole batch · mean weight of the training rows). The sum of the batch's own weights
+        is not used as the divisor, because then a batch of rows with small weights would count as much as a batch of
+        rows with large weights.
         """
         weights = np.ones(self.num_rows) if self.weights is None else self.weights.astype(np.float64)
         num_rows = self.num_rows if self.whole_rows is None else self.whole_rows
@@ -68,7 +72,7 @@ class Batch(Examples):
 
 
 def slice_of_batch(batch: Batch, rows: slice) -> Batch:
-    """Return the slice `rows` of a whole batch."""
+    """Return the given rows of a whole batch as one rank's slice, with `first_row` and `whole_rows` set."""
     part = _batch(batch.take(rows))
     return replace(part, first_row=rows.start, whole_rows=batch.num_rows, mean_weight=batch.mean_weight)
 
@@ -76,7 +80,7 @@ def slice_of_batch(batch: Batch, rows: slice) -> Batch:
 def mean_training_weight(folder: Path, schema: Schema) -> float:
     """Return the mean weight of the training rows with a weight above 0, or 1 if rows have no weights.
 
-    The schema of an earlier release does not contain it. In that case, all training rows are read once to compute it.
+    A schema.json of an earlier release does not contain this mean. Then all training rows are read once to compute it.
     """
     mean_weight = schema.splits["train"].mean_weight
     if mean_weight or not schema.weight:
@@ -92,8 +96,10 @@ def mean_training_weight(folder: Path, schema: Schema) -> float:
 
 @dataclass(frozen=True)
 class Order:
-    """Order of the rows in one pass over a split: `pools` of block numbers, and the seed for shuffling within the
-    pools.
+    """Order of the rows in one pass over a split.
+
+    Blocks are read pool by pool; `pools` has an array of block numbers for each pool. `block_sizes` has the number of
+    rows of each block of the split. `shuffle_seed` seeds the shuffling of the rows within each pool.
     """
 
     pools: tuple[np.ndarray, ...]
@@ -102,14 +108,17 @@ class Order:
 
 
 def training_order(schema: Schema, seed: int, epoch: int, pool_blocks: int = POOL_BLOCKS) -> Order:
-    """Return the order of the training rows in `epoch` (1, 2, …), which mixes the rows of `pool_blocks` blocks."""
+    """Return the order of the training rows in `epoch` (1, 2, …).
+
+    Blocks are permuted, and the rows of each `pool_blocks` consecutive blocks of the permutation are shuffled together.
+    """
     sizes = np.array(block_sizes(schema, "train"), np.int64)
     blocks = np.random.default_rng([seed % 2**63, epoch]).permutation(len(sizes))
     return Order(_cut(blocks, pool_blocks), sizes, (seed % 2**63, epoch))
 
 
 def written_order(schema: Schema, split: str, pool_blocks: int = 64) -> Order:
-    """Return the order in which a split's rows were written."""
+    """Return the order in which a split's rows were written. `pool_blocks` is the number of blocks read together."""
     sizes = np.array(block_sizes(schema, split), np.int64)
     return Order(_cut(np.arange(len(sizes)), pool_blocks), sizes, None)
 
@@ -141,7 +150,8 @@ def read_batches(
         shuffled = None
         if order.shuffle_seed is not None:
             shuffled = np.random.default_rng([*order.shuffle_seed, number]).permutation(len(rows))
-        # Read the next pool a few blocks at a time. Reading all of it at once would make the training wait.
+        # With each batch, read a few blocks of the next pool. Reading the whole pool at its start would make the
+        # training wait.
         blocks_a_batch = -(-len(next_pool) * batch_size // max(1, len(rows)))
         while start < len(rows):
             part = rows.take(slice(start, start + missing) if shuffled is None else shuffled[start : start + missing])
@@ -170,10 +180,11 @@ Item = TypeVar("Item")
 
 
 class Prefetcher(Generic[Item]):
-    """Iterates over `items`, of which a thread prepares up to `depth` in advance.
+    """Iterates over `items`, while a thread computes up to `depth` of the next items in advance.
 
-    `waited_seconds` counts the time that the caller has waited. An exception in the thread is raised when the caller
-    takes the next item. Use it as a context manager, so that the thread ends with the loop.
+    `waited_seconds` is the time that the caller has waited for items. If `items` raises an exception in the thread, it
+    is raised again when the caller takes the next item. Use the object in a `with` statement around the loop, which
+    ends the thread when the loop ends.
     """
 
     def __init__(self, items: Iterable[Item], depth: int = 2) -> None:
@@ -189,7 +200,7 @@ class Prefetcher(Generic[Item]):
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        # Empty the queue, so that a thread that waits for space in it sees the flag.
+        # Empty the queue: the thread may be waiting for space in it, and looks at `_stopped` only after that.
         while self._thread.is_alive():
             try:
                 self._ready.get(timeout=0.05)

@@ -1,7 +1,7 @@
-"""List the files of a prepared folder with their checksums, find damaged ones, and record values that expire.
+"""List the files of a prepared folder with their checksums, find damaged files, and record values that expire.
 
-Ids whose values expire, and ids that are renumbered, are recorded in files beside the rows, and the schema of an
-earlier moment can be reconstructed.
+An expired value is one that no longer has an id of its own. Its id, and changed numbers of ids, are recorded in files
+beside the row files, which are not rewritten. `schema_at` reconstructs the schema at the time of a checkpoint.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ from data_prep.prepared.schema import (
 BLOCK_CHECKSUM = 8  # Number of hex digits of a block's checksum.
 
 
-# File with an array [V at that time] that maps the ids in row files to present ids.
+# File with an int64 array that maps each id stored in row files to its present id. Its length is the vocabulary size
+# when the rows were written.
 NUMBERING_FILE = f"numbering{NUMPY}"
 NOTHING = np.zeros(0, np.int64)
 
 
 def row_numbers_file(split: str) -> str:
-    """Return the name of the file with the log's line number, from 0, of each row of valid or test: int64 [rows]."""
+    """Return the name of the file with the line number in the log, from 0, of each row of a split: int64 [rows].
+
+    Only valid and test have such a file.
+    """
     return f"row_numbers-{split}.npy"
 
 
@@ -54,13 +58,16 @@ def write_schema(schema: Schema, folder: Path) -> None:
 
 
 def data_file(folder: Path, name: str, rows: int = 0, blocks: str = "") -> DataFile:
-    """Return the entry of a finished file in schema.json, with its size and checksum."""
+    """Return the entry of a finished file for schema.json. Its size and checksum are computed from the file.
+
+    `rows` is its number of rows, and `blocks` the checksums of its blocks, one after another.
+    """
     path = folder / name
     return DataFile(name, rows, path.stat().st_size, checksum(path), blocks)
 
 
 def block_sizes(schema: Schema, split: str) -> list[int]:
-    """Return the number of rows of each block of a split, in order."""
+    """Return the number of rows of each block of a split, in the order of its files."""
     sizes: list[int] = []
     for file in schema.splits[split].files:
         sizes += [schema.block_rows] * (file.rows // schema.block_rows)
@@ -79,24 +86,24 @@ def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
 
 
 def block_checksums(schema: Schema, split: str) -> list[str]:
-    """Return the checksum of each block of a split, in order."""
+    """Return the recorded checksum of each block of a split, in the order of its files."""
     checksums = "".join(file.blocks for file in schema.splits[split].files)
     return [checksums[i : i + BLOCK_CHECKSUM] for i in range(0, len(checksums), BLOCK_CHECKSUM)]
 
 
 def whole_log(schema: Schema) -> Split:
-    """Return the sums of rows, clicks and unlabelled rows over all splits, as a split without files."""
+    """Return a `Split` without files whose counts of rows, clicks and unlabelled rows are the sums over all splits."""
     counts = ("rows", "clicks", "unlabelled")
     return Split(files=(), **{of: sum(getattr(split, of) for split in schema.splits.values()) for of in counts})
 
 
 def has_one_class(split: Split) -> bool:
-    """Return True if the split has rows, and all labels are clicks or none is."""
+    """Return True if the split has rows and its labels are all equal, so that nothing can be learned from them."""
     return split.rows > 0 and split.clicks in (0, split.num_labelled)
 
 
 def all_files(schema: Schema) -> Iterator[DataFile]:
-    """Yield the entries of all files except schema.json itself."""
+    """Yield the entries of all files that schema.json lists. It does not list itself."""
     for split in schema.splits.values():
         yield from split.files
     yield from schema.other_files
@@ -135,10 +142,9 @@ def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str
 
 
 def check_files(folder: Path, schema: Schema) -> None:
-    """Raise ValueError unless the row files and their indices have the right sizes, and the vocabulary the right
-    checksum.
+    """Raise ValueError if a row file or its index has a wrong size, or a vocabulary file a wrong size or checksum.
 
-    The bytes of the rows are checked when they are read.
+    The content of row files is not read here; `read_blocks` checks it when it reads them.
     """
     for sentence in (*damaged_files(folder, schema, VOCABULARY), *wrong_sizes(folder, schema)):
         raise ValueError(f"{sentence}; {advice(folder)}; see python -m data_prep inspect {folder}")
@@ -147,7 +153,7 @@ def check_files(folder: Path, schema: Schema) -> None:
 def verify_files(folder: Path, schema: Schema) -> int:
     """Compare every file of a prepared folder with its size and checksum in the schema. Return the number of files.
 
-    Raise ValueError that names each file that is missing or damaged.
+    Raise ValueError if any is missing or damaged; its message names all such files.
     """
     damaged = list(damaged_files(folder, schema))
     if damaged:
@@ -158,16 +164,18 @@ def verify_files(folder: Path, schema: Schema) -> int:
 def union(*ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the distinct ids of all arrays, ascending.
 
-    It sorts, because `np.union1d` of NumPy 2.3 and later uses a hash table, which takes 100 times as long for ids.
+    `np.union1d` is not used, because from NumPy 2.3 on it uses a hash table, which takes 100 times as long for ids as
+    sorting.
     """
     ordered = np.sort(np.concatenate(ids), kind="stable")  # A stable sort of sorted arrays is a merge.
     return ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]]
 
 
 def schema_at(schema: Schema, moment: Mapping[str, Any]) -> Schema:
-    """Return the schema as it was when a checkpoint was written, before values were added or expired in place.
+    """Return the schema as it was when a checkpoint was written, without values that were added or expired later.
 
-    `moment` is the field `data` of the checkpoint's manifest.
+    `moment` is the field `data` of the checkpoint's manifest, which has the vocabulary size and the number of expired
+    ids at that time.
     """
     firsts = [first_added_id(file.name) for file in schema.other_files]
     later = [first for first in firsts if first >= max(moment["vocabulary_size"], 1)]
@@ -182,12 +190,15 @@ def schema_at(schema: Schema, moment: Mapping[str, Any]) -> Schema:
 
 
 def expired_file_name(num_before: int) -> str:
-    """Return the name of the file with the ids that expired after `num_before` other ids had."""
+    """Return the name of the file with ids that expired together, when `num_before` ids had expired earlier."""
     return f"{EXPIRED_PREFIX}{num_before:012d}{NUMPY}"
 
 
 def read_expired(folder: Path, schema: Schema) -> NDArray[np.int64]:
-    """Return the ids, ascending, whose values expired since the vocabulary was written as a whole."""
+    """Return the ids whose values have expired, ascending, int64.
+
+    Ids that expired before the vocabulary was last rewritten and renumbered are not among them.
+    """
     return np.sort(np.concatenate([NOTHING, *(np.load(folder / file.name) for file in schema.expired_files)]))
 
 
@@ -207,7 +218,7 @@ def write_array(path: Path, array: NDArray[np.int64]) -> None:
 def out_of_vocabulary(schema: Schema, expired: NDArray[np.int64]) -> NDArray[np.int64]:
     """Map each id to itself, or, if it is in `expired`, to the first out-of-vocabulary id of its field.
 
-    The result [V + 1] maps the index NO_ID, its last entry, to NO_ID.
+    The result is an int64 array [V + 1]. NO_ID is -1, so it is the index of the last entry, which is NO_ID too.
     """
     ids = np.append(np.arange(schema.vocabulary_size), NO_ID)
     is_expired = np.zeros(schema.vocabulary_size, np.bool_)
@@ -219,10 +230,10 @@ def out_of_vocabulary(schema: Schema, expired: NDArray[np.int64]) -> NDArray[np.
 
 
 def numbering_of_rows(folder: Path, schema: Schema) -> NDArray[np.signedinteger] | None:
-    """Map the ids stored in row files to present ids, or return None if no id has changed.
+    """Return an array that maps each id stored in row files to its present id, or None if no id has changed.
 
-    The result maps an id whose value expired to the first out-of-vocabulary id of its field. Its last entry maps
-    NO_ID to NO_ID.
+    If the value of an id has expired, its present id is the first out-of-vocabulary id of its field. The last entry
+    of the array maps NO_ID (-1) to NO_ID.
     """
     expired = read_expired(folder, schema)
     is_renumbered = any(file.name == NUMBERING_FILE for file in schema.other_files)

@@ -1,6 +1,6 @@
 """Hold rows of a prepared folder as arrays, before they are written and after they are read.
 
-`one_hot` turns them into features of a logistic regression.
+`one_hot` converts rows to the sparse features of a logistic regression.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from data_prep.prepared.schema import NO_ID, Schema
 
-# Factor of numeric columns. Logarithms of counts reach 16, and without it the solver takes ten times as long.
+# Factor by which numeric columns are multiplied for the logistic regression. Logarithms of counts reach 16; unscaled,
+# they would make the solver take ten times as long.
 NUMERIC_SCALE = 0.2
 KEY_PREFIX = "key_"  # Prefix of a MindRecord column with keys. It is followed by the name of the column of kind id.
 
@@ -27,22 +28,25 @@ class Examples:
     numeric: NDArray[np.float32]  # [n, N]
     labels: NDArray[np.float32]  # [n]
     weights: NDArray[np.float32] | None = None  # [n] >= 0. None means that all rows have the same weight.
-    # For each column of kind id, the key of each row's text, [n].
+    # Column of kind id -> [n], a 64-bit hash of the text in each row.
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, selection: NDArray[np.generic] | slice) -> Examples:
-        """Return the rows that a mask, an index array or a slice selects. A slice gives views."""
+        """Return the rows that a mask, an index array or a slice selects. With a slice, the result shares memory."""
         return _of_each_column(lambda column: _take(column, selection), [self])
 
     def room(self, num_rows: int) -> Examples:
-        """Return uninitialized arrays for `num_rows` rows of the same form. They take memory as they are filled."""
+        """Return uninitialized arrays for `num_rows` rows, with the columns and dtypes of these rows.
+
+        The system provides their memory only as they are filled.
+        """
         return _of_each_column(lambda column: np.empty((num_rows, *column.shape[1:]), column.dtype), [self])
 
     def overwrite(self, first: int, rows: Examples) -> None:
-        """Overwrite the rows from number `first` on with `rows`, which must have the same form."""
+        """Copy `rows` over the rows from number `first` on. Columns, widths and dtypes must be the same."""
         for column, new in zip(self.columns(), rows.columns(), strict=True):
             column[first : first + len(rows)] = new
 
@@ -53,7 +57,10 @@ class Examples:
 
 
 def _of_each_column(function: Callable[..., NDArray[Any]], parts: Sequence[Examples]) -> Examples:
-    """Return rows whose columns are `function` of the corresponding columns of all parts."""
+    """Return the rows that result from applying `function` to each column.
+
+    `function` takes the column of every part as its arguments, and returns the column of the result.
+    """
     first = parts[0]
     ids, numeric, labels, *others = map(function, *(part.columns() for part in parts))
     weights = None if first.weights is None else others.pop(0)
@@ -75,10 +82,10 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
 
 
 def position_weights(ids: np.ndarray, fields: Iterable[tuple[int, bool]]) -> np.ndarray:
-    """Return the factor of each position's row in its field's pooled row, float32 [n, P].
+    """Return the factor of each id's embedding row when the rows of a field are added up, float32 [n, P].
 
-    `ids` is [n, P]. `fields` gives the length of each field, and whether its rows are averaged. The factor is 0 for
-    a position without a value. In an averaged list it is 1 / (number of values), otherwise 1.
+    `ids` is [n, P]. `fields` gives the number of ids of each field, and whether its rows are averaged. The factor is 0
+    for NO_ID, the padding of lists. In an averaged list it is 1 / (number of values), otherwise 1.
     """
     weights: np.ndarray = (ids != NO_ID).astype(np.float32)
     start = 0

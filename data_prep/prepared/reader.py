@@ -26,17 +26,17 @@ _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_val
 
 
 def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Examples]:
-    """Yield the blocks of a split with the given numbers, in this order, or all blocks.
+    """Yield the blocks of a split with the given numbers, in the order of `numbers`. With None, yield all blocks.
 
-    Raise ValueError, naming the file, if MindSpore cannot read it, or if a block differs from the one that was
-    written.
+    Ids that expired or were renumbered since the rows were written are replaced by their present ids. Raise ValueError
+    if MindSpore cannot read a file, or if a block differs from the one that was written.
     """
     numbers = range(len(block_sizes(schema, split))) if numbers is None else numbers
     if not len(numbers):
         return
     paths = [folder / file.name for file in schema.splits[split].files]
     beside = ["weight"] * bool(schema.weight) + [f"{KEY_PREFIX}{name}" for name in schema.keys]
-    if any(wrong_sizes(folder, schema, split)):  # MindSpore's reader may end the process at such a file.
+    if any(wrong_sizes(folder, schema, split)):  # A file of a wrong size may make MindSpore's reader end the process.
         raise ValueError(_damaged(folder, schema, split, "a file had another size"))
     samples, checksums = read_samples(paths, schema.layout, numbers, beside), block_checksums(schema, split)
     numbering = numbering_of_rows(folder, schema)
@@ -52,17 +52,20 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
 
 
 def _reason(error: RuntimeError) -> str:
-    """Return the one line of MindSpore's error that helps a user. The error itself has pages."""
+    """Return the first line of MindSpore's error text that begins with [ERROR], as text for a message.
+
+    The whole error text has several pages.
+    """
     lines = str(error).splitlines()
     reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
     return f"MindSpore cannot read it: {reason}"
 
 
 def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
-    """Return the message for a split that cannot be read.
+    """Return the error message for a split that cannot be read.
 
-    All files of the split are read, and damaged ones are named. `reason` is only included if all files have the
-    right checksums, because then the fault is not theirs.
+    All files of the split are read, and the message names those that are missing or have a wrong checksum. If there
+    are none, it gives `reason` instead. If schema.json has changed since `schema` was read, it only says that.
     """
     with suppress(OSError, ValueError):
         if read_schema(folder).splits.get(split) != schema.splits[split]:
@@ -81,10 +84,10 @@ def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
 def read_samples(
     paths: Sequence[Path], layout: str, numbers: Sequence[int] | None = None, beside: Sequence[str] = ()
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the samples of .mindrecord files with the given numbers, in this order, or all samples.
+    """Yield the samples of .mindrecord files with the given numbers, in the order of `numbers`. With None, yield all.
 
-    A sample consists of ids, numbers and labels, followed by the columns named in `beside`. Raise RuntimeError if
-    MindSpore cannot read the files.
+    Samples are numbered from 0 over all files. A sample is a tuple of arrays: ids, numbers and labels, followed by the
+    columns named in `beside`. Raise RuntimeError if MindSpore cannot read the files.
     """
     # Signals are deferred: if Python ends while MindSpore is half imported, it aborts with pages of messages.
     with held():
@@ -104,7 +107,7 @@ def read_samples(
 def read_files(
     folder: Path, files: Sequence[str], numbers: Sequence[int] | None = None, ids_dtype: DTypeLike = "int32"
 ) -> Iterator[Examples]:
-    """Yield the blocks of some .mindrecord files with the layout `blocks`.
+    """Yield the blocks of .mindrecord files with the layout `blocks`, without weights, keys and checks.
 
     `numbers` selects blocks as in `read_samples`.
     """
@@ -116,12 +119,15 @@ def read_files(
 
 
 def ids_of(stored: np.ndarray, n: int, dtype: DTypeLike) -> NDArray[np.signedinteger]:
-    """Return the ids of a sample as n rows. They are stored as bytes."""
+    """Return the ids of a sample, which MindRecord returns as bytes, as an array [n, P]."""
     return stored.view(np.dtype(dtype).newbyteorder("<")).reshape(n, -1)
 
 
 def rows_of(values: np.ndarray, n: int) -> np.ndarray:
-    """Return an array of a sample as n rows. MindRecord returns an empty array as a scalar."""
+    """Return the values of a sample as an array of n rows: [n, N] or, for a scalar, [n, 0].
+
+    MindRecord returns a scalar for an empty array.
+    """
     return values.reshape(n, -1) if values.ndim else np.empty((n, 0), values.dtype)
 
 
@@ -141,9 +147,9 @@ def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarr
 
 
 def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> Iterator[Examples]:
-    """Yield the blocks of a split. With `max_rows`, yield blocks that are spread evenly and have about so many rows.
+    """Yield the blocks of a split, without rows of weight 0.
 
-    Rows of weight 0 are left out.
+    With `max_rows`, yield only some blocks, spread evenly over the split, with about `max_rows` rows in all.
     """
     sizes = np.array(block_sizes(schema, split))
     num_blocks = len(sizes)

@@ -1,9 +1,9 @@
 """Define schema.json, the description of a prepared folder. `data_prep` writes it last, `app` reads it first.
 
-There are V ids: 0 … N-1 are the numeric fields, then come the out-of-vocabulary id(s) of each categorical field,
+There are V ids: 0 … N-1 are the numeric columns, then come the out-of-vocabulary id(s) of each categorical field,
 then one id per (field, value) of the vocabulary. Values that are added later get ids after all others.
 
-A MindRecord sample is a block of up to `block_rows` rows:
+A MindRecord sample is a block of up to `block_rows` rows. It has n rows, N numbers and P categorical ids per row:
 
     ids      [n * P]  the bytes of int32 (int64 if V >= 2**31), little-endian, of the categorical fields only
     numeric  [n * N]  float32
@@ -49,12 +49,12 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class NumericField:
-    """A column of `numeric`. Its id is its index in `Schema.numeric`.
+    """A numeric column of the prepared rows. Its id is its index in `Schema.numeric`.
 
-    `source` is the raw column. `parameters` are those of `transform`, computed over the training rows: `max`,
-    `mean`, `standard_deviation`. A timestamp also has `newest`, the time in ms from which ages are counted back.
-    `quantiles` are (number, rank) pairs for the transform "quantile". The transform "missing" makes an indicator: 1
-    if the raw cell is empty, else 0.
+    `source` is the name of the log's column. `parameters` are those of `transform`, computed over the training rows:
+    `max`, or `mean` and `standard_deviation`. A timestamp also has `newest`, the time in ms from which ages are counted
+    back. `quantiles` are (number, rank) pairs for the transform "quantile". The transform "missing" gives 1 if the
+    log's cell is empty, else 0.
     """
 
     name: str
@@ -66,12 +66,12 @@ class NumericField:
 
 @dataclass(frozen=True)
 class CategoricalField:
-    """A categorical field, which has one or more columns of `ids`. Ranges of ids are half-open: [first, end).
+    """A categorical field. In the prepared rows it has one or more columns of ids. Ranges of ids are [first, end).
 
     `id_ranges` are the ids of values in the vocabulary; there are several ranges if values were added later.
-    `oov_ids` is the range of ids for all other values. Fields that share a vocabulary have the same ranges. A list
-    field has `max_length` columns: its values first, then -1. An empty list is the single value "missing". A cross
-    that involves a list is itself a list.
+    `oov_ids` is the range of ids for out-of-vocabulary values. Fields that share a vocabulary have the same ranges. A
+    list field has `max_length` columns: the ids of its values, then -1 in the columns left over. An empty list has the
+    single value "missing". A cross that involves a list is itself a list.
     """
 
     name: str
@@ -104,12 +104,12 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of one split.
+    """The entry of one split in schema.json: the files and the counts of its rows.
 
-    `files` are in order. Each consists of blocks of `block_rows` rows, except that its last block may be shorter.
+    The rows are in the order of `files`. A file consists of blocks of `block_rows` rows; its last block may be shorter.
 
-    Rows of weight 0, those without a label among them, change nothing in a training. The others count: there are
-    `num_counting` of them. Folders of earlier releases lack `weightless` and `mean_weight`, and have 0 in their place.
+    A row *counts* if it has a weight above 0. Rows of weight 0, which include all rows without a label, change nothing
+    in a training. Folders of earlier releases lack `weightless` and `mean_weight`, which are then 0.
     """
 
     rows: int
@@ -126,22 +126,31 @@ class Split:
 
     @property
     def num_counting(self) -> int:
-        """Number of rows that have a label and a weight above 0. In folders of earlier releases, that have a label."""
+        """Number of rows that have a label and a weight above 0.
+
+        Folders of earlier releases do not record weights of 0; there it is the number of rows that have a label.
+        """
         return self.rows - max(self.unlabelled, self.weightless)
 
     @property
     def counting_share(self) -> float:
-        """Share of the rows that count. It is above 0: that of one row if none does, and 1 without rows."""
+        """Share of the rows that have a label and a weight above 0, in (0, 1].
+
+        If no row has, it is the share of one row. If the split is empty, it is 1.
+        """
         return max(self.num_counting, 1) / max(self.rows, 1)
 
     @property
     def click_rate(self) -> float:
-        """Clicks divided by the number of rows with a label. NaN if there is none."""
+        """Number of clicks divided by the number of rows with a label. NaN if no row has a label."""
         return self.clicks / self.num_labelled if self.num_labelled else float("nan")
 
 
 def first_added_id(name: str) -> int:
-    """Return the first id in a file with added values. It is 0 for VOCABULARY_FILE and all other files."""
+    """Return the first id in a file with values that were added to the vocabulary later, from the file's name.
+
+    Return 0 for all other names, such as VOCABULARY_FILE.
+    """
     return int(name[len(ADDED_PREFIX) : -len(PARQUET)]) if name.startswith(ADDED_PREFIX) else 0
 
 
@@ -180,7 +189,7 @@ class Schema:
 
     @property
     def bucket_fields(self) -> set[str]:
-        """Names of the categorical fields that `prepare.integer_buckets` made. A column of the log is none of them."""
+        """Names of the categorical fields made from integer columns by the setting `prepare.integer_buckets`."""
         log_format = from_dict(self.options.get("data", {}), LogFormat)
         columns = EncodingOptions(log_format, self.options.get("integer_buckets", False)).categorical_columns
         return {column.name for column in columns if column.kind == "bucket"}
@@ -202,17 +211,17 @@ class Schema:
 
     @property
     def vocabulary_files(self) -> list[str]:
-        """Names of the vocabulary's files by ascending ids: VOCABULARY_FILE, then files of added values."""
+        """Names of the vocabulary's files in the order of their ids: VOCABULARY_FILE, then files of added values."""
         return [VOCABULARY_FILE, *sorted(file.name for file in self.other_files if first_added_id(file.name))]
 
     @property
     def expired_files(self) -> list[DataFile]:
-        """Entries of the files with expired ids, oldest first. Their `rows` are numbers of ids."""
+        """Entries of the files with expired ids, oldest first. The `rows` of an entry is the number of its ids."""
         return [file for file in self.other_files if file.name.startswith(EXPIRED_PREFIX)]
 
     @property
     def num_expired(self) -> int:
-        """Number of ids whose values expired since the vocabulary was written as a whole."""
+        """Number of ids whose values expired since the vocabulary was last rewritten and renumbered."""
         return sum(file.rows for file in self.expired_files)
 
     def vocabulary_of(self, name: str) -> str:
@@ -226,14 +235,14 @@ class Schema:
     def is_text(self, field: CategoricalField) -> bool:
         """Return True if the values of a field are strings and not numbers.
 
-        For strings, the key of the string selects among several out-of-vocabulary ids.
+        If the field has several out-of-vocabulary ids, a string's hash selects one of them.
         """
         columns = self.options.get("data", {}).get("columns", {})
         return bool(field.cross) or columns.get(field.name) in TEXT_KINDS
 
 
 def checksum_of(content: dict[str, Any]) -> str:
-    """Return the checksum of schema.json's content."""
+    """Return the checksum of schema.json's content, which must not include the key CHECKSUM."""
     return format_checksum(xxhash.xxh3_64(json.dumps(content).encode()))
 
 
@@ -270,12 +279,12 @@ def read_schema(folder: Path) -> Schema:
 
 
 def advice(folder: Path) -> str:
-    """Return what to do about a prepared folder that is damaged."""
+    """Return the end of an error message: what the user can do about a damaged prepared folder."""
     return f"copy the folder again or prepare the data again: make preprocess INPUT=LOG OUTPUT={quote(str(folder))}"
 
 
 def _instead_of(file: Path) -> str:
-    """Return advice on what to give instead of a file."""
+    """Return the end of an error message: what to give instead of `file`, where a prepared folder was expected."""
     if (file.parent / SCHEMA_FILE).is_file():
         return f"give the folder that it is in: {file.parent}"
     return f"if it is a log, prepare it: make preprocess INPUT={quote(str(file))} OUTPUT=prepared, and give prepared"
@@ -289,19 +298,19 @@ DAY = 86_400_000  # Milliseconds per day.
 
 
 def before_transform(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:
-    """Return the numbers to which a column's transform applies, from present cells [n].
+    """Return the numbers [n] that are the input of a column's transform, computed from cells [n] that are not missing.
 
-    A number is returned unchanged. A time becomes its age in days.
+    In a timestamp column a time becomes its age in days. In other columns numbers are unchanged.
     """
     numbers = cells.astype(np.float64)
     if NEWEST not in field.parameters:
         return numbers
-    # Rows after the newest training row count as equally old.
+    # A row that is newer than the newest training row has the age 0, not a negative one.
     return np.maximum(field.parameters[NEWEST] - numbers, 0) / DAY
 
 
 def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:
-    """Return the transformed numbers of a column from present cells [n]: integers, floats, or times in ms.
+    """Return the transformed numbers [n] of a column. `cells` [n], none missing, are integers, floats, or times in ms.
 
     Raise ValueError for an unknown transform.
     """

@@ -1,7 +1,7 @@
 """Read the true click probabilities of a synthetic log, and compute the best metrics that a model can reach.
 
-The file `LOG.truth.parquet` lies beside the log and has its order. Its columns are row_number int64 (the line
-number, from 0), probability float64 and label int8.
+The file `LOG.truth.parquet` lies beside the log and has one row per line of the log, in the same order. Its columns are
+row_number int64 (the line number, from 0), probability float64 and label int8.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRUTH_SCHEMA = pa.schema([("row_number", pa.int64()), ("probability", pa.float64
 
 @dataclass(frozen=True)
 class Best:
-    """Metrics of the true probabilities as scores, for the actual labels."""
+    """Metrics of a model that would predict the true click probability of each row. No model can expect better ones."""
 
     rows: int
     auc: float
@@ -33,8 +33,8 @@ def truth_path(log_path: Path) -> Path:
 def read_truth(path: Path, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the probabilities [n] float64 and labels [n] int8 of the given rows of the log, in the given order.
 
-    Only row groups with one of these rows are read, one at a time. Raise FileNotFoundError if there is no such file,
-    ValueError for a row number that the log does not have.
+    Only the Parquet row groups that contain some of these rows are read, one at a time. Raise FileNotFoundError if
+    there is no file at `path`, ValueError for a row number that the log does not have.
     """
     if not path.is_file():
         raise FileNotFoundError(

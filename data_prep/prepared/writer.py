@@ -1,10 +1,10 @@
 """Write the MindRecord files of a split, in blocks of up to `block_rows` rows (see schema.py).
 
-Files are written with MindSpore's MindRecord library alone, which takes 13 MB and loads at once. `import mindspore`
+Only MindSpore's MindRecord library is loaded, which takes 13 MB of memory and no noticeable time. `import mindspore`
 would take 414 MB and two seconds of CPU.
 
-Ids are stored as bytes. MindRecord stores integers one by one, each in as few bytes as it needs. For ids this saves
-no space, and it took three quarters of the writing time and half of the reading time.
+Ids are stored as one column of bytes. As integers, MindRecord would store them one by one, each in as few bytes as it
+needs. For ids this saves no space, and it took three quarters of the writing time and half of the reading time.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from data_prep.prepared.data_files import block_checksum, data_file
 from data_prep.prepared.examples import KEY_PREFIX, Examples, concatenate
 from data_prep.prepared.schema import DataFile
 
-FILE_ROWS = 2_000_000  # Rows per file, about 430 MB. Until a file is finished, its rows are also on disk as pieces.
+# Rows per file of about 430 MB. Until a file is finished, its encoded rows also take disk space in temporary files.
+FILE_ROWS = 2_000_000
 INDEX_ENDING = ".db"  # Ending of the index file that MindRecord writes beside each file.
-# MindRecord's defaults, a header of 16 MB and pages of 32 MB, would make every small file 50 MB large. A page holds
-# whole blocks, and the header has a line for each page, so a page should fit several blocks.
+# Smaller header and pages than MindRecord's defaults of 16 MB and 32 MB, with which a file of a few rows has 50 MB. A
+# page holds whole blocks only, and the header lists all pages. So a page is made large enough for _PAGE_BLOCKS blocks.
 _HEADER_BYTES = 1 << 18
 _PAGE_BLOCKS = 8
 _MIN_PAGE_BYTES = 1 << 20
@@ -49,7 +50,8 @@ def mindrecord_file(split: str, number: int) -> str:
 def _library() -> Any:
     """Load MindSpore's MindRecord library.
 
-    It is registered under the name at which a later `import mindspore` finds it. Raise ImportError if it is missing.
+    It is registered in `sys.modules`, so that a later `import mindspore` uses the same one. Raise ImportError if it is
+    missing.
     """
     if _LIBRARY not in sys.modules:
         package = importlib.util.find_spec("mindspore")
@@ -63,9 +65,9 @@ def _library() -> Any:
 
 
 class MindRecordWriter:
-    """Writes rows, in the given order, into a MindRecord file and its index.
+    """Writes rows, in the order in which the caller adds them, into a MindRecord file and its index.
 
-    The files have the bytes that MindSpore's FileWriter would write.
+    The files have the same bytes as if MindSpore's FileWriter had written them.
     """
 
     def __init__(self, path: Path, block_rows: int) -> None:
@@ -80,16 +82,16 @@ class MindRecordWriter:
         self._fields: Sequence[str] = ()
 
     def write(self, rows: Examples) -> None:
-        """Append rows. Rows that do not fill a block are kept for the next call."""
+        """Append rows. The rows after the last full block are held back until the next call of `write` or `finish`."""
         rows = concatenate([*self._rest, rows])
         whole = len(rows) - len(rows) % self._block_rows
         self._write_blocks([rows.take(slice(i, i + self._block_rows)) for i in range(0, whole, self._block_rows)])
         self._rest = [rows.take(slice(whole, None))] if whole < len(rows) else []
 
     def finish(self) -> DataFile:
-        """Write the remaining rows as a last block, and the index. Return the file's entry for schema.json.
+        """Write the rows that do not fill a block as the last block, and write the index file.
 
-        At least one row must have been written.
+        Return the MindRecord file's entry for schema.json. At least one row must have been written.
         """
         self._write_blocks(self._rest)
         self._require_room(0)
@@ -128,7 +130,8 @@ class MindRecordWriter:
         self._writer.set_shard_header(self._header)
 
     def _require_room(self, num_bytes: int) -> None:
-        # Pages have unused ends, and a page of blocks and a page of their numbers may have been started.
+        # Up to a block's bytes at the end of each page stay unused, and two pages may be half full: one of blocks and
+        # one of the blocks' numbers.
         require_room(self._path, num_bytes + num_bytes // _PAGE_BLOCKS + 2 * self._page_bytes)
 
     def _fitting_page(self, block: Examples) -> int:
@@ -138,7 +141,7 @@ class MindRecordWriter:
 
 
 def _packed(arrays: Sequence[NDArray[Any]]) -> bytes:
-    """Return a sample's arrays as MindRecord stores them: each with its length before it.
+    """Return the bytes that MindRecord stores for a sample: for each array, its length in 8 bytes and then its values.
 
     The arrays must be contiguous.
     """
@@ -146,7 +149,7 @@ def _packed(arrays: Sequence[NDArray[Any]]) -> bytes:
 
 
 def _sample(block: Examples) -> dict[str, NDArray[Any]]:
-    """Return a block as the columns of a MindRecord sample."""
+    """Return the columns of the MindRecord sample that stores a block of rows, by column name (see schema.py)."""
     beside = {} if block.weights is None else {"weight": block.weights}
     keys = {f"{KEY_PREFIX}{name}": keys for name, keys in block.keys.items()}
     return {"ids": block.ids, "numeric": block.numeric, "label": block.labels, **beside, **keys}
@@ -168,7 +171,10 @@ def require_room(path: Path, num_bytes: int) -> None:
 
 @contextmanager
 def as_os_error(folder: Path) -> Iterator[None]:
-    """Raise OSError for a full disk and similar faults, which MindSpore reports as RuntimeError with pages of text."""
+    """Turn a RuntimeError of MindSpore in the `with` block into an OSError that has one line and names `folder`.
+
+    MindSpore reports a full disk and similar faults as a RuntimeError with pages of text.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -177,9 +183,9 @@ def as_os_error(folder: Path) -> Iterator[None]:
 
 
 class ArrayWriter:
-    """Writes int64 numbers to `path` in the format of `numpy.save`, piece by piece.
+    """Writes int64 numbers to the .npy file `path` in several calls, without knowing their number in advance.
 
-    The file appears at `path` when it is complete.
+    The file appears at `path` when `finish` is called. Until then it has a temporary name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -202,6 +208,7 @@ class ArrayWriter:
         self._beside.replace(self._path)
 
     def _write_header(self) -> None:
-        # NumPy pads the header for arrays that grow, so the header has the same size with the final length.
+        # NumPy pads the header so that the length can grow. So `finish` can overwrite the header that has length 0 with
+        # one that has the final length.
         header = {"descr": "<i8", "fortran_order": False, "shape": (self._length,)}
         np.lib.format.write_array_header_1_0(self._file, header)
