@@ -1,6 +1,7 @@
 """Run the work of a preparation on several processes, and resume it after an interruption.
 
 The modules:
-- `prepared_folder`: the output folder while it is made. `pieces`: results on disk.
-- `pools`: worker processes of this machine, Dask or MPI. `tasks`: run a pass on them, and single tasks beside it.
+- `prepared_folder`: the output folder until it is complete. `pieces`: results of tasks in temporary files.
+- `pools`: worker processes on this machine, in a Dask cluster or under MPI. `tasks`: run the tasks of a pass over the
+  log on these workers, and run further tasks during the pass.
 """

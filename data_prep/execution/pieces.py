@@ -1,8 +1,9 @@
 """Store the results of finished work as files, so that an interrupted preparation can be resumed.
 
 A piece is one object in a file of arrays (common/arrays/format.py), followed by the file's checksum. The last array is
-the object as JSON, the others are the arrays in it, which the reader maps into memory. A piece is written under another
-name and renamed. So a piece is either complete or computed again. There is no list of pieces that could be wrong.
+the object as JSON, the others are the arrays in the object, which the reader maps into memory. A piece is written under
+a temporary name and then renamed, so after an interruption each piece is either complete or missing. The files in the
+folder are the only record of which pieces exist.
 
 A piece can hold plain values, arrays of numbers, and objects of the dataclasses registered with `storable`. Unlike
 unpickling, reading a piece runs no code that the file names. Somebody who can write to the folder can change
@@ -38,7 +39,8 @@ _storable: dict[str, type] = {}
 def storable(*classes: type) -> None:
     """Register dataclasses whose objects may be stored in pieces.
 
-    The process that reads the pieces must register the classes too.
+    A process that reads such pieces must have registered the same classes. Raise TypeError if one is no dataclass, or
+    if another class of the same name is registered.
     """
     for cls in classes:
         if not dataclasses.is_dataclass(cls) or _storable.setdefault(cls.__name__, cls) is not cls:
@@ -66,14 +68,14 @@ class Pieces:
     def read(self, name: str) -> Any:
         """Return the object in a piece, or None if it is missing or damaged.
 
-        Changes to its arrays do not reach the file.
+        The arrays of the object are mapped from the file, but changing them does not change the file.
         """
         content = self._map_whole(name)
         if content is None:
             return None
         try:
             return _unpack(self.folder / name, content)
-        # The checksum is right, but the content has another form.
+        # The checksum is right, but the file does not have the form that `_pack` gives it.
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
 
@@ -114,7 +116,7 @@ class Pieces:
 
 
 def _pack(value: object) -> list[bytes | memoryview]:
-    """Return the parts of the file of a piece that holds `value`."""
+    """Return the bytes of the piece that holds `value`, as a list of parts to write one after another."""
     arrays: dict[str, NDArray[Any]] = {}
     plain = json.dumps(_plain(value, arrays), separators=(",", ":")).encode()
     # Arrays of wide numbers go first, so that each array is aligned.
@@ -130,9 +132,10 @@ def _pack(value: object) -> list[bytes | memoryview]:
 
 
 def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Convert a value for JSON.
+    """Return `value` as an object that JSON can represent.
 
-    Types that JSON lacks become {kind: content}, where `_unpack` knows the kinds. Arrays are added to `arrays`.
+    A value of a type that JSON lacks becomes {kind: content}, which `_unpack` converts back. An array becomes a
+    reference {"array": name}, and the array itself is added to `arrays` under that name.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -163,7 +166,7 @@ def _unpack(path: Path, content: mmap.mmap) -> Any:
     """Return the object in the piece at `path`, whose file has this content."""
     size = len(content) - _CHECKSUM_BYTES
     mapped = arrays_in(content, take_entries(path, content.read, size, most_header_bytes=size))
-    # A view keeps the whole file mapped, which costs more than to copy an array of less than a page.
+    # Copy small arrays: a view of less than a page would keep the whole file mapped as long as the view lives.
     arrays = {name: array.copy() if array.nbytes < mmap.PAGESIZE else array for name, array in mapped.items()}
     kinds: dict[str, Callable[[Any], Any]] = {
         "tuple": tuple,

@@ -1,8 +1,8 @@
 """Provide workers for the tasks of a pass: processes of this machine, a Dask cluster, or MPI ranks.
 
-`pipeline.memory_and_disk` decides the number of processes on this machine. With Dask and MPI it covers only this
-process: give each of their workers the memory that `memory_and_disk.worker_bytes` returns, plus the memory for a window
-of rows.
+`pipeline.memory_and_disk` decides the number of worker processes on this machine. With Dask and MPI, the setting
+`memory_limit` limits only this process. Give each Dask or MPI worker the memory that `memory_and_disk.worker_bytes`
+returns, plus the memory for a window of rows that is shuffled.
 """
 
 from __future__ import annotations
@@ -35,21 +35,25 @@ _MPI_COMMAND = "mpirun -n 3 python -m mpi4py.futures -m data_prep prepare ... --
 
 @dataclass(frozen=True)
 class Pool:
-    """Workers for several passes. Each pass gets them with a unique job id."""
+    """A set of workers for the tasks of a pass over the log. `job_id` is unique for each pass."""
 
     executor: Executor
     num_workers: int  # Number of tasks that run at a time.
     job_id: str = ""
-    deaths: tuple[type[Exception], ...] = ()  # Errors which mean that workers died.
-    advice: str = ""  # Advice to the user after such an error.
-    fault: Callable[[], str] = lambda: ""  # Function that returns how a worker ended itself, and what to do, or "".
+    deaths: tuple[type[Exception], ...] = ()  # Types of exceptions which mean that a worker died.
+    advice: str = ""  # Advice to the user after one of these exceptions.
+    # Function that explains how a worker crashed or exited, and what to do. It returns "" if none did.
+    fault: Callable[[], str] = lambda: ""
 
     def submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
         return self.executor.submit(function, *arguments)
 
 
 class Pools:
-    """Opens a pool for each pass. Until `close`, all passes use the same processes or the same cluster."""
+    """Provides a pool of workers for each pass. Until `close`, all passes use the same processes or the same cluster.
+
+    If a pass asks for another number of processes than the pass before, they are started anew.
+    """
 
     def __init__(self, choice: ExecutorChoice) -> None:
         self._choice = choice
@@ -86,7 +90,7 @@ class Pools:
             ) from error
 
     def close(self) -> None:
-        """End the processes. Leave the cluster, and end it if this object started it."""
+        """End the worker processes, or disconnect from the Dask cluster and end it if this object started it."""
         self._cluster = None
         self._at_the_end.close()
 
@@ -103,9 +107,9 @@ def _processes(_: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
 
 
 def _fault(executor: ProcessPoolExecutor) -> str:
-    """Return how a worker ended itself, and what to do, or "" if none did.
+    """Return a message if a worker crashed or exited: how it ended, and what to do. Otherwise return "".
 
-    Other workers were ended by the pool with SIGTERM.
+    After the first worker has died, the executor ends all others with SIGTERM, so exit codes of SIGTERM say nothing.
     """
     # The executor has no public attribute for exit codes.
     codes = [worker.exitcode for worker in (executor._processes or {}).values()]
@@ -123,10 +127,10 @@ def _fault(executor: ProcessPoolExecutor) -> str:
 
 
 def _start_worker() -> None:
-    """Prepare a worker process.
+    """Set up a worker process when it starts.
 
-    Ctrl-C is left to the parent, which ends the pool. The worker ends with its parent, because after `kill -9` of
-    the parent it would wait forever.
+    The worker ignores Ctrl-C, because its parent handles it and ends all workers. A thread ends the worker as soon as
+    the parent has ended: after `kill -9` of the parent, the worker would otherwise wait for tasks forever.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -143,11 +147,12 @@ def _start_worker() -> None:
 def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
     distributed = _import("distributed", "dask")
     for name in ("distributed", "tornado"):
-        # Errors are raised as exceptions, so these logs are not needed.
+        # Dask raises its errors as exceptions too, so its log messages about errors are not needed.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         if choice.scheduler is None:
-            # `memory_limit` bounds the workers' memory, so Dask need not.
+            # Turn off Dask's own memory limit (0): the number of workers was chosen so that they fit into the setting
+            # prepare.memory_limit.
             try:
                 cluster = distributed.LocalCluster(
                     n_workers=num_workers,
@@ -169,8 +174,8 @@ def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
         threads = sum(client.nthreads().values())
         if threads == 0:
             raise OSError(f"the Dask scheduler at {choice.scheduler} has no workers; start some: dask worker ADDRESS")
-        # If a worker dies, Dask runs its tasks elsewhere. Tasks are not pure: the same arguments may belong to
-        # another log.
+        # If a worker dies, Dask runs its tasks on another worker. pure=False: Dask must not reuse the result of an
+        # earlier task with equal arguments, because these may belong to another log.
         executor, advice = client.get_executor(pure=False), "give workers more memory and run the same command again"
         yield Pool(executor, threads, "", (distributed.KilledWorker,), advice)
 

@@ -1,14 +1,14 @@
 """Make the output folder under another name, which survives an interruption, and rename it when it is complete.
 
-    OUTPUT.partial/run.json   options, log and versions, by which the same command resumes
-    OUTPUT.partial/run.lock   locked by the process that works there
-    OUTPUT.partial/work/      finished pieces of work (pieces.py), counts on disk
+    OUTPUT.partial/run.json   options, log and versions; a command is resumed if its own are equal to these
+    OUTPUT.partial/run.lock   locked by the process that works in the folder
+    OUTPUT.partial/work/      results of finished tasks (pieces.py), and counts that exceed the memory limit
     OUTPUT.partial/…          files of the prepared folder
 
 Only folders that this program made are ever replaced or removed: an OUTPUT.partial of this user with a run.json,
-and, with --overwrite, a prepared folder. Neither is removed if it holds a file that no preparation makes. A folder
-that is replaced is renamed to OUTPUT.replaced, or to OUTPUT.replaced.1 if that exists, after run.json has recorded
-the new name. No other folder with such a name is touched.
+and, with --overwrite, a prepared folder. Neither is removed if it holds a file that no preparation makes. A prepared
+folder that is replaced is first renamed to OUTPUT.replaced, or to OUTPUT.replaced.1 if that exists, and removed at the
+end. run.json records the new name before the renaming, so that a resumed run removes only folders that it renamed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ STATE_FILE = "run.json"
 WORK_FOLDER = "work"
 PROBE_FOLDER = "run.probe"
 OWN_NAMES = (STATE_FILE, LOCK_FILE, WORK_FOLDER, PROBE_FOLDER)  # Names that do not occur in a finished folder.
-# Names that some version of this program gives. A folder that holds any other name is neither emptied nor replaced.
+# Names of all files and folders that some version of this program makes in an output folder. A folder that holds
+# anything else is neither emptied nor replaced.
 _MADE_NAMES = (
     *OWN_NAMES,
     SCHEMA_FILE,
@@ -75,11 +76,11 @@ class _State:
 
 @dataclass(frozen=True)
 class WorkDir:
-    """The folder in which a run works."""
+    """The folder in which a preparation writes its files: OUTPUT.partial, or OUTPUT if only cleaning up is left."""
 
     folder: Path
     chunk_bytes: int  # Chunk size of the run that began the folder. Pieces are numbered by chunks.
-    is_complete: bool  # True if only the renaming is left to do.
+    is_complete: bool  # True if an interrupted run has already written all files of the prepared folder.
 
     @property
     def work_folder(self) -> Path:
@@ -94,14 +95,16 @@ class WorkDir:
 def new_folder(
     output: Path, identity: Mapping[str, Any], chunk_bytes: int, overwrite: bool, restart: bool
 ) -> Iterator[WorkDir]:
-    """Make a folder for `output`, and rename it to `output` at the end of the `with` block.
+    """Make the folder OUTPUT.partial for the `with` block, and rename it to `output` at the end of the block.
 
-    If an interrupted run with the same `identity` has left a folder, it is resumed. That folder may be `output`
-    itself, complete except for temporary files. `restart` begins anew. After a ValueError in the block the folder is
-    removed, unless it has a schema.json already: the log is wrong, and the results would be wrong for any other log.
+    If an interrupted run with the same `identity` has left OUTPUT.partial, the block continues in it. If that run was
+    interrupted after the renaming, only its temporary files in `output` are left to remove. With `restart`, begin with
+    an empty folder. After a ValueError in the block, which means that the log is wrong, the folder is removed, unless
+    it already has a schema.json.
 
-    Raise FileExistsError if `output` may not be replaced or something else has its name, FolderInUse if another run
-    works there, OSError if nothing can be written, and OtherRun if the identity differs.
+    Raise FileExistsError if `output` exists and may not be replaced, or if OUTPUT.partial is not from this program.
+    Raise FolderInUse if another run works in the folder, OSError if nothing can be written, and OtherRun if the folder
+    is from an interrupted run with another identity.
     """
     if not restart and _is_finished_by(output, identity):
         with _lock(output, output):
@@ -130,10 +133,10 @@ def new_folder(
 
 
 def real_output(output: Path) -> Path:
-    """Return the folder to which a link leads.
+    """Return the path that the finished folder gets: `output`, or the target of `output` if that is a symbolic link.
 
-    The output is renamed into place, which would replace the link itself. Raise FileExistsError for a link that
-    leads nowhere, ValueError for a path without a name, such as ".".
+    Renaming the finished folder to the link's own path would replace the link. Raise FileExistsError for a link whose
+    target does not exist, ValueError for a path without a name, such as ".".
     """
     if output.name in ("", ".."):
         raise ValueError(f"the output {output} has no name of its own; name the folder to make, such as prepared")
@@ -145,7 +148,7 @@ def real_output(output: Path) -> Path:
 
 
 def partial_folder(output: Path) -> Path:
-    """Return the folder in which `output` is made."""
+    """Return the path of the folder in which `output` is made until it is complete: `output` with .partial appended."""
     return output.with_name(output.name + ".partial")
 
 
@@ -158,7 +161,11 @@ def sync_files(folder: Path) -> None:
 
 
 def _lock(folder: Path, output: Path) -> IO[str]:
-    """Lock the folder in which `output` is made. A new folder is private to this user."""
+    """Lock `folder`, in which `output` is made, until the returned file is closed.
+
+    If the folder is missing, it is created with access for this user only. Raise FolderInUse if another process has
+    locked it.
+    """
     try:
         return lock_folder(folder, 0o700, "give an output elsewhere")
     except FolderInUse:
@@ -188,7 +195,10 @@ def _set_mode(path: Path, mode: int) -> None:
 
 
 def _probe(folder: Path) -> os.stat_result:
-    """Return the status of a new folder in `folder`. It shows the present user and umask."""
+    """Return the `stat` result of a new subfolder of `folder`, which is removed again.
+
+    Its owner and its mode show this process's user and umask as the file system sees them.
+    """
     probe = folder / PROBE_FOLDER
     with suppress(FileNotFoundError):
         probe.rmdir()
@@ -212,10 +222,11 @@ def _put_in_place(partial: Path, output: Path) -> None:
 
 
 def _tidy_up(output: Path) -> None:
-    """Remove the temporary files of a finished run.
+    """Remove run.json, the lock and the replaced folders after a finished run, and set the modes of the output.
 
-    run.json is removed last, because the next run repeats this function as long as it exists. The folder and its
-    files get the modes of new files. Until now the folder was private, and MindSpore creates files with mode 0600.
+    Until now the folder was private, and MindSpore creates files with mode 0600. The folder and its files get the modes
+    that new ones have under the user's umask. run.json is removed last: as long as it exists, the next run calls this
+    function again.
     """
     mode = stat.S_IMODE(_probe(output).st_mode)
     for path in output.iterdir():
@@ -230,13 +241,13 @@ def _tidy_up(output: Path) -> None:
 
 
 def _is_finished_by(output: Path, identity: Mapping[str, Any]) -> bool:
-    """Return True if a run of the same command finished `output` but did not remove its temporary files."""
+    """Return True if a run with the same identity finished `output`, but was interrupted before it removed run.json."""
     state = _readable_state(output) if (output / SCHEMA_FILE).is_file() else None
     return state is not None and not _differences(state.identity, identity)
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
-    """Raise FileExistsError unless `output` is free, or is a prepared folder and `overwrite` allows replacing it."""
+    """Raise FileExistsError unless `output` is missing, an empty folder, or (with `overwrite`) a prepared folder."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not (output / SCHEMA_FILE).is_file():
@@ -264,7 +275,10 @@ def _check_is_ours(partial: Path) -> None:
 
 
 def _check_all_is_ours(folder: Path, what: str) -> None:
-    """Raise FileExistsError if a folder holds a name that no preparation gives."""
+    """Raise FileExistsError if a folder holds a file or folder whose name is not one that a preparation gives.
+
+    `what` is the part of the message that says what is refused.
+    """
     foreign = sorted(p.name for p in folder.iterdir() if not any(fnmatchcase(p.name, name) for name in _MADE_NAMES))
     if foreign:
         raise FileExistsError(
@@ -298,7 +312,7 @@ def _resume_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: in
 
 
 def _replaced_before(folder: Path) -> tuple[str, ...]:
-    """Return the names to which the run that made `folder` has renamed earlier folders."""
+    """Return the names (OUTPUT.replaced…) that replaced folders got, as recorded in the run.json of `folder`."""
     state = _readable_state(folder)
     return state.replaced if state else ()
 
@@ -314,7 +328,7 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]
 
 
 class OtherRun(ValueError):
-    """The unfinished work belongs to other options, another log, or another version of the program."""
+    """The unfinished folder belongs to other options, another log or another version of the program, or is damaged."""
 
 
 def _read_state(partial: Path) -> _State | None:
@@ -336,9 +350,9 @@ def _readable_state(folder: Path) -> _State | None:
 
 
 def _write_state(partial: Path, state: _State) -> None:
-    """Write run.json atomically.
+    """Write run.json into `partial` atomically.
 
-    It is written in the work folder first, because a folder without run.json may only contain OWN_NAMES.
+    Its temporary file is in the work folder, because a `partial` without run.json may only contain OWN_NAMES.
     """
     beside = partial / WORK_FOLDER / STATE_FILE
     write_whole(beside, json.dumps(asdict(state), indent=1) + "\n")
@@ -347,10 +361,10 @@ def _write_state(partial: Path, state: _State) -> None:
 
 
 def _empty(partial: Path) -> None:
-    """Remove everything but the lock.
+    """Remove everything in the folder `partial` but its lock file.
 
-    schema.json is removed first, because it means that the folder is complete. run.json is removed last, because it
-    means that this program made the folder.
+    schema.json is removed first, because a folder with schema.json counts as complete. run.json is removed last,
+    because only a folder with run.json counts as made by this program.
     """
     (partial / SCHEMA_FILE).unlink(missing_ok=True)
     for path in sorted(partial.iterdir(), key=lambda path: path.name == STATE_FILE):

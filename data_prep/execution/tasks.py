@@ -28,10 +28,10 @@ Item = TypeVar("Item")
 Results = Mapping[str, Any]  # The parts of a result by name. Each part is stored as its own piece.
 ReadPart = Callable[[str], Any]
 
-# Unfinished tasks per worker: one runs and one waits, so that no worker is idle. Tasks of a compressed log hold
-# their lines in memory until they are done. Finished results take only disk space, so workers may be
-# _LOG_BYTES_AHEAD of the log ahead of their use. That keeps them busy while a window of rows is shuffled and
-# written.
+# Unfinished tasks per worker: one runs and one waits, so that no worker is idle. There are no more, because a task of a
+# compressed log holds its lines in memory until it is done. Finished results take only disk space, so tasks may be
+# started for up to _LOG_BYTES_AHEAD bytes of the log after the result in use. That keeps the workers busy while the
+# main process is busy, for example shuffling and writing a window of rows.
 _TASKS_PER_WORKER = 2
 _LOG_BYTES_AHEAD = 256 << 20
 
@@ -48,12 +48,12 @@ def map_in_order(
     needed: Callable[[int], Collection[str]],
     task_bytes: int,
 ) -> Generator[ReadPart, None, None]:
-    """For each task, in order, yield a function that reads a part of the task's result by its name.
+    """Run `function` on each task. For each, in order, yield a function that returns a part of the result by its name.
 
-    `needed` returns the names of the parts that must exist, for the number of a task. A task whose parts exist
-    already is not run. Without a pool, `function` runs in this process. Each task covers about `task_bytes` bytes of
-    the log. `tasks` may be an endless stream: a thread takes a few of them at a time. Results stay in `pieces` until
-    somebody removes them. Raise MemoryError if a worker process was killed.
+    The parts of a result are stored in `pieces`, until the caller removes them. `needed` maps the number of a task to
+    the names of the parts that the caller reads; if all of them are stored already, the task is not run. If `pool` is
+    None, tasks run in this process. Each task covers about `task_bytes` bytes of the log. `tasks` may be an endless
+    stream, from which a thread takes a few tasks in advance.
     """
     starter = _Starter(function, pool, pieces, title, needed)
     with closing(read_ahead(starter.start_all(tasks), tasks_ahead(task_bytes, pool))) as results:
@@ -66,7 +66,7 @@ def map_in_order(
 
 
 def tasks_ahead(task_bytes: int, pool: Pool | None) -> int:
-    """Return the number of tasks that may be ahead of the result in use."""
+    """Return how many tasks may be started before the caller has used the result of the first of them."""
     return max(_LOG_BYTES_AHEAD // task_bytes, pool.num_workers * _TASKS_PER_WORKER) if pool else 1
 
 
@@ -76,7 +76,7 @@ def _read_part(pieces: Pieces, title: str, number: int, part: str) -> Any:
 
 @dataclass(eq=False)
 class _Starter:
-    """Starts tasks on the pool. Without a pool, a task runs when its result is requested."""
+    """Starts the tasks of a pass on the workers of `pool`. Without a pool, a task runs when its result is requested."""
 
     function: Callable[[Any], Results]
     pool: Pool | None
@@ -93,7 +93,8 @@ class _Starter:
     def start_all(self, tasks: Iterable[Task]) -> Generator[tuple[int, Callable[[], None]], None, None]:
         """Start the tasks in order, each as soon as a worker is available.
 
-        For each task, yield its number and a function that returns when its needed parts exist.
+        For each task, yield its number and a function. The function waits until the needed parts of the task's result
+        are stored, and raises the error of the task if it failed.
         """
         for number, task in enumerate(tasks):
             parts = self.needed(number)
@@ -134,9 +135,9 @@ def _wait_for(future: Future[None]) -> None:
 
 
 def job_name(title: str) -> str:
-    """Return the name of the piece that holds a pass's `job_id`.
+    """Return the name of the piece in which the main process stores the `job_id` of the pass with this title.
 
-    A worker that can read it sees the same folder as this process.
+    A worker reads it to check that it sees the same work folder as the main process.
     """
     return f"{title}.job"
 
@@ -148,7 +149,7 @@ class Job:
     folder: str
     title: str
     job_id: str
-    # The function is sent with each task, but a worker keeps the first one it received.
+    # The function is sent with each task, but a worker uses the copy that it received with its first task of the pass.
     function: Callable[[Any], Results] = field(compare=False)
 
     def run(self, number: int, task: Any) -> None:
@@ -164,9 +165,10 @@ def run_in_worker(job: Job, number: int, task: Any) -> None:
 
 @functools.lru_cache(maxsize=2)  # One entry is for the pass, one for the tasks beside it.
 def _as_first_got(job: Job) -> Job:
-    """Return the job that this worker received first, for all tasks of a pass.
+    """Return the `Job` object that came with this worker's first task of the pass, for all tasks of the pass.
 
-    Its function keeps the files that it has opened. Raise OSError if this worker does not see the work folder.
+    Using the same object each time keeps what its function has loaded, such as open files. Raise OSError if this worker
+    does not see the work folder.
     """
     keep_freed_memory()
     if Pieces(Path(job.folder)).read(job_name(job.title)) != job.job_id:
@@ -178,10 +180,10 @@ def _as_first_got(job: Job) -> Job:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory, so that the arrays of a chunk or block reuse the memory of earlier ones.
+    """Make glibc's malloc keep freed memory, so that the arrays of a chunk reuse the memory of the chunk before.
 
-    Otherwise glibc returns these megabytes to the system and gets them back, cleared, for the next chunk. That takes
-    a sixth of the whole preparation's time.
+    By default glibc returns freed arrays of some megabytes to the system, which has to clear new memory for the next
+    chunk. That takes a sixth of the time of a whole preparation.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
@@ -190,12 +192,12 @@ def keep_freed_memory() -> None:
 
 
 def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[Item, None, None]:
-    """Yield `items`, which a thread reads so that up to `num_ahead` of them wait to be used.
+    """Yield the elements of `items`. A thread reads them, up to `num_ahead` before the caller asks for them.
 
-    An error raised by `items` is raised at its position. Closing this generator also closes `items`, in the thread,
-    which then ends. Raise StopSignal after a stop signal.
+    If `items` raises an error, it is raised after the elements before it have been yielded. Closing this generator
+    closes `items` and ends the thread. Raise StopSignal after a stop signal (common/signals.py).
     """
-    # None, or an error, marks the end.
+    # Each element is in a tuple of one. None marks the end of `items`, and an exception an error that `items` raised.
     ready: queue.SimpleQueue[tuple[Item] | BaseException | None] = queue.SimpleQueue()
     room, is_closed = threading.Semaphore(num_ahead - 1), threading.Event()
 
@@ -234,9 +236,10 @@ def _take(items: queue.SimpleQueue[Item]) -> Item:
 
 
 class TasksBeside:
-    """Runs single tasks on the workers of a pass, at most `most` at a time.
+    """Runs further tasks on the workers of a pass while the pass runs, at most `most` of them at the same time.
 
-    Without a pool, tasks run in this process. As in a pass, results are pieces whose names begin with `title`.
+    Without a pool, tasks run in this process. Results are stored, as in a pass, as pieces with names beginning with
+    `title`.
     """
 
     def __init__(
@@ -250,7 +253,7 @@ class TasksBeside:
             pieces.write(job_name(title), pool.job_id)
 
     def start(self, number: int, task: Any) -> None:
-        """Start a task once fewer than `most` tasks run. Raise the error of an earlier task."""
+        """Wait until fewer than `most` tasks run, then start a task. Raise the error of an earlier task that failed."""
         if self._pool is None:
             self._job.run(number, task)
             return
@@ -259,7 +262,7 @@ class TasksBeside:
             self._undone.add(self._pool.submit(run_in_worker, self._job, number, task))
 
     def wait(self, num_left: int = 0) -> None:
-        """Wait until at most `num_left` tasks run. Raise the error of a task."""
+        """Wait until at most `num_left` tasks run. Raise the error of a task that failed."""
         while len(self._undone) > num_left:
             check_stop()
             finished, self._undone = wait(self._undone, WAIT_SECONDS, FIRST_COMPLETED)
