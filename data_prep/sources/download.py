@@ -1,7 +1,7 @@
 """Download the log of a data set with curl, from the addresses in the data set's file in configs/data.
 
-Addresses are tried in turn. Received bytes stay in FILE.partial, and this or a later command appends the rest. FILE
-appears when its size and content have been checked.
+Addresses are tried in turn. Received bytes are written to FILE.partial; after an interruption, the same command appends
+the missing bytes. FILE.partial is renamed to FILE when its size and checksum have been checked.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from common.files import make_folder, sync_folder
 from common.text import show
 from data_prep.options.options_file import DOWNLOAD_SECTION
 
-_ATTEMPTS = 5  # Number of attempts at an address, in a row, that bring no new byte.
+_ATTEMPTS = 5  # After this number of attempts in a row that bring no new byte, an address is given up.
 _PAUSE_SECONDS = 1.0  # Pause before the second attempt. It doubles with each further attempt.
 _GZIP_MAGIC = b"\x1f\x8b"
 _NOTHING_LEFT = 416  # HTTP status of a request for bytes after the end of the file.
 _RETRIED = (408, 429, 500, 502, 503, 504)  # HTTP statuses of temporary errors.
-# Exit codes of curl. curl must not retry by itself (--retry), because it first removes what the failed attempt
+# Exit codes of curl. curl's own option --retry is not used, because it discards the bytes that a failed attempt has
 # received.
 _HTTP_ERROR, _NOT_WRITTEN, _NO_RANGES = 22, 23, 33
-# Exit codes for errors that another attempt would repeat: protocol, address, redirects, certificate, size.
+# Exit codes for errors that no further attempt can mend: protocol, address, redirects, certificate, size.
 _FINAL = (1, 3, 47, 60, 63)
 _STALLED = ("--connect-timeout", "60", "--speed-limit", "1", "--speed-time", "60")
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DownloadSection:
-    """The section `download` of a data set's file."""
+    """The section `download` of a data set's YAML file: the addresses of the log, its terms of use and its checksum."""
 
     file: str = ""
     terms: str = ""
@@ -60,11 +60,14 @@ class DownloadSection:
 
 
 class Refused(Exception):
-    """An address serves nothing, or another file. The next address is tried."""
+    """An address does not serve the file: the download failed, or the file has a wrong size or content.
+
+    `download` then tries the next address.
+    """
 
 
 def read_download_section(data_path: Path) -> DownloadSection:
-    """Read the section `download` of a data set's file. Raise ValueError if it names no address."""
+    """Read the section `download` of a data set's YAML file. Raise ValueError if it lacks an address or a file name."""
     content: Any = yaml_settings.read_yaml(data_path).get(DOWNLOAD_SECTION, {})
     section = settings.merge(DownloadSection(), content, where=f"{data_path}, {DOWNLOAD_SECTION}")
     if not section.sources or not section.file:
@@ -73,9 +76,9 @@ def read_download_section(data_path: Path) -> DownloadSection:
 
 
 def accept_terms(terms: str, accepted: bool) -> None:
-    """Print the terms, and ask the user unless they are `accepted` already.
+    """Print the terms of use of a log. Unless `accepted` is true, ask the user in the terminal to accept them.
 
-    Raise ValueError if they are not accepted.
+    Raise ValueError if the user does not accept them, or if there is no terminal to ask in.
     """
     show(terms.strip(), file=sys.stderr)
     if accepted:
@@ -87,9 +90,10 @@ def accept_terms(terms: str, accepted: bool) -> None:
 
 
 def download(section: DownloadSection, output: Path) -> Path:
-    """Download the file to `output`, or into `output` if it is a folder. Return the file's path.
+    """Download the log to the path `output`, or into `output` if it is a folder. Return the path of the file.
 
-    Raise OSError if no address serves the file, or the disk is full. Received bytes are kept.
+    A complete file that exists already is not downloaded again. Raise OSError if the existing file has a wrong size, if
+    no address serves the file, or if the disk is full. Received bytes are kept in FILE.partial.
     """
     path = output / section.file if output.is_dir() else output
     if path.exists():
@@ -121,9 +125,10 @@ def download(section: DownloadSection, output: Path) -> Path:
 
 
 def _fetch(address: str, size: int, partial: Path) -> None:
-    """Append the rest of the file at an address to `partial`, and retry as long as attempts bring new bytes.
+    """Append the missing bytes of the file at `address` to `partial`.
 
-    Raise Refused if the address does not serve the file, OSError if it cannot be written.
+    A failed attempt is repeated until `_ATTEMPTS` in a row have brought no new byte. `size` is the expected size of the
+    file, or 0 if it is unknown. Raise Refused if the address does not serve the file, OSError if it cannot be written.
     """
     failures, reached = 0, _size(partial)
     while not size or _size(partial) != size:
@@ -140,10 +145,11 @@ def _fetch(address: str, size: int, partial: Path) -> None:
         if status == _NO_RANGES:
             log.info("the server sends the file from its start")
             partial.unlink()
-        # curl reports no error for this if the length is unknown.
+        # If the server does not announce the file's length, curl reports no error when the connection ends early.
         message = message or f"the connection ended after {_size(partial):,} bytes"
         failures = 0 if _size(partial) > reached else failures + 1
-        reached = max(reached, _size(partial))  # Bytes that are received again after starting over are not new.
+        # After starting over from byte 0, bytes that were received before do not count as new.
+        reached = max(reached, _size(partial))
         if failures == _ATTEMPTS:
             raise Refused(f"{message}, {_ATTEMPTS} times in a row")
         log.info("%s; trying again", message)
@@ -184,7 +190,10 @@ def _curl(address: str, size: int, partial: Path) -> tuple[int, int, str]:
 
 
 def _check_content(partial: Path, name: str, size: int, sha256: str) -> None:
-    """Check size, SHA-256 and, for a gzip file, the first bytes. If one is wrong, remove the file and raise Refused."""
+    """Check the size and SHA-256 of a downloaded file, as far as they are known, and the first bytes of a gzip file.
+
+    If one is wrong, remove the file and raise Refused.
+    """
     if not partial.exists():
         raise Refused("served nothing")
     with partial.open("rb") as file:

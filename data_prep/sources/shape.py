@@ -1,11 +1,12 @@
 """Define the distribution of the synthetic log: its fields, their changes over time, and its clicks.
 
-Missing cells and values are built from published figures of the real log (configs/data/criteo_facts.json), and from
-value counts fitted to them (configs/data/criteo_shape.json, by the command that the file names). All rows are drawn
-from the same distribution. Because its tails are long, new values still appear late in a log of any length, at the real
-log's rate (`unseen_in_last_seventh…` in the facts).
+The shares of missing cells and of values are those of the real log: published figures (configs/data/criteo_facts.json),
+and value counts fitted to them (configs/data/criteo_shape.json, which names the command that fits them). All rows are
+drawn from the same distribution. Because it has many rare values, new values still appear late in a log of any length,
+at the real log's rate (`unseen_in_last_seventh…` in criteo_facts.json).
 
-`Drift` changes a log over time: which value has each rank, and what its effect is.
+A rank is a value's place when the values of a field are sorted by frequency. `Drift` changes a log over time: which
+value has each rank, and how much each value changes the odds of a click (its effect).
 
     row number -> time -> value of each rank at that time -> effect of the value at that time
 
@@ -17,12 +18,12 @@ is a pure function of (seed, row), so a longer log starts with the rows of a sho
 
     log odds = bias + frequent values + rare values + interactions + numbers
 
-Each value of a categorical field adds its own effect, which belongs to `frequent` or `rare` values by the value's
-share of the rows. A few fields interact in pairs, by the inner product of latent vectors (`interactions`; a
-factorization machine, Rendle 2010, eq. 1). Each number adds a line and a wave, or a constant if it is missing. All
-effects are hashes of (seed, field, value), so that ten million values need no table. The weights of the four parts
-are solved on separate rows, such that click rate, best possible AUC and the parts' shares of the variance are the
-same for every seed.
+Each value of a categorical field adds its own effect, to the part `frequent` or `rare` by the value's share of the
+rows. A few fields interact in pairs, by the inner product of latent vectors (`interactions`; a factorization machine,
+Rendle 2010, eq. 1). Each number adds a linear and a cosine term, or a constant if it is missing. All effects are hashes
+of (seed, field, value), so that ten million values need no table. The weights of the four parts are computed from rows
+outside of the log, such that click rate, best possible AUC and the parts' shares of the variance are the same for every
+seed.
 
 Array shapes are written with these letters: N numeric fields, C categorical fields, n rows, m interacting fields, L
 latent width, k knots, b bins.
@@ -45,16 +46,17 @@ NUMERIC_NAMES = [f"I{i}" for i in range(1, NUM_NUMERIC + 1)]
 CATEGORICAL_NAMES = [f"C{i}" for i in range(1, NUM_CATEGORICAL + 1)]
 MISSING_RANK = -1
 EXACT_RANKS = 300  # Number of most frequent values that have a bin of their own.
-TAIL_BINS = 600  # Number of bins, of equal width in log rank, for all other values.
+TAIL_BINS = 600  # Number of bins, equally wide in the logarithm of the rank, for the values of higher rank.
 QUANTILES = (0.01, 0.25, 0.50, 0.75, 0.99)
 
 
 @dataclass(frozen=True)
 class ValueShape:
-    """Distribution of one categorical field over its values. Values are named by rank; the most frequent one is 0.
+    """Distribution of the values of one categorical field. Values are named by rank; the most frequent one is 0.
 
-    `edges` [b + 1] divide the ranks into bins. Each value of a bin has the same share of all rows, `share_of_bin`
-    [b]. `cumulative` [b + 1] is the share of rows below each edge, among the rows in which the field is present.
+    `edges` [b + 1] divide the ranks into bins. All values in a bin have the same share of all rows, `share_of_bin` [b].
+    `cumulative` [b + 1] is the share of rows whose value has a rank below each edge, among the rows in which the field
+    is not missing.
     """
 
     edges: np.ndarray
@@ -63,10 +65,11 @@ class ValueShape:
 
     @classmethod
     def from_knots(cls, ranks: np.ndarray, shares: np.ndarray, live: float) -> ValueShape:
-        """Interpolate linearly in (log rank, log share) between knots. Ranks count from 1.
+        """Make the distribution from the `shares` of all rows that the values with some `ranks` (from 1) have.
 
-        `live` is the share of rows in which the field is not missing. The most frequent value keeps its share; all
-        other shares are scaled so that the sum is `live`.
+        Shares of other ranks are interpolated, linearly in (log rank, log share). `live` is the share of rows in which
+        the field is not missing. The most frequent value keeps its share; all other shares are scaled so that the sum
+        is `live`.
         """
         last = int(ranks[-1])
         first_bins = np.arange(1, min(last, EXACT_RANKS) + 1)
@@ -85,20 +88,21 @@ class ValueShape:
         return np.interp(uniform, self.cumulative, self.edges).astype(np.int64)
 
     def share(self, ranks: np.ndarray) -> np.ndarray:
-        """Return the share of all rows that have each rank [n].
+        """Return, for each of `ranks` [n], the share of all rows that have the value of this rank, [n].
 
-        For a missing value it is that of the most frequent value.
+        For MISSING_RANK, return the share of the most frequent value.
         """
         return self.share_of_bin[np.searchsorted(self.edges, np.maximum(ranks, 0), side="right") - 1]
 
 
 @dataclass(frozen=True)
 class NumberShape:
-    """Quantile function of one numeric field.
+    """Distribution of one numeric field, as its quantile function.
 
-    It interpolates linearly between `log_values` [k], on the scale of `signed_log`, at `positions` [k]. Below 1 %
-    and above 99 % it is linear in the log of the remaining share, so that minimum and maximum occur once in the
-    whole log and not in every sample.
+    `log_values` [k] are known quantiles, converted by `signed_log`, and `positions` [k] are their ranks in (0, 1),
+    converted by `_stretched`. Between them the function is linear. Below the 1 % and above the 99 % quantile, it is
+    linear in the logarithm of the remaining share of rows, so that the log's minimum and maximum occur about once in a
+    whole log and not in every small sample.
     """
 
     positions: np.ndarray
@@ -106,7 +110,7 @@ class NumberShape:
 
     @classmethod
     def from_facts(cls, quantiles: list[int], minimum: int, maximum: int, log_rows: int) -> NumberShape:
-        """Interpolate between the published quantiles (at `QUANTILES`) and the extremes of `log_rows` rows."""
+        """Make the distribution from a field's values at `QUANTILES` and its extremes in a log of `log_rows` rows."""
         positions = _stretched(np.array([1 / log_rows, *QUANTILES, 1 - 1 / log_rows]))
         return cls(positions, signed_log(np.array([minimum, *quantiles, maximum])))
 
@@ -117,9 +121,10 @@ class NumberShape:
         return np.rint(values).astype(np.int64)
 
     def standardize(self, values: np.ndarray) -> np.ndarray:
-        """Return values [n] on a scale on which most lie within -1 … 1.
+        """Return `values` [n] standardized, so that most lie within -1 … 1, as float64 [n].
 
-        It is (signed log of the value - signed log of the median), divided by half the range from 1 % to 99 %.
+        The result is (signed log of the value - signed log of the median), divided by half the difference between the
+        signed logs of the 99 % and the 1 % quantile.
         """
         center, half_way = self.log_values[3], (self.log_values[5] - self.log_values[1]) / 2
         return (signed_log(values) - center) / half_way
@@ -127,9 +132,10 @@ class NumberShape:
 
 @dataclass(frozen=True)
 class LogShape:
-    """Distribution of all fields.
+    """Distribution of all fields of a log.
 
-    `missing_groups` lists fields that are missing together. Fields are numbered, numeric ones first.
+    `missing_groups` lists groups of fields whose cells are all missing in the same rows. Fields are given by number:
+    numeric fields first, then categorical ones.
     """
 
     numbers: tuple[NumberShape, ...]
@@ -139,7 +145,7 @@ class LogShape:
     click_rate: float
 
     def value_shares(self, ranks: np.ndarray) -> np.ndarray:
-        """Return the share of all rows that have the same value as each cell, [C, n]. `ranks` is [C, n]."""
+        """Return, for each cell of `ranks` [C, n], the share of all rows with the same value in this field, [C, n]."""
         return np.stack([value.share(of_field) for value, of_field in zip(self.values, ranks, strict=True)])
 
     @property
@@ -194,10 +200,9 @@ def draw_fields(shape: LogShape, uniforms: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _stretched(positions: np.ndarray) -> np.ndarray:
-    """Stretch the first and the last hundredth of positions in (0, 1) logarithmically.
+    """Map ranks u in (0, 1) to a scale that is logarithmic in the lowest and the highest hundredth.
 
-    The function is 0.01 - log10(0.01 / u) below 0.01, 0.99 + log10(0.01 / (1 - u)) above 0.99, and the identity in
-    between. It is continuous.
+    The result is 0.01 - log10(0.01 / u) for u below 0.01, 0.99 + log10(0.01 / (1 - u)) above 0.99, and u in between.
     """
     edge = QUANTILES[0]
     low = edge + np.log10(np.clip(positions, 1e-12, edge) / edge)
@@ -206,14 +211,14 @@ def _stretched(positions: np.ndarray) -> np.ndarray:
 
 
 START = np.datetime64("2014-01-01T00:00:00", "s")
-MAX_DAYS = 180  # Longest log. After more days the codes of values could collide.
-# Amplitudes of the daily rhythms: of rows per second relative to the mean, and of the log odds.
+MAX_DAYS = 180  # Longest log in days. In a longer one, two values of a field could get the same 32-bit code.
+# Amplitudes of the daily rhythms: of the rows per second relative to their mean, and of the log odds of a click.
 TRAFFIC_RHYTHM, CLICK_RHYTHM = 0.6, 0.2
-MORTAL_SHARE = 0.3  # Share of the values of a field that die.
-SHORTEST_LIFE, LONGEST_LIFE = 3.0, 100.0  # Range of a value's life in days. Its logarithm is uniform.
-WALKING_SHARE = 0.3  # Share of an effect's variance that changes over time. The rest stays constant.
-# Days between the knots of a random walk -> share of the walk's variance. A sum of several walks changes at all time
-# scales.
+MORTAL_SHARE = 0.3  # Share of a field's values that disappear from the log after some time; other values replace them.
+SHORTEST_LIFE, LONGEST_LIFE = 3.0, 100.0  # Range of such a value's life in days. Its logarithm is uniform.
+WALKING_SHARE = 0.3  # Share of the variance of a value's effect that changes over time. The rest stays constant.
+# The changing part of an effect is a sum of random walks, interpolated between knots: days between two knots -> share
+# of the variance. With several walks the effect changes both slowly and quickly.
 KNOTS = {16.0: 0.6, 4.0: 0.4}
 SHOCK_DAY, SHOCK_LOGIT = 15, -0.3
 SHOCK_FIELDS = tuple(CATEGORICAL_NAMES.index(name) for name in ("C9", "C17"))
@@ -223,7 +228,10 @@ UNIT_UNIFORM = np.sqrt(3.0)  # Uniform numbers in [-√3, √3] have variance 1.
 
 @dataclass(frozen=True)
 class Drift:
-    """The changes of the synthetic log with this `seed`, which has `rows_per_day` rows per day on average."""
+    """How a synthetic log changes over time, as a function of `seed`.
+
+    The log has `rows_per_day` rows per day on average.
+    """
 
     seed: int
     rows_per_day: int
@@ -239,13 +247,17 @@ class Drift:
         return whole + np.interp(part, rows_until, hours)
 
     def logits(self, days: np.ndarray) -> np.ndarray:
-        """Return what the time adds to the log odds [n]. People click most at eight in the evening."""
+        """Return what each time in `days` [n] adds to the log odds of a click, [n].
+
+        It is a daily rhythm with its peak at eight in the evening and, from `SHOCK_DAY` on, `SHOCK_LOGIT`.
+        """
         return CLICK_RHYTHM * np.cos(2 * np.pi * (days - 20 / 24)) + SHOCK_LOGIT * (days >= SHOCK_DAY)
 
     def values(self, shape: LogShape, ranks: np.ndarray, days: np.ndarray) -> np.ndarray:
-        """Return the values [C, n] that have the given ranks at the given time.
+        """Return the numbers [C, n] of the values that have the given `ranks` [C, n] at the times `days` [n].
 
-        On the first day, a value's number is its rank.
+        A value that never dies has its rank as number. Each time the value with a rank dies, the value that takes the
+        rank has a number that is higher by the field's number of ranks.
         """
         values = ranks.copy()
         for field, of_field in enumerate(ranks):
@@ -259,9 +271,9 @@ class Drift:
         return values
 
     def effects(self, field: int, key: np.ndarray, values: np.ndarray, days: np.ndarray) -> np.ndarray:
-        """Return the effects [n] of a categorical field's values at the given time.
+        """Return the effects [n] of a categorical field's `values` [n] on the log odds at the times `days` [n].
 
-        Over values they have mean 0 and variance 1.
+        Over all values of the field they have mean 0 and variance 1. `key` is the field's hash key.
         """
         if field in SHOCK_FIELDS:
             values = values + _AFTER_SHOCK * (days >= SHOCK_DAY)
@@ -296,8 +308,8 @@ def hashed_uniform(key: np.ndarray, values: np.ndarray) -> np.ndarray:
     return (2 * hashed_unit(key, values) - 1) * UNIT_UNIFORM
 
 
-# Parts of the log odds -> their shares of its variance, chosen so that the log is as hard to learn as the real one
-# (benchmarks/results/accuracy.md).
+# Part of the log odds -> its share of the variance of the log odds. The shares are chosen so that the log is as hard to
+# learn as the real one (benchmarks/results/accuracy.md).
 PART_SHARES = {"frequent": 0.34, "rare": 0.275, "interactions": 0.05, "numbers": 0.335}
 BEST_AUC = 0.81
 RARE_SHARE = 1e-4  # Values with a smaller share of all rows are rare: fewer than 100 of a million rows have them.
@@ -306,9 +318,11 @@ RARE_SHARE = 1e-4  # Values with a smaller share of all rows are rare: fewer tha
 INTERACTING_NUMBERS = ("I6", "I7")
 INTERACTING_FIELDS = ("C6", "C14", "C17", "C23")
 LATENT_WIDTH = 4
-LARGEST_NUMBER = 2.5  # Bound of standardized numbers, so that no outlier decides a row.
-# An effect fades with the value's share s as s / (s + half), separately for frequent and rare values. So a few
-# million rows teach what 94,000 rows cannot, and there is little that no log could teach.
+# Standardized numbers are cut off at this absolute value, so that an extreme number does not decide alone about a row.
+LARGEST_NUMBER = 2.5
+# The effect of a value is multiplied by s / (s + half), where s is the value's share of all rows, and `half` differs
+# for frequent and rare values. So rarer values matter less: millions of rows teach a model more than 94,000 rows do,
+# but values that are too rare to be learned from any log have hardly an effect.
 HALF_FREQUENT = 2e-2
 HALF_RARE = 2e-5
 WAVE = 0.4  # Weight of a number's non-linear effect. Its linear effect has weight 1.
@@ -319,7 +333,7 @@ _EFFECT, _LATENT, _SLOPE, _WAVE, _MISSING = range(5)
 
 @dataclass(frozen=True)
 class Now:
-    """The times of rows [n] of a log that drifts, in days, and the values [C, n] that these rows have."""
+    """For n rows of a log that changes over time: their times in days [n], and the numbers of their values [C, n]."""
 
     drift: Drift
     days: np.ndarray
@@ -328,10 +342,11 @@ class Now:
 
 @dataclass(frozen=True)
 class PlantedClicks:
-    """The click model of a synthetic log: hashes of `seed`, and solved weights.
+    """The click model of a synthetic log: gives the log odds of a click in each row.
 
-    `latent_means` [m, L] are subtracted from latent vectors, so that an interaction depends on both fields.
-    `weights` [4] multiply the parts of the log odds.
+    Effects of values are hashes of (`seed`, field, value). `weights` [4] are the factors of the parts of the log odds.
+    `latent_means` [m, L] are the mean latent vectors of the interacting fields. They are subtracted, so that an
+    interaction does not contain effects of a single field.
     """
 
     seed: int
@@ -343,7 +358,10 @@ class PlantedClicks:
     def logit_parts(
         self, numbers: np.ndarray, ranks: np.ndarray, number_missing: np.ndarray, now: Now | None = None
     ) -> np.ndarray:
-        """Return the parts of the log odds, [4, n] in the order of `PART_SHARES`, without the bias."""
+        """Return the parts of the log odds of n rows, [4, n] in the order of `PART_SHARES`. The bias is not included.
+
+        `numbers` and the mask `number_missing` are [N, n], `ranks` is [C, n]. `now` is given for a log with `Drift`.
+        """
         scaled = self.standardized(numbers, number_missing)
         shares = self.shape.value_shares(ranks)
         values = ranks if now is None else now.values
@@ -366,7 +384,7 @@ class PlantedClicks:
     def value_effects(self, field: int, values: np.ndarray, shares: np.ndarray, now: Now | None = None) -> np.ndarray:
         """Return what the values [n] of a categorical field add to the log odds [n].
 
-        `shares` [n] are their shares of all rows. `now` is given for a log that drifts.
+        `shares` [n] are the values' shares of all rows. `now` is given for a log with `Drift`.
         """
         strength = np.where(
             shares < RARE_SHARE,
@@ -403,7 +421,7 @@ class PlantedClicks:
         return total
 
     def standardized(self, numbers: np.ndarray, missing: np.ndarray) -> np.ndarray:
-        """Return numbers [N, n] on a logarithmic scale from about -1 to 1. Missing numbers are 0."""
+        """Return `numbers` [N, n] as `NumberShape.standardize` does, cut off at ±LARGEST_NUMBER. Missing ones are 0."""
         scaled = np.stack(
             [shape.standardize(of_field) for shape, of_field in zip(self.shape.numbers, numbers, strict=True)]
         )
@@ -413,7 +431,11 @@ class PlantedClicks:
 def plant(
     seed: int, shape: LogShape, numbers: np.ndarray, ranks: np.ndarray, number_missing: np.ndarray
 ) -> PlantedClicks:
-    """Return the click model of `seed`, with weights solved on the given rows, which `draw_fields` has drawn."""
+    """Return the click model of `seed`. Its weights and bias are computed from the given rows.
+
+    The rows are results of `draw_fields`. On them the model has the click rate of `shape`, the expected AUC `BEST_AUC`
+    and the `PART_SHARES`.
+    """
     members = len(INTERACTING_NUMBERS) + len(INTERACTING_FIELDS)
     plain = PlantedClicks(seed, shape, np.zeros((members, LATENT_WIDTH)), np.ones(len(PART_SHARES)), bias=0.0)
     means = plain.latents(plain.standardized(numbers, number_missing), ranks, shape.value_shares(ranks)).mean(axis=1)
@@ -427,7 +449,7 @@ def plant(
 def solve_scale_and_bias(scores: np.ndarray, click_rate: float, best_auc: float) -> tuple[float, float]:
     """Return (scale, bias) such that sigmoid(scale · scores + bias) has mean `click_rate` and AUC `best_auc`."""
     ordered = np.sort(scores)
-    # Bounds of the standard deviation of the log odds. 0.1 is close to chance, 10 close to certainty.
+    # Bounds of the scale, which is found by bisection. With 0.1 clicks are almost pure chance, with 10 almost certain.
     low, high = 0.1, 10.0
     for _ in range(24):
         scale = np.sqrt(low * high)

@@ -1,9 +1,10 @@
 """Make a synthetic click log in Criteo's format, with the true click probability of each row in a second file.
 
-    draw the fields -> their values at the time -> log odds (all in shape.py) -> label -> text
+    draw the ranks and numbers -> values at the row's time -> log odds (all in shape.py) -> label -> text
 
-Rows are made in blocks of `BLOCK_ROWS`, each from its own counter-based random stream of (seed, block). So the bytes
-depend on the seed and not on the number of workers, and a longer log starts with the rows of a shorter one.
+Rows are made in blocks of `BLOCK_ROWS`. Each block has its own stream of random numbers, determined by the seed and the
+block's number. So the log's bytes do not depend on the number of workers, and a longer log starts with the rows of a
+shorter one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ from data_prep.sources.shape import (
 )
 
 BLOCK_ROWS = 32_768
-# Blocks whose rows are used to solve the click model. No log is long enough to contain them.
+# Numbers of the blocks from whose rows the weights of the click model are computed. No log is long enough to contain
+# these blocks.
 SOLVING_BLOCKS = range(1 << 62, (1 << 62) + 2)
 GZIP_LEVEL = 1  # Level 6 takes four times as long for a file that is a tenth smaller.
 _TEXT_FORM = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
@@ -61,9 +63,9 @@ WrittenPiece: TypeAlias = tuple[bytes, np.ndarray, np.ndarray]  # Text, probabil
 
 @dataclass(frozen=True)
 class SyntheticSummary:
-    """Files and counts of a written log.
+    """Paths of a written synthetic log and of its true probabilities, and the log's numbers of rows and clicks.
 
-    For a log of several parts, `log_path` is their folder.
+    For a log of several part files, `log_path` is their folder, and `truth_path` belongs to the first part.
     """
 
     log_path: Path
@@ -74,7 +76,7 @@ class SyntheticSummary:
 
 @dataclass(frozen=True)
 class SyntheticLog:
-    """An endless synthetic log. `draw_block` returns any part of it."""
+    """The definition of a synthetic log, which has no end. `draw_block` returns the rows of any block of it."""
 
     seed: int
     shape: LogShape
@@ -84,7 +86,7 @@ class SyntheticLog:
 
 @dataclass(frozen=True)
 class Block:
-    """BLOCK_ROWS rows, by field. `numbers` are meaningful where `number_missing` is false."""
+    """The BLOCK_ROWS rows of a block, as arrays by field. `numbers` are only valid where `number_missing` is false."""
 
     numbers: np.ndarray  # [N, n] int64
     number_missing: np.ndarray  # [N, n] bool
@@ -103,7 +105,7 @@ def synthetic_log(seed: int, drift: Drift | None = None) -> SyntheticLog:
 
 @functools.cache
 def planted_clicks(seed: int) -> PlantedClicks:
-    """Return the click model of `seed`. Solving it takes about a second, so a process does it once."""
+    """Return the click model of `seed`. Computing its weights takes about a second, so the result is cached."""
     shape = load_shape()
     fields = [draw_fields(shape, _uniforms(seed, block, shape.num_uniforms)) for block in SOLVING_BLOCKS]
     numbers, ranks, number_missing = (np.concatenate(parts, axis=1) for parts in zip(*fields, strict=True))
@@ -126,12 +128,15 @@ def draw_block(log: SyntheticLog, block: int) -> Block:
 
 
 def block_text(block: Block, rows: slice) -> bytes:
-    """Return rows as text: label, I1-I13, C1-C26 and, if the log drifts, time, separated by tabs."""
+    """Return the given rows of a block as lines of text, with the columns separated by tabs.
+
+    The columns are label, I1-I13, C1-C26 and, if the log has `Drift`, the time in seconds since 1970.
+    """
     columns = {"label": pa.array(block.label[rows])}
     for name, number, missing in zip(NUMERIC_NAMES, block.numbers, block.number_missing, strict=True):
         columns[name] = pa.array(number[rows], mask=missing[rows])
-    # Hex digits are written in pyarrow's own layout (end to end, with an offset every eight bytes), which avoids a
-    # Python string per cell.
+    # A categorical value is written as eight hex digits. The digits of all rows are put into one buffer, which is
+    # pyarrow's layout of a string column, so that no Python string per cell is made.
     num_rows = len(block.label[rows])
     offsets = pa.py_buffer(np.arange(0, 8 * num_rows + 1, 8, dtype=np.int32))
     for field, (name, values) in enumerate(zip(CATEGORICAL_NAMES, block.values[:, rows], strict=True)):
@@ -147,9 +152,10 @@ def block_text(block: Block, rows: slice) -> bytes:
 
 
 def value_codes(field: int, values: np.ndarray) -> np.ndarray:
-    """Return the 32-bit codes [n] that stand for a field's values in the log. Different values have different codes.
+    """Return the 32-bit codes [n] that are written to the log for the `values` [n] of a field.
 
-    The function is the finalizer of MurmurHash3 (Appleby, fmix32), whose steps are all invertible.
+    Different values of a field below 2**32 have different codes: the function is the finalizer of MurmurHash3 (Appleby,
+    fmix32), whose steps are all invertible.
     """
     code = values.astype(np.uint32) ^ np.uint32((field + 1) * 0x01000193)
     code = (code ^ (code >> np.uint32(16))) * np.uint32(0x85EBCA6B)
@@ -166,12 +172,12 @@ def synthesize(
     drift: Drift | None = None,
     part_rows: int | None = None,
 ) -> SyntheticSummary:
-    """Write a log of `rows` rows to `output`, and its true probabilities beside it.
+    """Write a synthetic log of `rows` rows to `output`, and the true click probabilities to a file beside it.
 
-    The log is compressed if the name ends in .gz. With `part_rows`, `output` is a folder with files of so many rows,
-    whose names are in order. `workers` processes make the rows, by default one per core. Each file is written
-    atomically. Raise ValueError for numbers out of range, FileNotFoundError if the folder of `output` is missing,
-    and OSError if it cannot be written.
+    The log is compressed if the name ends in .gz. With `part_rows`, `output` is a folder with the files part-00000.txt,
+    part-00001.txt … of `part_rows` rows each. `workers` processes make the rows, by default one per core. Each file is
+    written atomically. Raise ValueError for numbers out of range, FileNotFoundError if the parent folder of `output`
+    is missing, and OSError if a file cannot be written.
     """
     workers = num_cores() if workers is None else workers
     _check(output, rows, seed, workers, drift, part_rows)
@@ -212,13 +218,17 @@ def _check(output: Path, rows: int, seed: int, workers: int, drift: Drift | None
 
 
 def _pieces(first: int, end: int) -> list[Piece]:
-    """Divide the rows from `first` to `end` into pieces (first, end) that lie within one block each."""
+    """Divide the rows from `first` to `end` - 1 into ranges (first, end), each within one block."""
     cuts = [first, *range(first // BLOCK_ROWS * BLOCK_ROWS + BLOCK_ROWS, end, BLOCK_ROWS), end]
     return list(pairwise(cuts))
 
 
 def _write(path: Path, texts: Iterator[WrittenPiece], pieces: list[Piece]) -> Iterator[pa.Table]:
-    """Write a file with the next pieces, and a file with their true probabilities. Yield the latter for each piece."""
+    """Write a part of the log to `path`, and the true click probabilities of its rows to the file beside it.
+
+    `pieces` are the row ranges of this part. `texts` yields their lines, probabilities and labels, and is advanced by
+    one element per range. For each range, yield the table (row number, probability, label) that was written.
+    """
     truth, first_row = truth_path(path), pieces[0][0]
     text_path, truth_file_path = (each.with_name(each.name + ".tmp") for each in (path, truth))
     with room_for(path), _sole_writer(text_path) as text_file:
@@ -241,9 +251,10 @@ def _write(path: Path, texts: Iterator[WrittenPiece], pieces: list[Piece]) -> It
 
 @contextmanager
 def _sole_writer(path: Path) -> Iterator[IO[bytes]]:
-    """Open an unfinished file for writing it from the start. At the end, remove it unless it was renamed.
+    """Open the temporary file `path` for writing it from the start, with a lock that excludes other processes.
 
-    Raise FolderInUse, and leave the file alone, if another process writes it.
+    At the end of the `with` block, remove the file, unless it was renamed. Raise FolderInUse if another process writes
+    the file, and leave the file alone in that case.
     """
     with path.open("ab") as file:
         is_mine = False
@@ -261,7 +272,11 @@ def _sole_writer(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, workers: int) -> Iterator[WrittenPiece]:
-    """Yield text, probabilities and labels of each piece in order. At most two blocks per worker are in memory."""
+    """Yield the text, the probabilities and the labels of each row range in `pieces`, in order.
+
+    `workers` processes make the blocks. At most two blocks per worker are in memory. With `compress`, texts are
+    compressed.
+    """
     blocks = [list(of_block) for _, of_block in groupby(pieces, lambda piece: piece[0] // BLOCK_ROWS)]
     if workers == 1 or len(blocks) == 1:
         yield from chain.from_iterable(_make(log, of_block, compress) for of_block in blocks)
@@ -280,7 +295,10 @@ def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, worke
 
 
 def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[WrittenPiece]:
-    """Make one block of the synthetic log: its text, and the click probability and label of each line."""
+    """Return the text, the click probabilities and the labels of some row ranges of one block.
+
+    `pieces` are the row ranges, all in the same block. With `compress`, each text is compressed.
+    """
     block = pieces[0][0] // BLOCK_ROWS
     rows_drawn, texts = draw_block(log, block), list[WrittenPiece]()
     for start, end in pieces:
@@ -294,6 +312,6 @@ def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[Writte
 
 
 def _uniforms(seed: int, block: int, streams: int) -> np.ndarray:
-    """Return uniform numbers in [0, 1), [streams, BLOCK_ROWS], as a pure function of (seed, block)."""
+    """Return random numbers, uniform in [0, 1), as float64 [streams, BLOCK_ROWS]. They depend only on (seed, block)."""
     key = np.array([seed, block], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).random((streams, BLOCK_ROWS))
