@@ -36,7 +36,8 @@ SETTINGS = "The settings that decide the bytes of the folder, and the log they w
 _MOST_POINTS = 256  # Upper bound of the points of the click rate over the log.
 _MOST_FIELDS = 60  # Upper bound of the fields with charts of their own.
 _MOST_BINS = 48  # Upper bound of the bins that are drawn.
-# Share of the cells that the histogram before the transform shows. A few very large integers would hide the others.
+# The histogram of a field's untransformed numbers shows this share of its cells, the smallest ones. The axis of a few
+# very large integers would hide all others.
 _SHARE_OF_AXIS = 0.99
 _QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 _TRANSFORMS = {
@@ -77,7 +78,10 @@ def write_report(folder: Path) -> Path:
 
 
 def _key_figures(schema: Schema, timing: Timing | None) -> list[tuple[str, str, str]]:
-    """Return the key figures as (quantity, number, explanation)."""
+    """Return the figures at the top of the report as (quantity, number, explanation), such as lines and click rate.
+
+    Without `timing`, speed and memory are left out.
+    """
     lines, whole = schema.source["lines"], whole_log(schema)
     figures = [
         ("lines", f"{lines:,}", number_text(schema.source["size_bytes"], "bytes")),
@@ -112,7 +116,10 @@ def _splits(schema: Schema) -> list[list[object]]:
 
 
 def _over_time(schema: Schema, profile: Profile) -> list[Chart]:
-    """Draw the click rate over the log. If it varies more than chance allows, the log drifts."""
+    """Return a chart of the click rate over the lines of the log, and one of rejected lines if there are any.
+
+    The first has a band of mean ± 2 standard errors. If the rate often leaves it, the log changes over time.
+    """
     per_point = -(-len(profile.rows) // _MOST_POINTS) or 1
     rows, labelled, clicks = (
         [sum(counts[i : i + per_point]) for i in range(0, len(counts), per_point)]
@@ -164,7 +171,7 @@ def _categorical(schema: Schema, profile: Profile) -> Section:
 
 
 def _clocks(schema: Schema) -> Iterator[str]:
-    """Yield a sentence for each timestamp on the time zone of its hours and weekdays."""
+    """For each timestamp column whose hours or weekdays are used, yield a sentence that names their time zone."""
     log_format = from_dict(schema.options.get("data", {}), LogFormat)
     for name in log_format.time_fields:
         if log_format.parts_of_time(name):
@@ -173,7 +180,10 @@ def _clocks(schema: Schema) -> Iterator[str]:
 
 
 def _coverage(schema: Schema, profile: Profile) -> list[Section]:
-    """Draw the effect of a larger or smaller min_count. If values were not counted, return no section."""
+    """Return the section that shows the size and coverage of the vocabulary for other values of `min_count`.
+
+    Return an empty list if values were not counted.
+    """
     fields = {name: field for name, field in profile.categorical.items() if field.values}
     if not fields:
         return []
@@ -229,19 +239,19 @@ def _numeric(schema: Schema, profile: Profile) -> Section:
 
 
 def left_out(fields: Sequence[str]) -> list[PagePart]:
-    """Return a note on the fields that have no chart, or no part if there are none."""
+    """Return a note that the charts of `fields` are left out. Return an empty list if there are no such fields."""
     text = f"The charts of {len(fields)} more fields are left out; the tables and statistics.json have all."
     return [PagePart("note", text)] if fields else []
 
 
 def number_bins(field: NumericProfile) -> Sequence[tuple[float, float, int]]:
-    """Return (from, to, count) of each bin. A bin of integers contains from … to - 1."""
+    """Return (start, end, count) of each bin of a field's histogram. A bin of integers contains start … end - 1."""
     if field.is_float:
         return [(*bin_bounds(number, FLOAT_BINS), count) for number, count in field.bins]
     bins = []
     for number, count in field.bins:
         low, high = bin_bounds(number)
-        # A bin contains its end nearer to 0, but not the other one.
+        # Of its two bounds `low` and `high`, a bin contains the one nearer to 0, but not the other one.
         first, end = (math.ceil(low), math.ceil(high)) if low >= 0 else (math.floor(low) + 1, math.floor(high) + 1)
         bins.append((first, max(end, first + 1), count))
     return bins
@@ -260,14 +270,17 @@ def _quantiles(field: NumericProfile) -> list[object]:
 
 
 def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
-    """Return a field's histograms before and after the transform, or no chart if it has no value."""
+    """Return two charts: the histogram of a field's numbers and that of the numbers after its transform.
+
+    Return an empty list if all cells are missing.
+    """
     bins = number_bins(field)
     if not bins:
         return []
     sums = np.cumsum([count for _, _, count in bins])
     num_shown = int(np.searchsorted(sums, _SHARE_OF_AXIS * sums[-1])) + 1
     before = [(float(first), float(end), count) for first, end, count in bins[:num_shown]]
-    # The end of a bin may exceed int64.
+    # The ends are converted as floats, because the end of a bin may exceed int64.
     ends = [transform_numbers(column, np.array([first, end], float)) for first, end, _ in bins]
     after = [(float(first), float(end), count) for (first, end), (_, _, count) in zip(ends, bins, strict=True)]
     charts = []
@@ -281,10 +294,11 @@ def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
 
 
 def _join_bins(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[list[float], list[float]]:
-    """Return edges and shares of adjacent bins. Narrow bins are joined, and gaps become bins with share 0.
+    """Join the bins (start, end, count) of a histogram to at most `_MOST_BINS` adjacent bins, and fill its gaps.
 
-    The new edges are those edges of `bins` that follow evenly spaced numbers. A transform may round both ends of a bin
-    to the same number; its cells then belong to the new bin below.
+    Return the edges of the new bins, and each bin's share of the `total` cells. The new edges are chosen among the
+    edges of `bins`: for each of some evenly spaced numbers, the next edge. A transform may round both ends of a bin to
+    the same number; its cells then belong to the new bin below that number.
     """
     firsts, ends, counts = np.array(bins, np.float64).T
     edges = np.unique([firsts, ends])
@@ -299,7 +313,10 @@ def _join_bins(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[li
 
 
 def _rejects(schema: Schema, folder: Path) -> Section:
-    """Show each reject reason with its count, its share, and the first few lines with number and beginning."""
+    """Return the report's section on rejected lines.
+
+    For each reject reason it shows the number and the share of the lines, and the beginning of the first few lines.
+    """
     by_reason, title = schema.source["rejected_by_reason"], "Rejected lines"
     if not by_reason:
         return Section(title, note="No line was rejected.")

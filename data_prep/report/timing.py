@@ -24,9 +24,9 @@ _KIB = 1 << 10  # ru_maxrss is in KiB on Linux.
 
 @dataclass(frozen=True)
 class Timing:
-    """Time and memory of the process that finished the folder.
+    """The content of timing.json: time and memory of the process that finished the prepared folder.
 
-    After a restart, they only cover the remaining work.
+    If a preparation was interrupted, work before the interruption is not included.
     """
 
     finished: str  # Time of the end, in UTC.
@@ -42,9 +42,9 @@ class Timing:
 
 
 class RunClock:
-    """Timer of a preparation.
+    """Timer of a preparation, from the creation of the object to `stop`.
 
-    The pipeline sets the seconds of each pass (`stages`) and the number of workers.
+    The caller sets `stages`, the seconds of each pass, and `workers`, the number of worker processes.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Count the rows and values of a log.
 
 The modules:
-- `value_counts`: counts of categorical values in bounded memory.
+- `value_counts`: exact counts of categorical values; counts that exceed a memory limit go to disk.
 - `statistics`: all statistics of a log, also those that only the report shows, and the file statistics.json.
-- `sketch`: counts of the values of an endless log in fixed memory.
+- `sketch`: approximate counts of values in fixed memory, for a log that never ends.
 
 Array shapes are written with these letters: n rows, K distinct values of a field.
 """

@@ -1,8 +1,8 @@
-"""Count more values than fit into memory: a count-min sketch with conservative update, whose old counts fade.
+"""Count more values than fit into memory: a count-min sketch with conservative update, which drops old counts.
 
-The sketch is from Cormode & Muthukrishnan 2005 and Estan & Varghese 2002. A count is never below the true count.
-With N occurrences and W cells per row, it exceeds the true count by more than e · N / W with a probability of at
-most exp(-DEPTH).
+The sketch is from Cormode & Muthukrishnan 2005 and Estan & Varghese 2002. It consists of DEPTH rows of W cells. A
+value's estimated count is never below its true count. After N occurrences of all values together, it exceeds the true
+count by more than e · N / W with a probability of at most exp(-DEPTH).
 
 Array shapes are written with these letters: n values, W cells of a row.
 """
@@ -26,9 +26,10 @@ _HALVES = 2
 class ValueSketch:
     """Approximate counts of the values of several columns, in fixed memory.
 
-    There is a current half and a previous half. When the current half would have more than W occurrences, it becomes
-    the previous one, and the former previous half is dropped. So a count covers at least the last W occurrences of
-    all values, and at most the last 2 W (or more if a single `add` has more than W).
+    Values are noted first; `add` then adds all noted counts to the sketch. There is a current and a previous half. When
+    `add` would bring the current half above W occurrences, the current half becomes the previous one, and the former
+    previous half is dropped. So a count covers at least the last W occurrences of all values, and at most the last 2 W
+    (or more if a single `add` has more than W).
 
     >>> sketch = ValueSketch(num_bytes=LEAST_BYTES, kernels="numpy")
     >>> sketch.note(0, np.array([7, 8]), np.array([2, 1]))
@@ -67,24 +68,24 @@ class ValueSketch:
         self._halves, self._num_counted = halves, num_counted
 
     def added(self) -> dict[str, Any]:
-        """Return the arrays of the last `add`.
+        """Return the keys and counts that the last `add` has added, as arrays by name.
 
-        `add_again` with these arrays turns the state before that `add` into the state after it.
+        Passed to `add_again`, they turn the state of the sketch before that `add` into its state after it.
         """
         keys = np.concatenate([np.zeros(0, np.uint64), *(keys for keys, _ in self._added)])
         counts = np.concatenate([np.zeros(0, np.int64), *(counts for _, counts in self._added)])
         return {"keys": keys, "counts": counts, "sizes": np.array([len(each) for _, each in self._added], np.int64)}
 
     def add_again(self, keys: NDArray[np.uint64], counts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Add the arrays that `added` returned."""
+        """Add the keys and counts that `added` returned to the sketch, in place of what was noted."""
         ends = np.cumsum(sizes)[:-1]
         self._noted = list(zip(np.split(keys, ends), np.split(counts, ends), strict=True)) if len(sizes) else []
         self.add()
 
     def note(self, place: int, values: NDArray[np.int64] | Strings, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Record `counts` [n] of distinct values for the next `add`, and return them plus the counts so far.
+        """Record that `values` [n], all distinct, occurred `counts` [n] times, for the next `add`.
 
-        `place` is the number of the values' column.
+        Return these counts plus the values' counts in the sketch, [n]. `place` is the number of the values' column.
         """
         keys = values.keys() if isinstance(values, Strings) else values.astype(np.uint64)
         keys = mix64(keys + np.array([place + 1], np.uint64) * GOLDEN)
@@ -93,7 +94,7 @@ class ValueSketch:
         return counts + self._kernels.sketch_counts(self._halves, keys)
 
     def leave_out(self, mask: NDArray[np.bool_]) -> None:
-        """Remove the values in `mask` [n] from those noted last. They need not be counted any more."""
+        """Remove the values that `mask` [n] selects from the n values of the last `note`, so that `add` skips them."""
         keys, counts = self._noted[-1]
         self._noted[-1] = keys[~mask], counts[~mask]
 

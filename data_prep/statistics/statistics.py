@@ -1,7 +1,8 @@
 """Compute statistics of the training rows: counts of values, and sums over numbers.
 
-Chunks of the log are counted separately and added up. All sums are exact sums of integers (floats are multiples of
-the smallest float), so the result has the same bits however the log was cut into chunks.
+Chunks of the log are counted separately and added up. All sums are exact: they are sums of Python integers, to which
+floats are converted as multiples of the smallest float. So the result has the same bits however the log was cut into
+chunks.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from data_prep.statistics.value_counts import MIN_COUNTS, Coverage, StringCounts
 _SAVED_FIELDS = ("num_lines", "rejects_by_reason", "num_training_rows", "numeric", "missing", "cut", "bins", "sample")
 _FLOAT_BITS = 1074  # Every float64 that a parser produces is a multiple of 2**-1074.
 _HALF_BITS = 27
-_LIMB_BITS = 21  # Bits of a limb. A product of two limbs, summed over 2**21 products, is below 2**63.
+# A 64-bit integer is split into limbs of this many bits. A sum of 2**21 products of two limbs stays below 2**63.
+_LIMB_BITS = 21
 SAMPLED_ROWS = 1 << 14  # Upper bound of the rows from which quantiles are computed.
-SHORTEST_SPAN = 1 << 10  # Number of lines of the shortest span.
+SHORTEST_SPAN = 1 << 10  # Number of lines in the shortest span of a `Timeline`.
 MOST_SPANS = 1 << 12
 
 
@@ -39,14 +41,17 @@ STATISTICS_FILE = "statistics.json"
 
 @dataclass(frozen=True)
 class ChunkSpans:
-    """Counts of a chunk's rows, by spans of SHORTEST_SPAN lines of the log."""
+    """Counts of a chunk's rows for each span of SHORTEST_SPAN consecutive lines of the log.
+
+    Spans are numbered from the start of the log. The first column of `counts` belongs to span number `first_span`.
+    """
 
     first_span: int
     counts: NDArray[np.int64]  # [3, spans]: kept rows, rows with a label, and clicks.
 
     @classmethod
     def of(cls, row_numbers: NDArray[np.int64], labelled: NDArray[np.bool_], labels: NDArray[np.bool_]) -> ChunkSpans:
-        """Count rows with ascending `row_numbers` [n]."""
+        """Count the rows of a chunk, whose line numbers are the ascending `row_numbers` [n]."""
         if not len(row_numbers):
             return cls(0, np.empty((3, 0), np.int64))
         first, last = int(row_numbers[0]) // SHORTEST_SPAN, int(row_numbers[-1]) // SHORTEST_SPAN
@@ -58,10 +63,10 @@ class ChunkSpans:
 
 
 class Timeline:
-    """Counts over the lines of the log, in at most MOST_SPANS spans of equal length.
+    """Counts of rows, labelled rows and clicks for each span of `span_lines` lines, over the whole log.
 
-    The counts are those of `ChunkSpans`. The spans become twice as long whenever there would be too many, so their
-    length depends on the number of lines only.
+    `counts` [3, spans] has the counts in the order of `ChunkSpans`. There are at most MOST_SPANS spans: whenever there
+    would be more, pairs of spans are joined. So the length of a span depends on the number of lines only.
     """
 
     def __init__(self) -> None:
@@ -82,9 +87,9 @@ class Timeline:
 
 @dataclass(frozen=True)
 class NumericStatistics:
-    """Exact sums over the present cells of a numeric field.
+    """Exact count, sums and extremes of the cells of a numeric field that are not missing.
 
-    The sum of the cells is `total` · 2^-bits, the sum of their squares `total_squares` · 4^-bits.
+    The sum of the cells is `total` · 2^-bits, and the sum of their squares is `total_squares` · 4^-bits.
     """
 
     count: int = 0
@@ -104,7 +109,8 @@ class NumericStatistics:
         if len(integers) > 1 << _LIMB_BITS:
             half = len(integers) // 2
             return cls.of(integers[:half]) + cls.of(integers[half:])
-        # Sums of squares may exceed int64, sums of products of limbs cannot. Offsets from the minimum are unsigned.
+        # The squares would exceed int64. So take offsets from the minimum, which are unsigned, split them into limbs,
+        # and sum the products of limbs, which cannot exceed int64.
         offsets = integers.view(np.uint64) - integers.min().view(np.uint64)
         shifts = range(0, 64, _LIMB_BITS)
         limbs = [(offsets >> np.uint64(shift) & np.uint64((1 << _LIMB_BITS) - 1)).astype(np.int64) for shift in shifts]
@@ -165,14 +171,15 @@ class NumericStatistics:
         """Standard deviation of the cells as a population, not as a sample. NaN if no cell is present."""
         if not self.count:
             return math.nan
-        # The variance is one division of integers, so it is rounded once and nothing cancels.
+        # The variance is one division of exact integers, so it is rounded only once.
         return math.sqrt((self.count * self.total_squares - self.total**2) / (self.count**2 << 2 * self.bits))
 
 
 def _group_sums(numbers: NDArray[np.int64], groups: NDArray[np.int64]) -> list[int]:
-    """Return the exact sum of the numbers [n] of each group.
+    """Return the exact sum of the `numbers` [n] in each group. `groups` [n] has the group of each number, from 0.
 
-    The numbers are split into halves, whose float64 sums stay below 2**53.
+    The bits of each number are split into two halves. Their sums are float64, and exact as long as they stay below
+    2**53.
     """
     high = np.bincount(groups, (numbers >> _HALF_BITS).astype(np.float64))
     low = np.bincount(groups, (numbers & ((1 << _HALF_BITS) - 1)).astype(np.float64))
@@ -183,7 +190,8 @@ def _group_sums(numbers: NDArray[np.int64], groups: NDArray[np.int64]) -> list[i
 class RowSample:
     """The numeric fields of a sample of the training rows.
 
-    The sample consists of the SAMPLED_ROWS rows with the lowest hashes, so it does not depend on chunks.
+    The sample consists of the SAMPLED_ROWS rows with the lowest hashes, so it does not depend on how the log was cut
+    into chunks.
     """
 
     hashes: NDArray[np.uint64]  # [k]
@@ -202,7 +210,7 @@ class RowSample:
 
 @dataclass(frozen=True)
 class ChunkCounts:
-    """Counts of the lines of a chunk, and statistics of its training rows."""
+    """Counts of the lines of a chunk of the log, and statistics of the chunk's training rows."""
 
     num_lines: int
     rejects_by_reason: Counter[str]
@@ -211,9 +219,9 @@ class ChunkCounts:
     numeric: list[NumericStatistics]  # Statistics of each numeric field.
     missing: list[int]  # Number of missing cells, by categorical column.
     cut: dict[str, int]  # For each column of kind list, the number of rows with more values than are kept.
-    # For each column of numbers, packed (value, count) pairs as count_values returns them.
+    # For each categorical column of numbers, its values with their counts, packed as the kernel count_values does.
     values: list[NDArray[np.uint64]]
-    texts: list[CountedStrings]  # Counted values of each vocabulary of text.
+    texts: list[CountedStrings]  # For each vocabulary of strings, its values with their counts.
     bins: list[NDArray[np.int64]]  # For each integer or float field, counts as count_bins returns them.
     spans: ChunkSpans  # Counts of all kept rows, not only training rows.
     sample: RowSample | None = None  # Sample of rows for quantiles.
@@ -223,9 +231,9 @@ storable(NumericStatistics, RowSample, ChunkSpans, Coverage, Strings, CountedStr
 
 
 class LogStatistics:
-    """Statistics of the whole log.
+    """Statistics of the whole log, the sum of the `ChunkCounts` of its chunks.
 
-    If the counts of values exceed `counts_bytes` of memory, they are written to `folder`.
+    If the counts of values exceed `counts_bytes` bytes of memory, they are written to files in `folder`.
     """
 
     def __init__(self, options: PrepareOptions, folder: Path, counts_bytes: int) -> None:
@@ -242,7 +250,8 @@ class LogStatistics:
         is_float = [name in options.data.float_fields for name in options.data.sized_fields]
         self.bins = [np.zeros(2 * (FLOAT_BINS if each else INTEGER_BINS).zero + 1, np.int64) for each in is_float]
         self.timeline = Timeline()
-        # Training rows with an out-of-vocabulary value, by column. The second pass sets it.
+        # For each categorical column, the number of training rows with an out-of-vocabulary value. It is counted in the
+        # second pass.
         self.unknown = np.zeros(len(columns), np.int64)
         self.columns = columns
         self.values = ValueCounts(num_vocabularies - num_texts, folder, counts_bytes - texts_bytes)
@@ -252,7 +261,10 @@ class LogStatistics:
 
     @property
     def coverage(self) -> list[Coverage]:
-        """Coverage of the vocabulary of each categorical column for which `frequent` was called."""
+        """Coverage of the vocabulary of each categorical column.
+
+        It is all zeros for a vocabulary of which `frequent` (value_counts.py) was not called.
+        """
         return [(self.texts if column.is_text else self.values).coverage[column.place] for column in self.columns]
 
     @property
@@ -277,7 +289,10 @@ class LogStatistics:
             self.texts.add(chunk.texts)
 
     def _check_cross(self, place: int, counted: CountedStrings) -> None:
-        """Raise an error as soon as a cross has too many values, not after hours of counting."""
+        """Raise an error if cross number `place` already has too many values.
+
+        It is called after each merge of counts, so that the error does not come after hours of counting.
+        """
         for column in self._options.vocabularies:
             if column.cross and column.place == place:
                 least = self._options.least_count(column.name)
@@ -288,7 +303,7 @@ class LogStatistics:
         self.texts.close()
 
     def state(self) -> dict[str, Any]:
-        """Return the statistics that remain after the counts of values are dropped, in a form that can be stored."""
+        """Return the statistics without the counts of values, as plain values and arrays for `Pieces.write`."""
         timeline = self.timeline.span_lines, self.timeline.counts
         coverage = (self.values.coverage, self.texts.coverage)
         return {name: getattr(self, name) for name in _SAVED_FIELDS} | {"timeline": timeline, "coverage": coverage}
@@ -302,9 +317,9 @@ class LogStatistics:
 
 @dataclass(frozen=True)
 class NumericProfile:
-    """Counts of a numeric field's cells in the training rows.
+    """Counts of a numeric field's cells in the training rows: missing ones, and a histogram of the others.
 
-    `bins` are pairs (number of the bin, count).
+    `bins` are pairs (number of the bin, count). Empty bins are left out.
     """
 
     missing: int
@@ -316,11 +331,11 @@ class NumericProfile:
 class CategoricalProfile:
     """Counts of a categorical field's cells in the training rows.
 
-    `missing` cells are empty. `unknown` cells are out of vocabulary; a list is unknown if one of its values is.
-    `cut` lists have more values than are kept.
+    `missing` is the number of empty cells, and `unknown` the number of cells with an out-of-vocabulary value (in a
+    list, at least one). `cut` is the number of lists that were cut to the field's `max_length`.
 
-    With the i-th of the file's `min_counts`, the vocabulary would have `values[i]` values, which occur in `rows[i]`
-    rows. Both tuples are empty if values were not counted.
+    If the setting `min_count` were `Profile.min_counts[i]`, the vocabulary would have `values[i]` values, which occur
+    in `rows[i]` rows. Both tuples are empty if values were not counted.
     """
 
     missing: int
@@ -334,7 +349,8 @@ class CategoricalProfile:
 class Profile:
     """The content of statistics.json.
 
-    `rows`, `clicks` and `labelled` are numbers of kept lines in each span of `span_lines` lines of the log.
+    The log is divided into spans of `span_lines` lines. For each span, `rows` has the number of lines that were not
+    rejected, `clicks` the number of clicks, and `labelled` the number of rows with a label.
     """
 
     training_rows: int
@@ -385,7 +401,7 @@ def read_statistics(folder: Path) -> Profile:
 
 
 def cut_lists(schema: Schema, profile: Profile) -> list[str]:
-    """Return a sentence for each list field whose lists were cut because they were too long."""
+    """Return a sentence for each list field in which lists were cut to `max_length`, with the number of such rows."""
     return [
         f"{field.name}: {cut:,} of {profile.training_rows:,} training rows have more than {field.max_length} values; "
         "the others were left out"

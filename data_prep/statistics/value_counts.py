@@ -1,4 +1,4 @@
-"""Count the values of categorical fields, numbers and strings, in bounded memory."""
+"""Count the values of categorical fields, numbers and strings. Counts that exceed a memory limit are kept on disk."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from data_prep.kernels.strings import Lists, Strings
 from data_prep.options.columns import number_groups
 from data_prep.options.prepare_options import PrepareOptions
 
-# Lower bounds of the values that wait for a merge.
+# Counts of chunks are merged into the counts so far only when at least this many of them are waiting: counts of
+# numbers, counts of strings.
 _WAITING_WORDS = 1 << 22
 _WAITING_STRINGS = 1 << 20
 
-# Numbers of values that are merged at a time at the end, so small that the counts themselves need most of the
-# memory.
+# When counting is finished, sorted runs on disk are merged in blocks of about this many values (numbers, strings). The
+# blocks are small, so that the merge takes little memory.
 _BLOCK_WORDS = 1 << 20
 _BLOCK_STRINGS = 1 << 19
 
@@ -38,7 +39,10 @@ _SMALL_COUNTS = 1 << 10
 
 @dataclass(frozen=True)
 class Coverage:
-    """Size of a field's vocabulary for each of MIN_COUNTS: distinct values, and training rows in which they occur."""
+    """Size of a field's vocabulary for each number in MIN_COUNTS, if that were the setting `min_count`.
+
+    `values` has the numbers of distinct values, and `rows` the numbers of training rows in which these values occur.
+    """
 
     values: NDArray[np.int64]
     rows: NDArray[np.int64]
@@ -50,7 +54,8 @@ class Coverage:
     @classmethod
     def of(cls, counts: NDArray[np.uint64]) -> Coverage:
         """Return the coverage of values with the given counts, which must be at least 1."""
-        # Nearly all counts are small. A histogram of small counts is much faster than a search for each count.
+        # Nearly all counts are small. They are put into a histogram first, because that is much faster than searching
+        # MIN_COUNTS for each of them.
         is_large = counts >= _SMALL_COUNTS
         large = counts[is_large].astype(np.int64)
         of_small = np.bincount(counts[~is_large].astype(np.int64), minlength=_SMALL_COUNTS)
@@ -67,9 +72,10 @@ class Coverage:
 
 
 def count_numbers(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
-    """Return the counted values of each column of numbers, as count_values returns them.
+    """Return, for each categorical column of numbers, its distinct values with their counts.
 
-    `mask` selects rows [n], or positions of rows [n, P] as in `Examples.ids`.
+    A value and its count are packed as the kernel `count_values` does. The array of a hashed column is empty. `mask`
+    selects the rows to count, [n], or the cells of `Examples.ids` to count, [n, P].
     """
     all_columns, at = options.categorical_columns, _masks_of_columns(mask, options)
     names = [column.name for column in all_columns if not column.is_text]
@@ -84,7 +90,10 @@ def count_numbers(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bo
 
 
 def count_texts(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[CountedStrings]:
-    """Return the counted values of each vocabulary of text. `mask` is that of `count_numbers`."""
+    """Return, for each vocabulary of strings, its distinct values with their counts.
+
+    `mask` selects rows or cells as in `count_numbers`.
+    """
     is_hashed, count_strings = options.is_hashed, choose_kernels(options.kernels).count_strings
     columns = [c for c in options.categorical_columns if not (c.cross and is_hashed(c.name))]
     at = _masks_of_columns(mask, options)
@@ -101,7 +110,7 @@ def count_texts(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool
 
 
 def _masks_of_columns(mask: NDArray[np.bool_], options: PrepareOptions) -> dict[str, NDArray[np.bool_]]:
-    """Return the selected positions of each categorical column by name, bool [n, positions of the column]."""
+    """Return, for each categorical column by name, which of its cells `mask` selects: bool [n, max_length]."""
     columns = options.categorical_columns
     ends = np.cumsum([column.max_length for column in columns])
     of_rows = mask if mask.ndim == 2 else mask[:, None]
@@ -111,20 +120,20 @@ def _masks_of_columns(mask: NDArray[np.bool_], options: PrepareOptions) -> dict[
 
 @dataclass(eq=False)
 class _FieldCounts(ABC, Generic[Counted]):
-    """Base class of counts of the values of several fields, added up over chunks.
+    """Base class for counts of the values of several fields, added up over the chunks of a log.
 
-    The counts of chunks wait until they are as many as the distinct values so far. Then all are merged, so a value
-    is merged a logarithmic number of times. When the merged counts outgrow `limit_bytes`, they are written to
-    `folder` as a sorted run per field. The runs are merged at the end, one range of values at a time. `on_merge` is
-    called after a merge with a field and its counts so far.
+    Counts of chunks are collected until they are as many as the distinct values merged so far. Then they are all
+    merged, so a value is merged a logarithmic number of times. When the merged counts exceed half of `limit_bytes`,
+    they are written to `folder`, in one sorted file (a run) per field. `frequent` merges the runs, one range of values
+    at a time. After each merge, `on_merge` is called with the number of each field and its counts since the last run.
     """
 
     num_fields: int
     folder: Path
     limit_bytes: int
     nothing: Counted
-    least_waiting: int  # Lower bound of the values that wait for a merge.
-    block: int  # Number of values that are merged at a time at the end.
+    least_waiting: int  # Counts of chunks are not merged before this many have been collected.
+    block: int  # Number of values per block that `frequent` processes at a time.
     on_merge: Callable[[int, Counted], None] | None = None
     key_step: ClassVar[int] = 1  # Smallest difference between the keys of two values.
 
@@ -148,7 +157,10 @@ class _FieldCounts(ABC, Generic[Counted]):
             self._merge()
 
     def frequent(self, field: int, min_count: int) -> Counted:
-        """Return the values of a field with a count of at least `min_count`, sorted. Also set the field's coverage."""
+        """Return the values of a field that occur at least `min_count` times, with their counts, sorted by key.
+
+        Also set `coverage[field]`.
+        """
         if self._num_waiting:
             self._merge()
         self.coverage[field] = Coverage.none()
@@ -186,15 +198,15 @@ class _FieldCounts(ABC, Generic[Counted]):
 
     @abstractmethod
     def _write(self, name: str, counted: Counted) -> Any:
-        """Write a run to disk, and return its description."""
+        """Write sorted counts to a file whose name ends in `name`. Return an object that can read the file."""
 
     @abstractmethod
     def _add_up(self, parts: list[Counted]) -> Counted:
-        """Return the distinct values of all parts with summed counts, sorted. May empty `parts`."""
+        """Return the distinct values of all parts, sorted by key, with the sums of their counts. May empty `parts`."""
 
     @abstractmethod
     def _concatenate(self, parts: list[Counted]) -> Counted:
-        """Return all parts concatenated. May empty `parts`."""
+        """Return the concatenation of the parts, in order. May empty the list `parts` to free their memory."""
 
     @abstractmethod
     def _counts(self, counted: Counted) -> NDArray[np.uint64]:
@@ -205,9 +217,9 @@ class _FieldCounts(ABC, Generic[Counted]):
         """Return the key of each value, by which values are sorted."""
 
     def _blocks(self, field: int) -> Iterator[Counted]:
-        """Yield all values of a field with their counts, sorted, in blocks.
+        """Yield all values of a field with their counts, sorted by key, in blocks of about `block` values.
 
-        Runs on disk and values in memory are merged.
+        Runs on disk and counts in memory are merged on the way.
         """
         merged: Counted = self._merged[field]
         runs: list[Any] = self._runs[field]
@@ -223,7 +235,7 @@ class _FieldCounts(ABC, Generic[Counted]):
 
 @dataclass(frozen=True)
 class _NumberRun:
-    """A file with packed (value, count) pairs of one field."""
+    """A file with the counted numbers of one field: `length` packed (value, count) pairs, ascending, uint64."""
 
     path: Path
     length: int
@@ -232,7 +244,10 @@ class _NumberRun:
         return np.memmap(self.path, np.uint64, "r", shape=(self.length,))
 
     def read(self, first: int, end: int) -> NDArray[np.uint64]:
-        """Return a part of the pairs as a copy. Pages of a memory map would stay in this process's memory."""
+        """Return pairs number `first` to `end` - 1.
+
+        They are read, because pages of a memory map would stay in memory.
+        """
         return np.fromfile(self.path, np.uint64, end - first, offset=8 * first)
 
 
@@ -274,9 +289,9 @@ class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
 
 
 def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Sum the counts of equal values in ascending packed pairs.
+    """Join the ascending packed (value, count) pairs of equal values, with the sum of their counts.
 
-    The result is at the front of the same array.
+    The array is overwritten from its start. Return the overwritten part, which has one pair per value.
     """
     first = num_distinct = 0
     while first < len(packed):
@@ -295,7 +310,10 @@ def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def check_count(count: int) -> None:
-    """Raise ValueError if a count does not fit into its bits, where it would change the value beside it."""
+    """Raise ValueError if `count` needs more bits than a packed (value, count) pair has for it.
+
+    The surplus bits would change the value.
+    """
     if count > COUNT_MASK:
         raise ValueError(
             f"a value is in {count:,} training rows, and at most {COUNT_MASK:,} can be counted; prepare some of the "
@@ -304,9 +322,9 @@ def check_count(count: int) -> None:
 
 
 def _even_ranges(runs: Sequence[NDArray[np.uint64]], most: int, step: int) -> Iterator[list[tuple[int, int]]]:
-    """Cut all keys into ascending ranges with at most `most` keys each, at multiples of `step`.
+    """Divide all 64-bit keys, at multiples of `step`, into ascending ranges that have at most `most` keys in all runs.
 
-    For each range, yield its [first, end) in each run.
+    `runs` are ascending keys. For each range, yield a list with the [first, end) of its keys in each run.
     """
 
     def cut(low: int, high: int) -> Iterator[list[tuple[int, int]]]:
@@ -343,7 +361,10 @@ class _TextRun:
         return np.memmap(self.path, np.uint64, "r", shape=(self.num_strings,))
 
     def read(self, first: int, end: int) -> CountedStrings:
-        """Return a part of the strings as a copy. Pages of a memory map would stay in this process's memory."""
+        """Return strings number `first` to `end` - 1 with their counts.
+
+        They are read, because pages of a memory map would stay in memory.
+        """
         keys = np.fromfile(self.path, np.uint64, end - first, offset=8 * first)
         counts = np.fromfile(self.path, np.int64, end - first, offset=8 * (self.num_strings + first))
         ends = np.fromfile(self.path, np.int64, end - first, offset=8 * (2 * self.num_strings + first))
@@ -357,7 +378,7 @@ class _TextRun:
 
 
 class StringCounts(_FieldCounts[CountedStrings]):
-    """Counts of strings, sorted by key. Keys are hashes, so they are spread evenly."""
+    """Counts of values that are strings, sorted by key. A key is a 64-bit hash of the string."""
 
     def __init__(
         self,
