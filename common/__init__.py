@@ -1,11 +1,12 @@
-"""Shared code that knows neither clicks nor tables.
+"""Code that both `app` and `data_prep` use, and that depends on neither.
 
 The modules:
-- `settings`: settings as dataclasses. `yaml_settings`: their values from YAML files and command lines. `arguments`:
-  arguments that several commands share.
-- `files`: atomic writes, locks, checksums. `arrays`: arrays in files and in memory.
+- `settings`: settings as dataclasses. `yaml_settings`: read settings from YAML files and command lines. `arguments`:
+  command-line arguments that several commands share.
+- `files`: atomic writes, locks, checksums. `arrays`: files of arrays, and memory for arrays.
 - `native_library`: load C++ libraries.
 - `console`: progress bars and log lines. `text`: names and numbers in messages. `html`: pages with charts.
 - `packages`: check that required packages are installed.
-- `signals`: stop a program at a safe point. `process`: limits of the process, its end, other processes.
+- `signals`: stop a program at a safe point. `process`: memory limits, cores and signals of this process, and starting
+  other processes.
 """

@@ -1,4 +1,4 @@
-"""Define the arguments that several commands share, so that a name has one meaning and one text everywhere."""
+"""Define the command-line arguments that several commands share, so that each has the same meaning and help text."""
 
 from __future__ import annotations
 
@@ -41,6 +41,9 @@ SHARED: dict[str, dict[str, Any]] = {
 
 
 def add_shared(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
-    """Add the shared arguments `names` to a command or to a group of its options. `changes` replace their keywords."""
+    """Add the arguments `names` of `SHARED` to a command's parser or to a group of its options.
+
+    `changes` are keywords of `add_argument` that replace those in `SHARED`.
+    """
     for name in names:
         parser.add_argument(name, **SHARED[name] | changes)

@@ -22,7 +22,7 @@ from common.text import printable
 SECONDS_PER_LINE = 10.0
 STOPPED_BY_READER = 128 + signal.SIGPIPE  # Exit status after a broken pipe, as shells report it.
 _STDOUT = 1
-_MOVE_UP = "\x1b[A"  # Escape sequence with which tqdm returns from the line of a second bar.
+_MOVE_UP = "\x1b[A"  # Escape sequence that moves the cursor one line up. tqdm writes it after drawing a second bar.
 _LINE = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 _LINE_WITHOUT_TOTAL = "{desc}: {n_fmt}{unit} [{elapsed}, {rate_fmt}{postfix}]"
 
@@ -33,7 +33,8 @@ def progress_bar(**options: Any) -> tqdm:
     On a terminal or in a notebook it is drawn as a bar. Elsewhere it is printed as a line every ten seconds, and not
     at all for short work.
     """
-    # A notebook supports carriage returns, but has no size, and one line for all bars.
+    # A notebook redraws a line after a carriage return, but does not report a width, and cannot draw one bar above
+    # another. So the width is fixed, and all bars share one line.
     if type(sys.stderr).__module__.startswith("ipykernel"):
         return tqdm(**{"mininterval": 0.5, "ncols": 110, **options, "position": 0})
     if sys.stderr.isatty():
@@ -49,7 +50,7 @@ def log_to_console() -> None:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formats messages without control characters, which may come from names and values of users' data."""
+    """Formats log messages with control characters escaped. Names and values from users' data may contain some."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -58,7 +59,8 @@ class PrintableFormatter(logging.Formatter):
 def has_no_reader(error: BaseException) -> bool:
     """Return True if `error` means that the reader of standard output, such as `head`, has closed it.
 
-    If so, later output is discarded. Other broken pipes, such as to a worker process, are ordinary errors.
+    If so, redirect standard output to /dev/null, so that later output is discarded without an error. Return False for
+    all other errors, including a broken pipe to a worker process.
     """
     if not isinstance(error, BrokenPipeError):
         return False
@@ -71,7 +73,7 @@ def has_no_reader(error: BaseException) -> bool:
 
 
 class AboveBars(logging.StreamHandler[TextIO]):
-    """Log handler that writes messages above a progress bar."""
+    """Log handler that writes each message above the progress bars on the terminal, so that they do not mix."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -83,9 +85,9 @@ class AboveBars(logging.StreamHandler[TextIO]):
 
 
 class _Lines:
-    """Stream that turns tqdm's drawing into lines.
+    """Output stream for tqdm that writes each state of a progress bar as a line of its own, if it has changed.
 
-    If the reader has closed the stream, output is dropped and the work continues.
+    If the stream below cannot be written, for example because its reader has closed it, output is dropped.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -1,6 +1,6 @@
 """Write files atomically, compute checksums, lock folders against other processes, and read JSON that may be damaged.
 
-The system releases a lock when the process that holds it ends, for whatever reason.
+Locks are those of `flock`: the system releases a lock when the process that holds it ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class FolderInUse(ValueError):
 
 
 def fill(readinto: Callable[[memoryview], int], buffer: Any) -> int:
-    """Read until `buffer` is full or the stream ends. Return the number of bytes.
+    """Call `readinto` until `buffer` is full or the stream ends. Return the number of bytes read.
 
-    A pipe or a server may return only a byte or two at first, which is too little to recognize the format of a
-    stream.
+    A single call is not enough: a pipe or a server may return only a byte or two at first, which is too little to
+    recognize the format of a file.
     """
     view, filled = memoryview(buffer), 0
     while filled < len(view) and (size := readinto(view[filled:])):
@@ -65,7 +65,8 @@ def _lock(folder: Path, mode: int) -> IO[str]:
     while True:
         make_folder(folder, mode)
         path = folder / LOCK_FILE
-        # If somebody else has put a file there, it is neither followed as a link nor truncated.
+        # The lock file may have been put there by somebody else. So a symbolic link is not followed, and the content is
+        # not truncated.
         lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,13 +79,14 @@ def _lock(folder: Path, mode: int) -> IO[str]:
             raise FolderInUse(f"another process works in {folder}; wait for its end, or give another name") from None
         if is_at(lock, path):
             return lock
-        lock.close()  # The folder was renamed or removed in between, so the lock is taken in the present folder.
+        # The folder was renamed or removed while the lock was taken. Begin again with the folder that now has the path.
+        lock.close()
 
 
 def is_at(file: IO[Any], path: Path) -> bool:
-    """Return True if the open `file` is the one at `path`.
+    """Return True if the open `file` is still the file at `path`.
 
-    While a lock was waited for, another process may have renamed the file.
+    It is not if another process has renamed or replaced it since, for example while this process waited for its lock.
     """
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
@@ -104,14 +106,14 @@ def is_locked(folder: Path) -> bool:
 
 
 class FileRecord(TypedDict):
-    """The entry of a file in a manifest."""
+    """Size and checksum of a file, as a checkpoint's or bundle's manifest records them."""
 
     size_bytes: int
     checksum: str  # "xxh3:" followed by 16 hex digits
 
 
 class DamagedFileError(ValueError):
-    """The size or the content of a file differs from its record."""
+    """A file is missing, or its size or checksum differs from its `FileRecord`."""
 
 
 def check_size(path: Path, expected: FileRecord) -> None:
@@ -145,7 +147,10 @@ def check_format_version(path: Path, actual: object, version: int, advice: str, 
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Do what `json.loads` does, but raise ValueError for values nested too deeply, as for all other damage."""
+    """Call `json.loads`. Raise ValueError for every text that it cannot parse.
+
+    `json.loads` itself raises RecursionError for values that are nested too deeply.
+    """
     try:
         return json.loads(text, **options)
     except RecursionError:
@@ -153,10 +158,11 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 
 
 def from_dict(plain: Mapping[str, Any], cls: type[Plain]) -> Plain:
-    """Restore an object of the dataclass `cls` from its fields as plain values.
+    """Restore an object of the dataclass `cls` from `plain`, the result of `dataclasses.asdict` after a trip via JSON.
 
-    All items of a tuple must have the type that the annotation names first. Values are not checked; for what a user
-    wrote, there is `common.settings.convert`. Raise KeyError or TypeError if the content is that of another class.
+    Nested dataclasses and tuples are restored too; all items of a tuple have the first type in its annotation. Types of
+    other values are not checked: for values that a user wrote, use `common.settings.convert`. Raise KeyError or
+    TypeError if `plain` does not have the fields of `cls`.
     """
     hints = _type_hints(cls)  # type: ignore[arg-type]
     return cls(**{name: _from_plain(value, hints[name]) for name, value in dict(plain).items()})
@@ -167,7 +173,7 @@ _type_hints = functools.cache(typing.get_type_hints)
 
 def _from_plain(value: Any, hint: Any) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    # JSON has no tuples, so a list stands for the tuple among the types of the union.
+    # JSON has no tuples. So if the type is a union and the value a list, the tuple type of the union is meant.
     if origin is types.UnionType and isinstance(value, list):
         origin, arguments = tuple, next(typing.get_args(each) for each in arguments if typing.get_origin(each) is tuple)
     if origin is tuple:
@@ -178,15 +184,15 @@ def _from_plain(value: Any, hint: Any) -> Any:
 
 
 def record_of(content: Any, cls: type[Record]) -> Record:
-    """Return the dataclass whose fields are the values of a JSON object.
+    """Return an object of the dataclass `cls` whose fields are the values of the JSON object `content`, all checked.
 
-    Raises ValueError, naming the key, if one is unknown or missing, or its value is not of the field's type: a scalar,
-    Any, a TypedDict, a union, or a dict with text as keys. Sections of type Any are left to their readers.
+    Supported types of fields are scalars, TypedDict, unions, dicts with text as keys, and Any, whose values are not
+    checked. Raise ValueError, naming the key, if a key is unknown or missing, or if a value is not of its field's type.
     """
     hints = typing.get_type_hints(cls)
     try:
         record = cls(**content)
-    except TypeError as error:  # It names the key.
+    except TypeError as error:  # The message of the TypeError names the unknown or missing key.
         raise ValueError(str(error)) from None
     for name in content:
         if not _fits(content[name], hints[name]):
@@ -195,7 +201,7 @@ def record_of(content: Any, cls: type[Record]) -> Record:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return True if a value of JSON is of a type. A whole number is a float as well, a truth value is no number."""
+    """Return True if a value from JSON is of the type `hint`. An int also fits float; a bool fits neither."""
     if hint is Any:
         return True
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
@@ -213,10 +219,10 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically: after a kill or a power cut, the old or the new file is there.
+    """Write `text` to `path` atomically: after a kill or a power cut, `path` is either the old or the new file.
 
-    With several writers, the last one counts. A temporary file is synced and renamed, then the folder is synced.
-    That takes some milliseconds, so it is meant for one write per evaluation, launch or preparation, not per step.
+    If several processes write the same file, they take turns, and the last one counts. A temporary file is synced and
+    renamed, then the folder is synced. That takes some milliseconds, too long to do it in every training step.
     """
     beside = path.with_name(f"{path.name}.tmp")
     try:
@@ -224,8 +230,8 @@ def write_whole(path: Path, text: str) -> None:
             try:
                 file.write(text)
                 file.flush()
-                # The content is synced before the rename, because some file systems write the name before the
-                # content.
+                # Sync the content before the rename. Otherwise some file systems write the new name to the disk before
+                # the content, and a power cut in between would leave an empty file.
                 os.fsync(file.fileno())
                 beside.replace(path)
             except OSError:
@@ -233,17 +239,17 @@ def write_whole(path: Path, text: str) -> None:
                 raise
             sync_folder(path.parent)
     except OSError as error:
-        error.filename = error.filename and str(path)  # The user does not know the temporary file.
+        error.filename = error.filename and str(path)  # Name the file that the user knows, not the temporary one.
         raise
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[IO[str]]:
-    """Open a file for writing it from the start, after waiting until no other process or thread writes it."""
+    """Open `path` for writing it from the start. First wait until no other process or thread has it open like this."""
     while True:
         with path.open("a", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if is_at(file, path):  # Otherwise the writer that was waited for has renamed the file.
+            if is_at(file, path):  # If not, the process that held the lock has renamed the file, so open a new one.
                 file.truncate(0)
                 yield file
                 return
@@ -253,9 +259,10 @@ def _alone(path: Path) -> Iterator[IO[str]]:
 def new_file(path: Path, lone_writer: bool = False) -> Iterator[Path]:
     """Yield the path of a temporary file beside `path`. At the end of the `with` block it gets the name `path`.
 
-    The content is synced before that, so a file with the name `path` is complete even after a power cut. After an
-    error `path` is unchanged. The temporary name has the process id, because several processes may write the same
-    file. A `lone_writer` does without, so that it overwrites what a killed process has left.
+    The content is synced before the renaming, so a file with the name `path` is complete even after a power cut. After
+    an error `path` is unchanged. The temporary name contains the process id, because several processes may write the
+    same file. If only one process can, pass `lone_writer`: the temporary name has no process id then, so that the
+    process overwrites the file that a killed one has left.
     """
     writer = "" if lone_writer else f".{os.getpid()}"
     beside = path.with_name(f".{path.name}{writer}.partial")
@@ -270,15 +277,15 @@ def new_file(path: Path, lone_writer: bool = False) -> Iterator[Path]:
 
 
 class NoRoomError(OSError):
-    """The disk is full, or a quota or a limit of file sizes is reached. The text names the file and says what to do."""
+    """The disk is full, or a quota or a limit of file sizes is reached. The message names the file and what to do."""
 
 
 @contextmanager
 def room_for(path: Path, then: str = ", and run the same command again") -> Iterator[None]:
     """Inside the `with` block, turn errors about a full disk, a quota or a file size limit into NoRoomError.
 
-    The new error names `path` and says what to do, with `then` at the end. In nested blocks, the inner block's path
-    is named.
+    The new error names `path` and says what to do; its message ends with `then`. A NoRoomError from a nested `room_for`
+    block passes unchanged, so the message names the inner block's path.
     """
     try:
         yield
@@ -290,14 +297,14 @@ def room_for(path: Path, then: str = ", and run the same command again") -> Iter
 
 
 def message_of(error: BaseException) -> str:
-    """Return the text of an error as the console shows it. Error numbers of the system are left out."""
+    """Return the message of an error for users. For an OSError it is "reason: file", without the error number."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a file's content, or the names in a folder, so that they survive a crash."""
+    """Sync a folder or a file to the disk. The names in the folder, or the file's content, then survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -306,7 +313,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
-    """Create a folder and its missing parents, and sync their names."""
+    """Create a folder and its missing parents, and sync them, so that they survive a power cut."""
     if folder.is_dir():
         return
     make_folder(folder.parent)

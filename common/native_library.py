@@ -1,6 +1,7 @@
 """Load the C++ libraries of the project, which `make native` builds, and pass NumPy arrays to them.
 
-The C headers are the only definition of the interface: functions, structures and enumerations are read from there.
+The C headers are the only definition of the interface: this module parses functions, structures and enumerations from
+them.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _FUNCTION = re.compile(r"^\w+_API ([\w ]+[ *]+)(\w+)\(([^)]*)\);", re.MULTILINE)
 
 @dataclass
 class Interface:
-    """The declarations in a library's headers, in the form that ctypes takes.
+    """The functions, structures and enumerations that a library's C headers declare, as ctypes types.
 
-    The headers must have the plain style of this project.
+    Headers are parsed with regular expressions, so they must be written like those of this project.
     """
 
     # enum name -> member -> number. Members are in lower case, without the common prefix.
@@ -65,17 +66,18 @@ class Interface:
         return self.structures.get(name) or getattr(ctypes, f"c_{name.removesuffix('_t')}")
 
 
-# OpenMP reads this variable when the first library that uses it is loaded. By default its threads spin between
-# kernels, on cores that MindSpore's threads need: with one other busy thread on two cores, a lookup took 32 ms with
-# spinning threads and 14 ms with sleeping ones.
+# Environment variables that are set while a library is loaded. OpenMP reads OMP_WAIT_POLICY when the first library that
+# uses it is loaded. By default its threads spin between kernels, on cores that MindSpore's threads need: with one other
+# busy thread on two cores, a lookup took 32 ms with spinning threads and 14 ms with sleeping ones.
 _WHILE_LOADING = {"OMP_WAIT_POLICY": "passive"}
 
 
 class NativeLibrary:
-    """A library `csrc/build/lib<name>.so` beside a Python file.
+    """The C++ library csrc/build/lib`name`.so, where the folder csrc is beside the Python file `beside`.
 
-    The environment variable `<NAME>_LIBRARY` may name another file before the first load. `headers` in csrc/ declare
-    its functions. `what` and `otherwise` complete error messages: "the native {what} not built … or {otherwise}".
+    If the environment variable `NAME`_LIBRARY is set before the first load, it names the file to load instead.
+    `headers` are files in csrc that declare the library's functions. `what` and `otherwise` complete error messages:
+    "the native {what} not built … or {otherwise}".
     """
 
     def __init__(self, name: str, beside: str, headers: Sequence[str], what: str, otherwise: str) -> None:
@@ -89,7 +91,7 @@ class NativeLibrary:
 
     @property
     def path(self) -> Path:
-        """The path of the library, which need not exist."""
+        """The path of the library file. The file need not exist."""
         return Path(os.environ.get(self._variable, self._file)).absolute()
 
     def is_available(self) -> bool:
@@ -117,13 +119,13 @@ class NativeLibrary:
                 f"or {self._otherwise}"
             )
         csrc = path.parents[1]
-        # A library of another release may have other arguments, and would crash. Bundles contain no sources except
-        # the header.
+        # A library that was built from other sources may expect other arguments and crash. This cannot be checked in a
+        # bundle, which contains the library and its header, but no other sources.
         if path == self._file and any(csrc.rglob("*.cc")):
             build_time = path.stat().st_mtime
             sources = (source for ending in ("*.h", "*.cc") for source in csrc.rglob(ending))
             if newer := next((source for source in sources if source.stat().st_mtime > build_time), None):
-                # A source with a time in the future stays newer than any build.
+                # If the source's time is in the future, building again does not help: the source stays newer.
                 is_ahead = newer.stat().st_mtime > time.time()
                 advice = "set this machine's clock right, which is behind, or touch all sources; then " * is_ahead
                 raise OSError(f"{path} was built before {newer} changed; {advice}run `make native` to build it again")
@@ -160,7 +162,7 @@ def address(array: NDArray[Any], dtype: DTypeLike, *shape: int) -> int:
             f"{list(array.shape)}, {array.strides} bytes apart"
         )
     if flags.writeable and array.dtype.isbuiltin == 1:  # bfloat16 arrays do not support the buffer protocol.
-        # This takes a fifth of the time of array.ctypes, and a step needs sixty addresses.
+        # This takes a fifth of the time of array.ctypes.data, and a training step needs sixty addresses.
         return ctypes.addressof(_NO_BYTES.from_buffer(array))  # type: ignore[arg-type] # stubs: from Python 3.12 on
     return int(array.ctypes.data)
 

@@ -1,4 +1,4 @@
-"""Report in one line, without a traceback, which packages a command needs and this Python does not have."""
+"""Check that the packages that a command needs are installed. If not, say so in one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def explain_missing(*packages: str) -> str:
 
 
 def project_environment() -> dict[str, str]:
-    """Return an environment in which another process finds this project's modules, whatever its working folder is."""
+    """Return this process's environment variables, with the project's folder added to PYTHONPATH.
+
+    A process that is started with them finds the project's modules from any working folder.
+    """
     modules = [str(PROJECT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(modules))}
 

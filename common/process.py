@@ -1,7 +1,7 @@
-"""Limit the memory and cores of this process, defer its signals, control how it ends, and start others.
+"""Find the memory limits and cores of this process, defer its signals, control how it ends, and start other processes.
 
-The embedding tables ask for memory before they grow, because the system kills a process that takes more memory than
-there is.
+The embedding tables call `require_memory` before they grow, because the system kills a process that takes more memory
+than its limits allow.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ UNLIMITED = 2**60
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A memory limit, and the memory in use under it, in bytes."""
+    """A limit on memory that applies to this process, and the memory that counts against it, both in bytes."""
 
     name: str
     limit: int
     used: int
-    counts_reserved: bool = False  # The use also counts pages that were reserved but never written.
+    counts_reserved: bool = False  # Whether `used` includes pages that were allocated but never written.
 
     @property
     def free(self) -> int:
@@ -46,8 +46,8 @@ class MemoryLimit:
 def require_memory(num_bytes: int, purpose: str, reserved_bytes: int = 0) -> None:
     """Raise MemoryError unless `num_bytes` more fit under every known memory limit.
 
-    The message has `purpose`, sizes and the limit. `reserved_bytes` were reserved but not written yet. Most limits
-    count them as free, although they are not.
+    `purpose` begins the message, which also names the tightest limit. `reserved_bytes` is memory that this process has
+    allocated but not written yet. Most limits count it as free, so it is subtracted here.
     """
     free = {limit: max(limit.free - (0 if limit.counts_reserved else reserved_bytes), 0) for limit in memory_limits()}
     tightest = min(free, key=lambda limit: free[limit])
@@ -92,7 +92,7 @@ def _cgroups() -> Iterator[MemoryLimit]:
                 limit = (folder / limit_file).read_text().strip()
                 if limit != "max" and int(limit) < UNLIMITED:
                     fields = dict(field.split() for field in (folder / "memory.stat").read_text().splitlines())
-                    # The file cache counts as used, but is freed before anything is killed.
+                    # The file cache counts as used, but the system frees it before it kills a process.
                     freed = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
                     num_bytes = int((folder / used_file).read_text()) - freed
                     yield MemoryLimit(f"the memory limit of cgroup {folder}", int(limit), num_bytes)
@@ -104,14 +104,15 @@ def _mib(num_bytes: int) -> str:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Defer signals to the end of the `with` block. Threads that are started in the block keep them blocked.
+    """Defer SIGTERM and SIGINT to the end of the `with` block. Threads started in the block keep them blocked.
 
-    Outside of the main thread it does nothing, because handlers are only called in the main thread.
+    Outside of the main thread it does nothing, because Python calls signal handlers only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers: list[int] = []  # Signals received by threads that were started before and do not block them.
+    # Deferred SIGINT signals that arrived at other threads, which were started earlier and do not block the signal.
+    numbers: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, _: numbers.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -124,24 +125,24 @@ def held() -> Iterator[None]:
 
 
 def raise_again() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again, after `die_quietly`."""
+    """Let Ctrl-C raise KeyboardInterrupt again. It undoes `die_quietly` (common/signals.py)."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def die_with_parent(number: signal.Signals) -> None:
-    """Let the system send this process a signal when the thread that started it ends, for whatever reason.
+    """Ask the system to send this process the signal `number` when the thread that started the process ends.
 
-    Linux only.
+    It also does so if the parent is killed. On other systems than Linux, do nothing.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def checksum_of_sources(project: Path, packages: Iterable[str]) -> str:
-    """Return a checksum of the packages' Python and C++ sources.
+    """Return a checksum of all Python and C++ sources in the given folders of `project`.
 
-    Another release of the sources may produce other results.
+    It identifies the version of the program, for results that another version must not continue.
     """
     digest = hashlib.sha256()
     for path in sorted(path for package in packages for path in (project / package).rglob("*")):
@@ -154,7 +155,8 @@ def checksum_of_sources(project: Path, packages: Iterable[str]) -> str:
 def run_module(module: str, *words: str) -> str:
     """Run `python -m MODULE WORDS` in another process, and return its standard output.
 
-    Raise ValueError with the last line of its errors if it fails. Ctrl-C does not reach the process directly.
+    If it fails, raise ValueError with the last line of its standard error. The process is in a session of its own, so
+    Ctrl-C in the terminal does not reach it.
     """
     process = subprocess.run(  # noqa: S603 (this program)
         [sys.executable, "-P", "-m", module, *words],

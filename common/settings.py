@@ -61,14 +61,15 @@ ANY_VALUE = object()  # The value of a removed setting that changed no result.
 
 @dataclass(frozen=True)
 class Removed:
-    """A setting, or a section of them, that an earlier release had.
+    """A setting, or a section of settings, that an earlier release had and this one has not.
 
-    The class of all settings of a program has the class attribute `REMOVED`, a mapping of such settings by their full
-    names. `merge` refuses them, and `without_removed` drops them from the settings that an earlier release recorded.
+    The class of all settings of a program has the class attribute `REMOVED`, which maps the full names of removed
+    settings to these objects. `merge` raises an error for a removed setting, and `without_removed` drops it from the
+    settings that an earlier release has written.
     """
 
     now: str  # The behaviour of the program now, and what to use in place of the setting, in words.
-    value: Any = ANY_VALUE  # The program now does what the setting did with this value.
+    value: Any = ANY_VALUE  # The program now behaves as if the setting had this value.
 
 
 class OutOfBoundsError(ValueError):
@@ -76,9 +77,9 @@ class OutOfBoundsError(ValueError):
 
 
 class Checked:
-    """Base class of settings that checks numbers against the bounds beside their fields.
+    """Base class of settings that checks each number against the `Bounds` in the annotation of its field.
 
-    A class with rules between fields checks them in its own `__post_init__`, after calling this one.
+    A subclass with rules between fields checks them in its own `__post_init__`, after calling that of this class.
     """
 
     def __post_init__(self) -> None:
@@ -92,7 +93,7 @@ class Checked:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known name, or all known names."""
+    """Return the end of a message about an unknown name: the known name most similar to it, or else all known names."""
     return f"did you mean {close!r}?" if (close := nearest(name, known)) else f"known here: {', '.join(known)}"
 
 
@@ -120,9 +121,10 @@ def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def without_removed(recorded: Mapping[str, Any], removed: Mapping[str, Removed]) -> dict[str, Any]:
-    """Return a copy of recorded settings, by section, without removed ones that asked for what the program now does.
+    """Return a copy of recorded settings, by section, without removed settings that had the value in `Removed.value`.
 
-    A removed setting with another value stays, so that `merge` refuses it and comparisons see the difference.
+    With that value the setting asked for what the program does now. A removed setting with another value stays, so that
+    `merge` raises an error for it and comparisons of settings see the difference.
     """
     result: dict[str, Any] = copy.deepcopy(dict(recorded))
     for setting, gone in removed.items():
@@ -136,11 +138,11 @@ def without_removed(recorded: Mapping[str, Any], removed: Mapping[str, Removed])
 def merge(
     settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "", whole: Settings | None = None
 ) -> Settings:
-    """Return `settings` with `changes` applied.
+    """Return a copy of `settings` in which the values of `changes`, a nested mapping, replace the old ones.
 
-    `where` and `prefix` say in errors where the changes come from. If `settings` are one section, `whole` are all
-    settings: the error about an unknown key then looks for the key in other sections. Raise ValueError for an
-    unknown key, a removed one (see `Removed`) or a wrong value.
+    In errors, `where` says where the changes come from, and `prefix` is put before the key. If `settings` are one
+    section, `whole` are all settings: the error about an unknown key then looks for the key in other sections. Raise
+    ValueError for an unknown key, a removed one (see `Removed`) or a wrong value.
     """
     whole = settings if whole is None else whole
     hints = _type_hints(type(settings))  # type: ignore[arg-type]
@@ -170,10 +172,10 @@ def merge(
 
 
 def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: object) -> str:
-    """Return advice on an unknown key: keys of other sections with the same last word, or a similar key of this
-    section.
+    """Return the end of the message about an unknown key: which key the user may have meant.
 
-    If the class of `whole` lists the key in `REMOVED`, the advice is what that says.
+    It names keys of other sections that end with the same word, or else the most similar key of this section, or else
+    all keys of this section. For a setting in `REMOVED` of the class of `whole`, it is the text of that entry instead.
     """
     if gone := getattr(whole, "REMOVED", {}).get(f"{prefix}{name}"):
         return f"it was removed, so leave it out: {gone.now}"
@@ -189,10 +191,10 @@ def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: 
 
 
 def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, key: str) -> Any:
-    """Return the section that `changes` apply to.
+    """Return the section to which `merge` applies `changes`: usually the present section, `current`.
 
-    A section with variants, such as optimizers, is selected by `name`. If `changes` name another variant than
-    `current`, return that variant's defaults.
+    Some sections, such as optimizers, have a class per variant, selected by the key `name`. If `changes` name another
+    variant than that of `current`, return an object of the other class with its defaults.
     """
     variants: dict[str, Any] = {getattr(variant, "name", ""): variant for variant in typing.get_args(hint)}
     variant_name = changes.get("name")

@@ -1,7 +1,8 @@
 """Handle or defer the signals that end a program.
 
-`stop_by_signals` ends a program at the next safe point, not in the middle of an import or while a process is
-started. An exception raised by a signal handler could do that, and leave locks behind that other threads wait for.
+With `stop_by_signals`, a program ends at the next safe point (a call of `check_stop`). If the signal handler raised an
+exception instead, it could end the program anywhere, such as in an import or while a process is started, and leave a
+lock behind that other threads wait for.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: Iterable[
 
 
 class StopSignal(BaseException):
-    """Raised after a stop signal.
+    """Raised by `check_stop` after SIGTERM or SIGINT. `exit_status` is the exit status that shells expect.
 
     It is a BaseException, like KeyboardInterrupt, so `except Exception` does not catch it.
     """
@@ -41,7 +42,7 @@ class StopSignal(BaseException):
 
 @contextmanager
 def stop_by_signals(at_once: bool = False) -> Iterator[None]:
-    """Inside the `with` block, record the first stop signal for `check_stop`. A second signal kills the process.
+    """Inside the `with` block, record the first SIGTERM or SIGINT for `check_stop`. A second one kills the process.
 
     With `at_once`, raise StopSignal directly when the first signal arrives.
     """
@@ -61,17 +62,17 @@ def stop_by_signals(at_once: bool = False) -> Iterator[None]:
 
 
 def die_quietly() -> None:
-    """Let Ctrl-C end this process at once, until a handler is set.
+    """Let Ctrl-C end this process at once and silently, until another handler for SIGINT is set.
 
-    Python's default would print a traceback of the import in progress.
+    It is called before slow imports. Python's default handler would print the traceback of the import.
     """
-    # A process behind nohup ignores the signal, and must continue to do so.
+    # A process that was started to ignore SIGINT, for example in the background, must continue to ignore it.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def check_stop() -> None:
-    """Raise StopSignal if a stop signal was recorded. Call it at points where the program may safely end."""
+    """Raise StopSignal if `stop_by_signals` has recorded a signal. Call it at points where the program may end."""
     if _received:
         raise StopSignal(_received[0])
 
@@ -80,9 +81,10 @@ def check_stop() -> None:
 def children_without_interrupt() -> Iterator[None]:
     """Start processes inside the `with` block that never receive SIGINT.
 
-    A terminal sends Ctrl-C to all its processes, and a worker that is still starting would print a traceback.
+    A terminal sends the SIGINT of Ctrl-C to all its processes, and a worker that is still starting would print a
+    traceback.
     """
-    # multiprocessing's resource tracker must run already. Starting it would unblock the signal again.
+    # Start multiprocessing's resource tracker before the signal is blocked, because its start unblocks the signal.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, TextIO
 
-# Characters that move the cursor, clear the screen or turn the direction of writing. Line ends and tabs are none.
+# Characters that move the cursor, clear the screen or turn the direction of writing, except for line feeds and tabs.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 # Kind of a number. "percent" is for fractions: 0.25 is shown as "25 %".
@@ -23,14 +23,15 @@ _SECONDS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3,
 
 
 def printable(text: str) -> str:
-    """Return a text with its control characters as Python writes them: an escape sequence of a log's value is shown as
-    `\\x1b[2J` and does not clear the terminal.
+    """Return a text with its control characters written as in Python source, such as `\\x1b`.
+
+    So a value in a log cannot, for example, clear the terminal when it is printed.
     """
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def show(text: object = "", end: str = "\n", file: TextIO | None = None) -> None:
-    """Print a text of a command as `printable` returns it. Every command prints through this function."""
+    """Print `printable(text)`. All commands print their results with this function."""
     print(printable(str(text)), end=end, file=file)
 
 
@@ -40,7 +41,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def shortened(texts: Sequence[str], most: int, between: str = ", ") -> str:
-    """Return the first `most` texts joined, followed by the number of the remaining ones."""
+    """Return the first `most` texts joined by `between`. If there are more, add " and N more"."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return between.join(texts[:most]) + more
 
@@ -64,7 +65,10 @@ def number_text(value: float | None, unit: Unit = "number") -> str:
 
 
 def readable_unit(largest: float, unit: Unit) -> tuple[float, str]:
-    """Return (divisor, suffix) of the unit in which values up to `largest` are easy to read, such as (1024, "KiB")."""
+    """Return the unit in which values up to `largest` are easy to read, as (divisor, suffix) such as (1024, "KiB").
+
+    For numbers and percentages, return (1, "").
+    """
     if unit == "bytes":
         return next(((float(size), suffix) for size, suffix in _BYTES if largest >= size), (1.0, "B"))
     if unit == "seconds":

@@ -15,9 +15,9 @@ from common.settings import Settings, merge
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse's parser with a better error for unknown arguments.
+    """An argument parser that reports an unknown argument with the usage of the subcommand before it.
 
-    An unknown argument after a subcommand prints the usage of that subcommand.
+    argparse itself would print the usage of the whole program.
     """
 
     def parse_known_args(  # type: ignore[override]
@@ -47,8 +47,8 @@ def resolve(
 def override(settings: Settings, words: Iterable[str]) -> Settings:
     """Return `settings` changed by all of `words` (`section.key=value`) together.
 
-    They are applied together because some are only valid in combination. If a key occurs twice, the later value
-    counts. Raise ValueError as `resolve` does.
+    All changes are applied at once, because some values are only valid in combination. If a key occurs twice, the later
+    value counts. Raise ValueError for an unknown key, a wrong type, or a word without `=`.
     """
     words = list(words)
     changes: dict[str, Any] = {}
@@ -78,14 +78,14 @@ class _UniqueKeys(yaml.constructor.SafeConstructor):
 
 
 class _Loader(_UniqueKeys, yaml.SafeLoader):
-    """Loader in Python. Its error messages show the faulty line."""
+    """YAML loader written in Python. It is slow, but its error messages show the faulty line."""
 
 
 class _FastLoader(_UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Loader that parses with libyaml, if PyYAML has it. It takes a tenth of the time."""
+    """YAML loader that parses with the C library libyaml, if PyYAML was built with it, in a tenth of the time."""
 
 
-# Dumper that takes a third of the time, if PyYAML has libyaml.
+# YAML writer that uses the C library libyaml, if PyYAML was built with it. It takes a third of the time.
 _FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
@@ -103,9 +103,10 @@ def dump_yaml(value: Any) -> str:
 
 
 def find_config(path: Path) -> Path:
-    """Return the path of a settings file.
+    """Return the path of the settings file that `path` means.
 
-    A path such as configs/auto.yaml means the project's file, unless the current folder has such a file.
+    A path such as configs/auto.yaml means the file in the project's folder, unless the current folder has a file with
+    this path. All other paths are returned unchanged.
     """
     is_of_project = path.parts[:1] == ("configs",) and ((PROJECT / path).is_file() or not path.parent.is_dir())
     return PROJECT / path if is_of_project and not path.is_file() else path

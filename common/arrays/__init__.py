@@ -1,8 +1,8 @@
 """Arrays in files and in memory.
 
 The modules:
-- `format`: files of arrays in the safetensors format. Their headers, and arrays mapped from a file.
-- `disk`: sequential writes with a checksum. `write`: write a file of arrays.
-- `read`: sequential reads with a checksum, of any file and of a file of arrays.
-- `pages`: reused memory on huge pages. `hashing`: a hash of 64-bit numbers.
+- `format`: files of arrays in the safetensors format: make and read their headers, and map their arrays into memory.
+- `disk`: write a file sequentially, with a checksum. `write`: write a file of arrays in this way.
+- `read`: read a file, or a file of arrays, sequentially and with a checksum.
+- `pages`: memory on huge pages that is used repeatedly. `hashing`: hashes of 64-bit and 32-bit numbers.
 """

@@ -1,8 +1,8 @@
 """Write files once, sequentially, and compute their checksums on the way. All errors are OSError.
 
-The page cache is bypassed (O_DIRECT) where the file system supports it. Copying into fresh pages costs more than the
-disk, and a checkpoint is not read again soon. Threads write two buffers while the caller fills a third one, so the
-disk always has a next request. `read_once` reads in the same way.
+The system's page cache is bypassed (O_DIRECT) where the file system supports it: copying the data into fresh pages of
+the cache takes longer than the disk, and a checkpoint is not read again soon. Threads write two buffers while the
+caller fills a third one, so the disk always has a next request. `read.py` reads files in the same way.
 """
 
 from __future__ import annotations
@@ -28,29 +28,33 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows that are read directly into the buffer from which they are written."""
+    """Rows to write to a file. `read` copies some of them directly into the buffer from which the disk is written."""
 
     count: int
     row_bytes: int
-    read: Callable[[slice, np.ndarray], None]  # Reads the rows of a slice into an array of uint8.
+    read: Callable[[slice, np.ndarray], None]  # Copies the rows that a slice selects into an array of uint8.
 
 
 Part = memoryview | bytes | RowSource
 BUFFER_BYTES = 4 << 20
-# Number of bytes that are copied and hashed together, so that they are still in the core's cache.
+# A buffer is filled in blocks of this many bytes. A block is hashed directly after it was copied, while it is still in
+# the processor's cache.
 BLOCK_BYTES = 1 << 20
 ALIGNMENT = 4096  # Alignment in bytes of everything that O_DIRECT moves. 4096 is enough for any disk.
-# Number of pending writes. With one, the disk waits between requests and is a sixth slower. Three are no faster than
-# two.
+# Number of buffers that threads write at the same time. With one, the disk waits between requests, and writing is a
+# sixth slower. Three are no faster than two.
 WRITES_ON_THEIR_WAY = 2
 
 
 def no_progress(_: int) -> None:
-    """Do nothing. It is the `Progress` of work whose progress is not shown."""
+    """Do nothing. It is the default `Progress` function, for callers that show no progress."""
 
 
 def write_file(path: Path, parts: Iterable[Part], progress: Progress = no_progress) -> FileRecord:
-    """Write a new file of the given parts and sync it. Return its size and checksum."""
+    """Write a file that consists of the given parts, in order, and sync it. Return its size and checksum.
+
+    An existing file is overwritten. `progress` is called with the number of bytes after each block.
+    """
     descriptor = open_direct(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         threads = ThreadPoolExecutor(WRITES_ON_THEIR_WAY, "disk")
@@ -69,7 +73,7 @@ def write_file(path: Path, parts: Iterable[Part], progress: Progress = no_progre
 
 
 class _Writer:
-    """Fills one buffer while threads write the others."""
+    """Writes a file from several buffers: the caller fills one buffer while threads write the others to the disk."""
 
     def __init__(self, descriptor: int, buffers: list[np.ndarray], threads: ThreadPoolExecutor) -> None:
         self._descriptor = descriptor
@@ -80,7 +84,7 @@ class _Writer:
         self._filled = self._num_written = 0  # Bytes in the current buffer, and bytes sent to the disk before.
 
     def write(self, part: memoryview) -> Iterator[int]:
-        """Copy `part` block by block. Yield the number of bytes after each block."""
+        """Copy `part` into the buffers block by block. After each block, yield its number of bytes."""
         while part:
             block = part[: min(BLOCK_BYTES, BUFFER_BYTES - self._filled)]
             self._views[0][self._filled : self._filled + len(block)] = block
@@ -88,7 +92,7 @@ class _Writer:
             yield self._advance(len(block))
 
     def write_rows(self, rows: RowSource) -> Iterator[int]:
-        """Read `rows` into the buffers. Yield the number of bytes after each block."""
+        """Copy `rows` into the buffers block by block. After each block, yield its number of bytes."""
         start = 0
         while start < rows.count:
             count = min((BUFFER_BYTES - self._filled) // rows.row_bytes, rows.count - start)
@@ -97,7 +101,7 @@ class _Writer:
                 room = np.frombuffer(self._views[0], np.uint8, num_bytes, self._filled)
                 rows.read(slice(start, start + count), room)
                 yield self._advance(num_bytes)
-            else:  # The next row does not fit into the buffer, so it is copied into two.
+            else:  # The next row does not fit into the rest of the buffer, so it is divided between two buffers.
                 count, row = 1, np.empty(rows.row_bytes, np.uint8)
                 rows.read(slice(start, start + 1), row)
                 yield from self.write(row.data)
@@ -127,7 +131,10 @@ class _Writer:
             self._on_their_way.popleft().result()
 
     def finish(self) -> FileRecord:
-        """Write the rest, padded to a multiple of ALIGNMENT, and truncate the file to its real size."""
+        """Write the last buffer, padded to a multiple of ALIGNMENT, and truncate the file to its real size.
+
+        Return the size and the checksum of the file.
+        """
         size = self._num_written + self._filled
         rest = -(-self._filled // ALIGNMENT) * ALIGNMENT
         self._views[0][self._filled : rest] = bytes(rest - self._filled)
@@ -140,11 +147,14 @@ class _Writer:
 
 
 def open_direct(path: Path, flags: int) -> int:
-    """Open a file for access that bypasses the page cache, if the file system allows it. Return the descriptor."""
+    """Open a file so that reads and writes bypass the page cache, if the file system supports it.
+
+    Return the file descriptor.
+    """
     try:
         return os.open(path, flags | os.O_DIRECT, 0o666)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # Some file systems support only access through the page cache.
+        if error.errno != errno.EINVAL:  # EINVAL means that the file system does not support O_DIRECT.
             raise
         return os.open(path, flags, 0o666)
 
@@ -155,9 +165,9 @@ _FREE_BUFFERS: list[np.ndarray] = []
 
 @contextmanager
 def lend_buffers(count: int) -> Iterator[list[np.ndarray]]:
-    """Lend `count` buffers on huge pages.
+    """Yield `count` buffers of BUFFER_BYTES bytes for the `with` block, and keep them for later blocks.
 
-    A request to the disk lists the pages of its buffer; with huge pages the list is short.
+    They are on huge pages, because a request to the disk lists the pages of its buffer, and is faster if these are few.
     """
     buffers = [_FREE_BUFFERS.pop() if _FREE_BUFFERS else huge_pages(BUFFER_BYTES) for _ in range(count)]
     yield buffers

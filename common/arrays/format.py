@@ -24,7 +24,8 @@ DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64"}
 DTYPE_NAMES |= {"bool": "BOOL", "uint32": "U32"}
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
 LENGTH_BYTES = 8
-# Limit of the header's size. It allows some 10,000 arrays. Parsed JSON takes many times its length in memory.
+# Largest accepted header, enough for some 10,000 arrays. It bounds the memory for a damaged file, because parsed JSON
+# takes many times the length of its text.
 MOST_HEADER_BYTES = 1 << 20
 MOST_DIMENSIONS = 8
 
@@ -33,7 +34,7 @@ MOST_DIMENSIONS = 8
 class ArrayEntry:
     """Dtype, shape and location of an array in a file.
 
-    `start` is the offset of its first byte from the beginning of the file.
+    `start` is the offset of the array's first byte from the beginning of the file.
     """
 
     dtype: str
@@ -45,16 +46,17 @@ class ArrayEntry:
 def item_bytes(dtype: str) -> int:
     """Return the number of bytes of one value of `dtype`.
 
-    NumPy knows the name bfloat16 only if the package ml_dtypes is imported, and bundles do not require that package.
+    NumPy is not asked about bfloat16: it knows this name only if the package ml_dtypes is imported, which bundles do
+    not require.
     """
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
 def make_header(arrays: Mapping[str, tuple[str, tuple[int, ...]]], alignment: int) -> bytes:
-    """Return the first bytes of a file with `arrays`: names with dtype, which must be in `DTYPE_NAMES`, and shape.
+    """Return the first bytes of a file with `arrays`, a mapping from name to (dtype, shape).
 
-    The bytes of the arrays follow in the same order, C-contiguous. The first array begins at a multiple of
-    `alignment` bytes.
+    Dtypes must be in `DTYPE_NAMES`. In the file, the bytes of the arrays follow in the same order, C-contiguous. The
+    header is padded so that the first array begins at a multiple of `alignment` bytes.
     """
     header: dict[str, object] = {}
     end = 0
@@ -92,11 +94,11 @@ def read_entries(path: Path) -> dict[str, ArrayEntry]:
 def take_entries(
     path: Path, take: Callable[[int], bytes | memoryview], size: int, most_header_bytes: int = MOST_HEADER_BYTES
 ) -> dict[str, ArrayEntry]:
-    """Return the location of each array in a file of `size` bytes, in the order of the file.
+    """Read the header of a file of `size` bytes. Return the location of each array by name, in the order of the file.
 
-    `take` returns the next bytes of the file, which is at its start. Raise ValueError, naming file and array, unless
-    the header is one that `make_header` would return for a file of this size. An unchecked header would decide how
-    much memory is allocated and which bytes are read.
+    `take(n)` returns the next n bytes of the file; the first call returns its first bytes. Raise ValueError, naming
+    file and array, unless the header is one that `make_header` could have made for a file of this size. The check is
+    strict, because the header decides how much memory is allocated and which bytes are read.
     """
     first = bytes(take(LENGTH_BYTES))
     length = int.from_bytes(first, "little")
@@ -135,8 +137,9 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _entry(entry: object, begin: int, start: int, size: int) -> ArrayEntry:
     """Return the location of one array, from its description in the header.
 
-    The array must start `start` bytes after `begin`, where the arrays' bytes begin, and end within the file's `size`
-    bytes. Raise ValueError with the rest of a sentence that begins with the array's name.
+    `begin` is the offset at which the first array of the file begins. The array must start `start` bytes after `begin`
+    and end within the file's `size` bytes. Raise ValueError with the end of a sentence that begins with the array's
+    name.
     """
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError("has not dtype, shape and data_offsets")

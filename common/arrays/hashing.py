@@ -6,13 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # The increment of SplitMix64's state.
-GOLDEN32 = np.uint32(0x9E3779B9)  # The same fraction of 2³².
+GOLDEN32 = np.uint32(0x9E3779B9)  # 2³² divided by the golden ratio, as GOLDEN is 2⁶⁴ divided by it.
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the hash of each value by the finalizer of SplitMix64, with the shape of `values`.
+    """Return the hash of each value, uint64 with the shape of `values`.
 
-    It is from Steele, Lea & Flood, OOPSLA 2014, with the constants of S. Vigna's splitmix64.c.
+    The hash is the finalizer of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014), with the constants of S. Vigna's
+    splitmix64.c.
     """
     mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -20,9 +21,10 @@ def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def mix32(values: NDArray[np.uint32], shift: int, factors: tuple[np.uint32, np.uint32]) -> NDArray[np.uint32]:
-    """Return the hash of each value by a finalizer of 32 bits, which `shift` and `factors` select.
+    """Return the hash of each value, uint32 with the shape of `values`.
 
-    It needs only 32-bit products, which vector instructions have.
+    The hash has the form of MurmurHash3's 32-bit finalizer, with the given middle `shift` and `factors`. It needs only
+    32-bit products, which vector instructions can compute.
     """
     mixed = (values ^ (values >> np.uint32(16))) * factors[0]
     mixed = (mixed ^ (mixed >> np.uint32(shift))) * factors[1]

@@ -14,9 +14,9 @@ HUGE_PAGE = 2 << 20
 
 
 class HugeBuffer:
-    """Memory on huge pages that is used again for each batch.
+    """Memory on huge pages that is reused for the looked-up embedding rows of every batch.
 
-    Fresh pages for each batch's rows would cost more than the lookup itself.
+    If each batch got fresh memory, mapping its pages would take longer than the lookup itself.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class HugeBuffer:
     def array(self, shape: tuple[int, int]) -> np.ndarray:
         """Return a float32 array of `shape` at the start of the buffer, which grows if it is too small.
 
-        The array of an earlier call shares the memory.
+        It overwrites the array of an earlier call, which shares the memory.
         """
         num_bytes = shape[0] * shape[1] * 4
         if num_bytes > self._bytes.size:
@@ -35,7 +35,7 @@ class HugeBuffer:
 
 
 def huge_pages(num_bytes: int) -> np.ndarray:
-    """Return `num_bytes` new bytes that start on a huge page."""
+    """Return a new uint8 array [num_bytes] that starts at the beginning of a huge page (2 MiB)."""
     # The mapping is private, because shared mappings do not get huge pages.
     mapped = mmap.mmap(-1, num_bytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mapped.madvise(mmap.MADV_HUGEPAGE)
@@ -45,7 +45,7 @@ def huge_pages(num_bytes: int) -> np.ndarray:
 
 
 def give_back_freed_memory() -> None:
-    """Return freed memory to the system: memory of the C library, and of Arrow if it is loaded."""
+    """Return memory that was freed but is still held by malloc, and by pyarrow if it is loaded, to the system."""
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
     libc = ctypes.CDLL(None)

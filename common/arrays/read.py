@@ -21,7 +21,7 @@ READS_AHEAD = 4
 
 
 class FileReader:
-    """Reads a file once, sequentially. Use `read_file` to create one."""
+    """Reads a file once, from start to end, while threads read the next blocks. Use `read_file` to create one."""
 
     def __init__(self, descriptor: int, buffers: list[np.ndarray], threads: ThreadPoolExecutor) -> None:
         self._descriptor = descriptor
@@ -36,7 +36,7 @@ class FileReader:
             self._fetch(view)
 
     def available(self) -> int:
-        """Return how many of the next bytes are contiguous in memory. 0 means the end of the file."""
+        """Return how many of the next bytes `take` can return without a copy. 0 means the end of the file."""
         if not self._block:
             self._receive()
         return len(self._block)
@@ -81,7 +81,7 @@ class FileReader:
             self._coming.append((view, self._threads.submit(read_all)))
 
     def checksum_of_all(self, progress: Progress = no_progress) -> str:
-        """Read all bytes that were not taken, and return the checksum of the whole file."""
+        """Read the rest of the file, and return the checksum of the whole file. `progress` is called for each block."""
         while ready := self.available():
             progress(len(self.take(min(ready, disk.BLOCK_BYTES))))
         return format_checksum(self._digest)
@@ -100,11 +100,11 @@ def read_file(path: Path) -> Iterator[FileReader]:
 
 @contextmanager
 def read_checked(path: Path, expected: FileRecord, progress: Progress = no_progress) -> Iterator[FileReader]:
-    """Open a file for one sequential read, and compare its checksum at the end.
+    """Open a file for one sequential read. At the end of the `with` block, compare its checksum with `expected`.
 
-    The `with` block need not read all of the file. Raise DamagedFileError if the file is missing, or if its size or
-    checksum differs from `expected`. In that case a ValueError or LookupError of the block is dropped, because
-    damaged bytes may have caused it.
+    The block need not read all of the file; the rest is read at its end. Raise DamagedFileError if the file is missing,
+    or if its size or checksum differs from `expected`. If the checksum differs, a ValueError or LookupError that the
+    block has raised is dropped, because damaged bytes may have caused it.
     """
     check_size(path, expected)
     with read_file(path) as reader:
@@ -129,15 +129,15 @@ class ArrayReader:
         self._reader = reader
 
     def next_array(self, entry: ArrayEntry) -> np.ndarray:
-        """Return a copy of the next array, which must be that of `entry`."""
+        """Return the next array of the file, copied into new memory. `entry` must be its location."""
         array = np.empty(entry.shape, entry.dtype)
         self._check_all_came(self._reader.take_into(array.reshape(-1).view(np.uint8)), entry.num_bytes)
         return array
 
     def next_rows(self, entry: ArrayEntry, most_bytes: int) -> Iterator[np.ndarray]:
-        """Yield the next array in pieces: consecutive rows with at most `most_bytes` bytes, but at least one row.
+        """Yield the next array of the file in parts: consecutive rows of at most `most_bytes` bytes, at least one row.
 
-        Each piece is valid until the next one.
+        `entry` must be the location of the array. A part is only valid until the next one is taken.
         """
         start, end = 0, entry.shape[0]
         row_bytes = entry.num_bytes // max(end, 1)
@@ -155,10 +155,10 @@ class ArrayReader:
 
 
 def read_arrays_once(path: Path, expected: FileRecord, use: Callable[[ArrayReader], None]) -> None:
-    """Call `use` with a reader of the arrays of a file, then compare the file's checksum.
+    """Call `use` with a reader of the arrays of a file, and then compare the file's checksum with `expected`.
 
-    Each byte is read once. Raise DamagedFileError if size or checksum differ from `expected`. What `use` has read is
-    then invalid.
+    Each byte is read once. Raise DamagedFileError if the size or the checksum differs. The caller must then discard
+    everything that `use` has read.
     """
     with read_checked(path, expected) as reader:
         use(ArrayReader(path, reader, take_entries(path, reader.take, expected["size_bytes"])))

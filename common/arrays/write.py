@@ -17,22 +17,23 @@ ALIGNMENT = 8  # The first array of a file begins at a multiple of this number o
 
 @dataclass(frozen=True)
 class ArraySource:
-    """An array that will be written to a file."""
+    """An array to be written to a file, with a function that provides its values in pieces."""
 
     dtype: str
     shape: tuple[int, ...]
-    pieces: Callable[[], Iterable[np.ndarray | RowSource]]  # Returns the values in order. Arrays are C-contiguous.
+    # Returns consecutive parts of the array, which together are all its values. Parts that are arrays are C-contiguous.
+    pieces: Callable[[], Iterable[np.ndarray | RowSource]]
 
 
 def column_of(array: np.ndarray) -> ArraySource:
-    """Return a column with the values of an array in memory."""
+    """Return the source of an array that is in memory."""
     return ArraySource(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
 
 
 def write_arrays(
     path: Path, columns: dict[str, ArraySource], progress: Progress = no_progress, alignment: int = ALIGNMENT
 ) -> FileRecord:
-    """Write and sync a file of the given columns, by name. Return its size and checksum.
+    """Write a file of the arrays in `columns`, by name, and sync it. Return the file's size and checksum.
 
     Each dtype must be in `DTYPE_NAMES`. The first array begins at a multiple of `alignment` bytes.
     """

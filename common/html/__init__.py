@@ -1,4 +1,4 @@
 """Make HTML pages in one file that loads nothing from outside.
 
-`charts` makes the data that charts.js draws, `page` the page around the charts.
+`charts` prepares the data of each chart, which charts.js draws in the browser. `page` makes the page around the charts.
 """

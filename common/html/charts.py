@@ -68,9 +68,9 @@ class Bars:
 
 @dataclass(frozen=True)
 class Density:
-    """The share of the whole in each bin of a histogram.
+    """One distribution in a histogram: `shares` has, for each bin, the share of the values that lie in it.
 
-    Shares are drawn as areas, so bins may differ in width.
+    A share is drawn as an area over its bin, so bins may differ in width.
     """
 
     name: str
@@ -116,7 +116,10 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Siz
 
 
 def _split_far(series: Sequence[Series]) -> tuple[list[float], list[tuple[str, float, float]]]:
-    """Return the values that decide the range of a logarithmic axis, and points (line, x, y) far outside of it."""
+    """Return the y values that decide the range of a logarithmic axis, and the points whose values lie far outside.
+
+    A point is (name of the line, x, y). The farthest point is first.
+    """
     points = [(line.name, *point) for line in series for point in zip(line.x, line.y, strict=True)]
     positive = [value for _, _, value in points if value > 0 and math.isfinite(value)]
     if len(positive) < _FEW:
@@ -130,7 +133,7 @@ def _split_far(series: Sequence[Series]) -> tuple[list[float], list[tuple[str, f
 
 
 def _note_beyond(beyond: Sequence[tuple[str, float, float]], x: Axis, y: Axis) -> str:
-    """Return the sentence of a note about points outside of the range of `y`, the farthest first."""
+    """Return a sentence that lists the first points of `beyond`, as `_split_far` returns them. It is "" without any."""
     named = [
         f"{name} {number_text(value, y.unit)} at {x.label} {number_text(place, x.unit)}"
         for name, place, value in beyond
@@ -139,7 +142,10 @@ def _note_beyond(beyond: Sequence[tuple[str, float, float]], x: Axis, y: Axis) -
 
 
 def histogram(title: str, edges: Sequence[float], series: Sequence[Density], x: Axis, size: Size = "half") -> Chart:
-    """Return a chart of areas. The bin from edges[i] to edges[i + 1] has the area shares[i]."""
+    """Return a histogram with an area for each element of `series`.
+
+    Over the bin from edges[i] to edges[i + 1], it has the area shares[i].
+    """
     heights = [np.asarray(part.shares, float) / np.diff(np.asarray(edges, float)) for part in series]
     x_shown = _Scale(Axis(x.label, x.unit, low=edges[0], high=edges[-1]), edges)
     y_shown = _Scale(Axis("density", low=0), [float(each.max(initial=0)) for each in heights])
@@ -178,7 +184,7 @@ def _shortened(label: str) -> str:
 
 
 class _Scale:
-    """An axis together with the unit in which its values are easy to read."""
+    """An axis with its ends, its ticks, and the unit in which its values are shown."""
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
         drawable = [v for v in [*values, axis.high or 0.0] if math.isfinite(v) and (v > 0 or not axis.log)]
@@ -196,7 +202,7 @@ class _Scale:
         self.divisor, self._suffix = readable_unit(self.largest, axis.unit)
 
     def values(self, values: Iterable[float]) -> list[float | None]:
-        """Return values in the axis's unit, as they are drawn. None is a gap."""
+        """Return the values in the axis's unit, for drawing. A value that cannot be drawn becomes None, a gap."""
         return [
             float(f"{value / self.divisor:.9g}") if math.isfinite(value) and (value > 0 or not self.axis.log) else None
             for value in values
@@ -221,10 +227,11 @@ class _Scale:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Return the ticks of a logarithmic axis, from the last one up to `low` to the first one from `high` on.
+    """Return the ticks of a logarithmic axis for values from `low` to `high`.
 
-    They are powers of ten, or 1, 2 and 5 times these if values differ little. The list is empty if the ticks of a
-    linear axis fit better.
+    The first tick is the last one that is not above `low`, and the last tick the first one that is not below `high`.
+    Ticks are powers of ten, or 1, 2 and 5 times these if `high` is below 1,000 · `low`. The list is empty if `high` is
+    below 2 · `low`: the ticks of a linear axis fit better then.
     """
     if high < 2 * low and high != low:
         return []
@@ -239,13 +246,19 @@ def _log_ticks(low: float, high: float) -> list[float]:
 def _chart(
     title: str, size: Size, note: str, x: _Scale, y: _Scale, edges: Sequence[float], texts: list[str], **marks: Any
 ) -> Chart:
-    """Return the chart of `marks`. The hover text texts[i] is shown between edges[i] and edges[i + 1]."""
+    """Return a chart of `marks` (lines, areas or bars), with their axes and hover texts.
+
+    texts[i] is shown when the mouse is between edges[i] and edges[i + 1].
+    """
     hover = {"edges": x.values(edges), "texts": texts}
     return Chart(title, size, note, {"x": x.described(), "y": y.described(), "hover": hover, **marks})
 
 
 def thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Thin a line to about `_MOST_POINTS` points: the lowest and the highest point of each stretch, in order."""
+    """Return about `_MOST_POINTS` of the points of a line, or all if there are no more.
+
+    The line is divided into stretches of equally many points. The lowest and the highest point of each are kept.
+    """
     stretch = -(-2 * len(points) // _MOST_POINTS)
     if stretch <= 2:
         return points

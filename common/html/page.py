@@ -20,9 +20,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class PagePart:
-    """A part of a section, or of the top of a page.
+    """A part of a section, or of the top of a page: the name of a macro in templates/parts.html, and its arguments.
 
-    It is a macro of parts.html with its arguments, which are escaped.
+    The template escapes the arguments.
     """
 
     def __init__(self, macro: str, *arguments: Any) -> None:
