@@ -31,10 +31,10 @@ class Calibration:
 
 
 def fit_calibration(bins: Bins, rows: int) -> Calibration:
-    """Fit a calibration to the `rows` rows counted in `bins`, which may be weighted.
+    """Fit slope and intercept to the rows counted in `bins`. The counts may be sums of weights; `rows` is their number.
 
-    The fit is a logistic regression without a penalty. Raise ValueError if all rows have one class, or if the logits
-    rank them no better than chance.
+    The fit is a logistic regression without a penalty. Raise ValueError if all rows have the same label, or if the
+    fitted slope is not above 0, which means that the logits rank the rows no better than chance.
     """
     if not (bins.positives.any() and bins.negatives.any()):
         raise ValueError(f"nothing to calibrate on: the {rows:,} rows of valid have one class only")

@@ -1,4 +1,4 @@
-"""Compute curves and histograms of counted rows, for reports."""
+"""Compute the curves and histograms of a report from rows that are counted by logit (`score_bins.Bins`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ HISTOGRAM_BINS = 50
 
 
 def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return false and true positive rates over falling thresholds, from (0, 0) to (1, 1).
+    """Return the false positive rates and the true positive rates of the ROC curve, from (0, 0) to (1, 1).
 
-    There are at most `most` points, at about equal steps along the curve. Both classes must have rows.
+    There are at most `most` points, at about equal steps along the curve. There must be rows of both labels.
     """
     false_rate, true_rate = (
         np.concatenate([[0], np.cumsum(counts[::-1]) / counts.sum()]) for counts in (bins.negatives, bins.positives)
@@ -25,7 +25,7 @@ def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndar
 
 
 def precision_recall_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return recall and precision over falling thresholds, at about equal steps of recall.
+    """Return the recalls and the precisions of the precision-recall curve, at about equal steps of recall.
 
     There are at most `most` points. At least one row must be a click.
     """
@@ -36,7 +36,10 @@ def precision_recall_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.nda
 
 
 def _thinned(values: np.ndarray, most: int) -> np.ndarray:
-    """Return indices of at most `most` ascending values at about equal steps, including the first and the last."""
+    """Return the indices of at most `most` of the ascending `values`, which are about equally far apart.
+
+    The first and the last value are among them.
+    """
     if len(values) <= most:
         return np.arange(len(values))
     return np.unique([*np.searchsorted(values, np.linspace(values[0], values[-1], most - 1)), len(values) - 1])
@@ -44,7 +47,7 @@ def _thinned(values: np.ndarray, most: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Rows with about equal predictions."""
+    """Rows with similar predictions: their number, mean predicted probability and click rate."""
 
     rows: int
     mean_prediction: float
@@ -52,10 +55,10 @@ class CalibrationBin:
 
 
 def calibration_deciles(bins: Bins, parts: int = 10) -> list[CalibrationBin]:
-    """Return tenths of the rows by ascending prediction.
+    """Divide the rows by ascending prediction into `parts` parts with about equal numbers of rows, and return these.
 
-    As in scikit-learn's `calibration_curve(strategy="quantile")`, rows with equal predictions stay together, and a
-    tenth without rows is left out.
+    As in scikit-learn's `calibration_curve(strategy="quantile")`, rows with equal predictions are in the same part, and
+    a part without rows is left out.
     """
     probabilities, counts = bins.probabilities, bins.counts
     edges = _quantiles(probabilities, counts, np.arange(1, parts) / parts)
@@ -70,9 +73,9 @@ def calibration_deciles(bins: Bins, parts: int = 10) -> list[CalibrationBin]:
 
 
 def _quantiles(values: np.ndarray, counts: np.ndarray, fractions: np.ndarray) -> np.ndarray:
-    """Return quantiles of ascending `values`, each of which occurs `counts` times.
+    """Return the quantiles of rows at `fractions`. The ascending values[i] occurs in counts[i] rows.
 
-    Values are interpolated as `numpy.quantile` does, unless counts are weights.
+    Quantiles are interpolated as `numpy.quantile` does. If `counts` are sums of weights, they are not interpolated.
     """
     ends = np.cumsum(counts)
     if counts.dtype != np.int64:  # The counts are weights.
@@ -83,8 +86,9 @@ def _quantiles(values: np.ndarray, counts: np.ndarray, fractions: np.ndarray) ->
 
 
 def score_histogram(bins: Bins, parts: int = HISTOGRAM_BINS) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of rows with label 0 and with label 1, by `parts` equal intervals of the predicted
-    probability.
+    """Return the numbers of rows with label 0 [parts] and with label 1 [parts] in intervals of the prediction.
+
+    There are `parts` intervals, which divide the probabilities from 0 to 1 evenly.
     """
     part_of_key = np.minimum((bins.probabilities * parts).astype(np.int64), parts - 1)
     negatives, positives = (np.bincount(part_of_key, counts, parts) for counts in (bins.negatives, bins.positives))

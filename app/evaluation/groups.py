@@ -1,10 +1,12 @@
 """Count rows by group, and rank them within each group. A group is one value of a field, such as a user.
 
-A ranking matters among rows that compete with each other. AUC over all rows also rewards knowing which groups click.
-Rows whose value is missing, or has no id of its own, belong to no group. They are left out and counted.
+AUC within groups measures how well a model ranks rows that compete with each other, such as the ads for one user. AUC
+over all rows also rewards a model that only knows which users click often. Rows whose value is missing, or has no id of
+its own, belong to no group. They are left out, and their number is recorded.
 
-Rows are counted by cell: (id of the value, logit). Up to `most_cells` cells every count is exact. Beyond that, logits
-are rounded, a bit at a time, until the cells fit. Logits that become equal are ties.
+A cell is a pair (id of the group, logit); rows are counted by cell. With up to `most_cells` cells every count is exact.
+Beyond that, logits are rounded by one more bit at a time until there are at most `most_cells` cells. Logits that become
+equal by this are ties.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ MOST_IDS = 2**32
 class GroupedRows:
     """Rows counted by group and logit.
 
-    `negatives` and `positives` [K] are the numbers of rows with label 0 and 1 in each cell, or sums of weights if rows
-    have weights. Cells ascend by the id of their group, then by logit. Arrays with one value per group [G] are in the
-    order of falling numbers of rows, as `ids` is. `left_out` is the number of rows without a group.
+    A cell is a pair (id of the group, logit). `negatives` and `positives` [K] are the numbers of rows with label 0 and
+    1 in each cell, or sums of weights if rows have weights. Cells ascend by the id of their group, then by logit.
+    Arrays with one value per group [G], such as `ids`, begin with the group that has the most rows. `left_out` is the
+    number of rows without a group.
 
     >>> cells = np.uint64([5, 5, 9]) << np.uint64(32) | np.uint64([1, 2, 1])
     >>> rows = GroupedRows(cells, negatives=np.array([0, 2, 6]), positives=np.array([1, 1, 0]))
@@ -35,18 +38,18 @@ class GroupedRows:
     """
 
     def __init__(self, cells: np.ndarray, negatives: np.ndarray, positives: np.ndarray, left_out: float = 0.0) -> None:
-        """`cells` [K] uint64, ascending, have the id of the group above the 32 `ordered_bits` of the logit."""
+        """Take cells [K] uint64, ascending: the group's id in the upper 32 bits, `ordered_bits` of the logit below."""
         self.negatives, self.positives, self.left_out = negatives, positives, left_out
         ids, self._starts = np.unique(cells >> np.uint64(32), return_index=True)
         self._order = np.argsort(-np.add.reduceat(negatives + positives, self._starts), kind="stable")
         self.ids = ids.astype(np.int64)[self._order]
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """Sum the values of cells [K] over each group, [G]."""
+        """Return the sum over the cells of each group, [G], of `values` [K] of the cells."""
         return np.add.reduceat(values, self._starts)[self._order]
 
     def above(self, values: np.ndarray) -> np.ndarray:
-        """Sum the values of cells [K] over the cells of the same group with higher logits, [K]."""
+        """Return for each cell [K] the sum of `values` [K] over the cells of the same group that have higher logits."""
         up_to = np.cumsum(values)
         group_ends = (up_to - values)[self._starts] + np.add.reduceat(values, self._starts)
         return np.repeat(group_ends, np.diff(self._starts, append=len(values))) - up_to
@@ -63,12 +66,12 @@ class GroupedRows:
 
     @functools.cached_property
     def has_both_classes(self) -> np.ndarray:
-        """Whether a group has rows of both classes [G]. In other groups there is nothing to rank."""
+        """Whether each group [G] has rows of both labels. Other groups have no AUC."""
         return (self.clicks > 0) & (self.sums(self.negatives) > 0)
 
     @property
     def rows_covered(self) -> float:
-        """The fraction of rows in groups with both classes."""
+        """The fraction of all rows, including those without a group, that are in groups with both labels."""
         return float(self.rows[self.has_both_classes].sum() / (self.rows.sum() + self.left_out))
 
     @property
@@ -93,7 +96,7 @@ def auc_in_groups(rows: GroupedRows) -> np.ndarray:
 
 
 class GroupStream:
-    """Collects ids, logits and labels batch by batch."""
+    """Counts rows by group and logit, batch by batch, in bounded memory. `result` returns the counts."""
 
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most_cells = most_cells
@@ -102,7 +105,7 @@ class GroupStream:
         self._pending: list[tuple[np.ndarray, ...]] = []
         self._num_pending = 0
         self._left_out = 0.0  # rows, or the sum of their weights
-        self._cells = np.zeros(0, np.uint64)  # ascending; the id above the 32 `ordered_bits` of the logit
+        self._cells = np.zeros(0, np.uint64)  # The counted cells in the form that `GroupedRows` takes, ascending.
         self._negatives: np.ndarray = np.zeros(0, np.int64)
         self._positives: np.ndarray = np.zeros(0, np.int64)
 
@@ -114,10 +117,10 @@ class GroupStream:
         weights: np.ndarray | None = None,
         has_group: np.ndarray | None = None,
     ) -> None:
-        """Add rows: `ids` [n] integers in 0 … 2**32 - 1, `logits` [n] finite float32, `labels` [n] 0 or 1.
+        """Add n rows: `ids` [n] of groups in 0 … 2**32 - 1, `logits` [n] finite float32, `labels` [n] 0 or 1.
 
-        `weights` [n] >= 0 are of every row or of none. Rows of weight 0 do not count. Rows for which `has_group` [n] is
-        False are left out. Without it all have a group.
+        `weights` [n] >= 0 must be given in every call or in none. Rows of weight 0 do not count. Rows for which
+        `has_group` [n] is False are left out. If `has_group` is None, all rows have a group.
         """
         if has_group is not None:
             others = ~has_group
@@ -165,7 +168,7 @@ class GroupStream:
 
 
 class KeyNumbers:
-    """Numbers 64-bit keys 0, 1, … in the order in which they first occur. The numbers are ids for `GroupStream`."""
+    """Maps 64-bit keys to the numbers 0, 1, … in the order in which keys first occur, as ids for `GroupStream`."""
 
     def __init__(self) -> None:
         self._keys = np.zeros(0, np.int64)  # Ascending keys.

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Computes the logits of batches.
+    """A model as a pair of functions that compute the logits of a batch.
 
-    `prepare` is called ahead of time in another thread. `score` gets the batch and what `prepare` returned for it,
-    and returns logits [n].
+    `prepare` takes a batch. It is called in advance in another thread. `score` takes the batch and the result of
+    `prepare`, and returns the logits [n].
     """
 
     prepare: Callable[[Batch], Any]
@@ -53,10 +53,10 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metrics of a checkpoint on a split.
+    """The metrics of a checkpoint on a split, with 95 % confidence intervals by metric and metrics of slices.
 
-    `best` are the best possible metrics if the log is synthetic. With a `calibration`, all metrics are those of
-    calibrated scores.
+    `best` are the metrics of the true click probabilities if the log is synthetic, else None. If `calibration` is not
+    None, all metrics are those of calibrated scores.
     """
 
     checkpoint: Path
@@ -104,12 +104,12 @@ def measure(
     slices: Sequence[SliceStream] = (),
     show_progress: bool = False,
 ) -> Measurement:
-    """Evaluate all rows of a split.
+    """Compute the metrics of `scorer` on all rows of a split.
 
-    With `group_field`, also compute the metrics of groups, which are the values of that field. Rows whose value is
-    missing, or has no id of its own, are in no group: as one group they would be ranked against each other although
-    they are of many users. Add all rows to `slices`. Raise ValueError for a split without rows, FloatingPointError for
-    a logit that is NaN or infinite.
+    With `group_field`, also compute the metrics of groups. A group has the rows with the same value of that field, such
+    as a user. Rows whose value is missing, or has no id of its own, are in no group, because they belong to different
+    users. All rows are also added to each of `slices`. Raise ValueError for a split without rows, FloatingPointError
+    for a logit that is NaN or infinite.
     """
     check_split(folder, schema, split)
 
@@ -143,7 +143,7 @@ def measure(
         return Measurement(metrics, bins)
     rows = groups.result()
     by_metric, top = measure_groups(rows), rows.ids[:TOP_VALUES]
-    if grouped_by is None:  # The column is of kind id, whose text is not kept.
+    if grouped_by is None:  # The column has the kind id. Its texts are not stored, only their 64-bit hashes (keys).
         names = [f"(key {int(key) % 2**64:016x})" for key in numbers.keys_of(top)]
     else:
         names = names_of_ids(folder, schema, grouped_by, top)
@@ -160,9 +160,9 @@ def check_split(folder: Path, schema: Schema, split: str) -> None:
 
 
 def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float, float]]:
-    """Return 95 % confidence intervals by metric.
+    """Return the 95 % confidence interval (low, high) of each metric of all rows, by name.
 
-    There are none if `eval.bootstrap` is 0, or if all rows have the same class.
+    The result is empty if `eval.bootstrap` is 0, or if all rows have the same label.
     """
     if not config.eval.bootstrap or np.isnan(measured.metrics.auc):
         return {}
@@ -170,9 +170,9 @@ def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float
 
 
 def best_on(folder: Path, schema: Schema, split: str) -> Best | None:
-    """Return the best metrics that any model can reach on the rows of a split.
+    """Return the metrics of the true click probabilities on the rows of valid or test, the best that a model can reach.
 
-    Return None unless the log is synthetic and its truth file still exists.
+    Return None unless the log is synthetic, its truth file still exists, and the line numbers of the split are stored.
     """
     truth, rows = schema.source.get("truth"), folder / row_numbers_file(split)
     if not truth or not Path(truth).is_file() or not rows.is_file():
@@ -181,9 +181,9 @@ def best_on(folder: Path, schema: Schema, split: str) -> Best | None:
 
 
 def data_frame(lines: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> Any:
-    """Return rows as a pandas table. None becomes NaN.
+    """Return a pandas DataFrame with a row for each mapping in `lines`. None becomes NaN.
 
-    The table has at least `columns`, which come first. Raise ModuleNotFoundError if pandas is missing.
+    `columns` come first, and exist even if no mapping has them. Raise ModuleNotFoundError if pandas is missing.
     """
     cells = [{name: math.nan if value is None else value for name, value in line.items()} for line in lines]
     names = dict.fromkeys([*columns, *(name for line in cells for name in line)])

@@ -18,7 +18,7 @@ PRINTED_VALUES = 10
 
 
 def describe(evaluation: Evaluation) -> str:
-    """Return the lines that `make eval` prints."""
+    """Return the text that `make eval` prints: metrics with intervals, calibration by decile, groups and slices."""
     metrics = evaluation.metrics
     lines = [
         f"{evaluation.split}: {metrics.rows:,} rows, click rate {metrics.click_rate:.4f}, "
@@ -88,7 +88,7 @@ def _within(interval: tuple[float, float] | None) -> str:
 
 
 def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:
-    """Return the line for eval.log."""
+    """Return the line for eval.log: epoch, step, split, number of rows, and the defined metrics."""
     values = dataclasses.asdict(metrics)
     names = [name for name in METRICS if name in MEASURED or not np.isnan(values[name])]
     return f"epoch: {epoch} step: {step} split: {split} rows: {metrics.rows}, " + ", ".join(
@@ -97,7 +97,10 @@ def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:
 
 
 def _beside(best: Best | None, name: str) -> str:
-    """Return the text after the value of a metric: the best possible value, or how the metric is computed."""
+    """Return the remark that follows a metric's value: the best possible value, or how the metric is computed.
+
+    Return "" if neither is known.
+    """
     if hasattr(best, name):
         return f"   (best possible {getattr(best, name):.6f})"
     return f"   ({note})" if (note := METRICS[name].note) else ""

@@ -1,7 +1,8 @@
 """Compute metrics of logits against labels, over all rows of a stream, in bounded memory.
 
-Up to `exact_rows` rows are kept (5 bytes each), and every metric is exact. Beyond that, rows are counted in bins of
-their logit. 2**16 bins span a factor of two, and logits in the same bin count as ties.
+Up to `exact_rows` rows are kept in memory (5 bytes each), and every metric is exact. If there are more, rows are
+counted in bins of similar logits. There are 2**16 bins between a logit and its double; logits in the same bin count as
+ties.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ EXACT_ROWS = 2**24
 
 @dataclass(frozen=True)
 class CountedRows:
-    """Rows counted by logit, and their sums.
+    """Rows counted by logit, and sums over these rows, from which all metrics are computed.
 
-    `weight` is the sum of weights, or the number of rows without weights. `clicks`, `cross_entropy` and
-    `predictions` are weighted sums of labels, losses and predicted probabilities.
+    `weight` is the sum of the rows' weights. `clicks`, `cross_entropy` and `predictions` are the weighted sums of
+    labels, losses and predicted probabilities. If rows have no weights, each counts 1.
     """
 
     bins: Bins
@@ -44,7 +45,7 @@ class CountedRows:
 def top_decile_lift(rows: CountedRows) -> float:
     """Return the click rate among the tenth of the rows with the highest scores, divided by that of all rows.
 
-    If only a part of the rows with equal scores belongs to the tenth, each of them counts with that fraction.
+    If only a fraction of the rows with equal scores fits into the tenth, each of these rows counts with that fraction.
     """
     counts, clicks = rows.bins.counts[::-1], rows.bins.positives[::-1]
     in_tenth = np.clip(counts.sum() / 10 - (np.cumsum(counts) - counts), 0, counts)
@@ -54,12 +55,12 @@ def top_decile_lift(rows: CountedRows) -> float:
 
 @dataclass(frozen=True)
 class Metric:
-    """Title and formula of a metric, and how to read it.
+    """Title and formula of a metric, and how to read its values.
 
-    `of` computes the metric from all rows. A metric of groups, such as users, has `in_groups` in its place, which
-    returns a value for each group [G]. The metric is their mean over the groups with both classes, weighted by rows.
-    `better` is the direction of better models, or "" if the metric does not rank models. `at_one` says what a value of
-    1 means, `note` how the metric is computed.
+    `of` computes the metric from all rows. A metric of groups, such as users, has `in_groups` instead, which returns a
+    value for each group [G]; the metric is the mean of these over the groups with both labels, weighted by rows.
+    `better` says which values mean a better model; it is "" if neither direction does. `at_one` says what a value of 1
+    means, `note` how the metric is computed.
 
     >>> bins = Bins.of(np.float32([-2, -1, 0, 1]), np.array([False, True, False, True]))
     >>> rows = CountedRows(bins, weight=4, clicks=2, cross_entropy=2.5, predictions=1.5)
@@ -83,7 +84,7 @@ class Metric:
 
     @property
     def title_in_group(self) -> str:
-        """The title of a single group's value: "grouped AUC" is the mean of AUC."""
+        """The title of the metric's value in a single group: for "grouped AUC" it is "AUC"."""
         return self.title.removeprefix("grouped ")
 
 
@@ -189,7 +190,7 @@ class MetricStream:
         return self._num_rows
 
     def _spill(self) -> None:
-        """Count the kept rows into bins, and drop them."""
+        """Count the rows that are kept in memory into `_bins`, with rounded logits, and drop them."""
         self._bins = self._bins.plus(self._count_kept(binned))
         self._logits, self._labels, self._weights, self._num_in_memory = [], [], [], 0
 
@@ -202,7 +203,8 @@ class MetricStream:
         if not self._num_rows:
             raise NothingToMeasureError("no rows to measure: the split is empty, or all weights are 0")
         if self._bins.keys.size and self._num_in_memory:
-            # Exact logits cannot be ranked together with logits that were moved to the middle of their bin.
+            # Some rows are in bins already. Put the rows in memory into the same bins: exact logits cannot be ranked
+            # against logits that were rounded to the middle of a bin.
             self._spill()
         if not self._num_in_memory:
             return self._bins
@@ -213,24 +215,27 @@ class MetricStream:
         return self.result_and_bins()[0]
 
     def result_and_bins(self) -> tuple[Metrics, Bins]:
-        """Return the metrics and the counted rows. Counting is most of the work, so both are returned together."""
+        """Return the metrics of all rows so far, and the rows counted by logit.
+
+        Counting is most of the work, so it is done once for both. Raise NothingToMeasureError if there are no rows.
+        """
         bins, (weight, clicks, cross_entropy, predictions) = self.bins(), self._sums
         counted = CountedRows(bins, weight, clicks, cross_entropy, predictions)
         return Metrics(self._num_rows, counted.click_rate, **measure(counted)), bins
 
 
 def measure(counted: CountedRows) -> dict[str, float]:
-    """Return every metric that follows from counted rows, by name."""
+    """Return the value of every metric in MEASURED, by name. Metrics of groups are not among them."""
     return {name: metric.of(counted) for name, metric in METRICS.items() if metric.of}
 
 
 def measure_groups(rows: GroupedRows) -> dict[str, np.ndarray]:
-    """Return the value of each group [G] by the name of each metric of groups."""
+    """Return, for each metric of groups by name, its value in each group [G]."""
     return {name: metric.in_groups(rows) for name, metric in METRICS.items() if metric.in_groups}
 
 
 def as_score(name: str, value: float) -> float:
-    """Return the value of a metric, negated if lower values are better."""
+    """Return the value of the metric `name` as a score of which higher is better: negated if lower is better."""
     return -value if METRICS[name].better == "lower" else value
 
 
@@ -245,9 +250,9 @@ MOST_BINS = 2**14  # Logits in the same bin are ties. With this many bins no met
 
 
 def confidence_intervals(bins: Bins, replicates: int, seed: int) -> dict[str, tuple[float, float]]:
-    """Return 95 % confidence intervals (low, high) by metric, from bootstrap replicates.
+    """Return 95 % confidence intervals (low, high) by metric, computed from `replicates` bootstrap samples of the rows.
 
-    The result is the same for the same bins and seed. Both classes must have rows.
+    The result depends only on the arguments. There must be rows of both labels.
     """
     bins = bins.coarsened(MOST_BINS)
     keys = bins.keys.astype(np.float64)

@@ -38,17 +38,20 @@ DIGITS = 7
 
 @dataclass(frozen=True)
 class Groups:
-    """The rows of each value of a field, and the value of each metric of groups there [G]."""
+    """Rows grouped by the values of `field`, and metrics of each group.
+
+    `values` has an array [G] for each metric of groups, by the metric's name.
+    """
 
     field: str
     rows: GroupedRows
     values: dict[str, np.ndarray]
     names: list[str]  # Names of the most frequent values.
-    by_key: bool = False  # Whether the column is of kind id, so that keys of texts are compared.
+    by_key: bool = False  # Whether the column has the kind id, so that rows are grouped by a hash of their text.
 
     @property
     def remark(self) -> str:
-        """A sentence on the rows without a group, which is empty if there are none."""
+        """A sentence that says how many rows have no group, or "" if all have one."""
         if not self.rows.left_out:
             return ""
         unknown = "" if self.by_key else (
@@ -59,7 +62,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result of one pass over a split: metrics, rows counted by logit, and groups if a field of groups is set."""
+    """Result of one pass over a split: metrics, rows counted by logit and, with `eval.group_field`, rows by group."""
 
     metrics: Metrics
     bins: Bins
@@ -74,7 +77,7 @@ def content_of(
     intervals: dict[str, tuple[float, float]] | None = None,
     best: Best | None = None,
 ) -> dict[str, Any]:
-    """Return the content of the file of one evaluation."""
+    """Return the content of an evaluation's JSON file, with the keys that the module's docstring lists."""
     bins = measured.bins
     content: dict[str, Any] = {"split": split, "step": step, "epoch": epoch, "metrics": asdict(measured.metrics)}
     content["intervals"] = intervals or {}
@@ -104,7 +107,7 @@ def _groups_content(groups: Groups) -> dict[str, Any]:
 
 
 def name_in_group(name: str) -> str:
-    """Return the name of a metric of groups for one group: `grouped_auc` is the mean of `auc`."""
+    """Return the name of a metric of groups as the metric of a single group: for `grouped_auc` it is `auc`."""
     return name.removeprefix("grouped_")
 
 
@@ -158,7 +161,7 @@ def _read_files(run_path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def forget_evaluations(run_path: Path, last_step: int) -> None:
-    """Remove evaluations after `last_step`, because those steps will be taken again."""
+    """Remove the files of evaluations after step `last_step`, because a resumed run takes these steps again."""
     for path, content in _read_files(run_path):
         if content["step"] > last_step:
             path.unlink(missing_ok=True)
@@ -172,13 +175,16 @@ UNKNOWN = "(id {})"  # Name of an id if the vocabulary file is missing.
 
 
 def first_column(schema: Schema, name: str) -> int:
-    """Return the first column of a categorical field in a batch's ids."""
+    """Return the index of the first column of the categorical field `name` in `Batch.ids`."""
     before = [field.name for field in schema.categorical].index(name)
     return sum(field.max_length for field in schema.categorical[:before])
 
 
 def missing_id(dataset: Path, schema: Schema, field: CategoricalField) -> int:
-    """Return the id of a field's missing value, or NO_ID if the vocabulary file is missing or has none."""
+    """Return the id that stands for a missing cell of a field.
+
+    Return NO_ID if vocabulary.parquet does not exist or has no such id.
+    """
     path, name = dataset / VOCABULARY_FILE, schema.vocabulary_of(field.name)
     if not path.is_file():
         return NO_ID
@@ -187,9 +193,9 @@ def missing_id(dataset: Path, schema: Schema, field: CategoricalField) -> int:
 
 
 def names_of_ids(dataset: Path, schema: Schema, field: CategoricalField, ids: np.ndarray) -> list[str]:
-    """Return the values that some ids of a field stand for.
+    """Return the value that each of `ids` of a field stands for, as text for a report.
 
-    The vocabulary is only read if it contains one of the ids.
+    Out-of-vocabulary ids, the id of missing cells, and ids that no vocabulary file has get names in parentheses.
     """
     first, end = field.oov_ids
     own_ids = [int(i) for i in ids if not first <= i < end]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-BIN_SHIFT = 7  # The upper 25 of the 32 bits of a float32 number its bin: sign, exponent and 16 bits of the fraction.
+# The number of a bin is the upper 25 of the 32 bits of a float32 logit: sign, exponent and 16 bits of the fraction.
+BIN_SHIFT = 7
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Bins:
     def of(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> Bins:
         """Count rows by logit.
 
-        `logits` is [n] float32, `labels` [n] bool. If there are `weights` [n], add these up instead of counting
-        rows.
+        `logits` is [n] float32, `labels` [n] bool. With `weights` [n], the weights of the rows are added up instead of
+        counting each row as 1.
         """
         if not len(logits):
             return Bins.empty()
@@ -47,7 +48,7 @@ class Bins:
             exact = weights.astype(np.float64)
             sums = [np.bincount(places, each * of, len(bits)) for each in (exact, exact**2) for of in (~labels, labels)]
             return Bins(from_ordered_bits(bits), sums[0], sums[1], (sums[2], sums[3]))
-        # Sorting integers that contain logit and label is many times as fast as np.unique with its inverse.
+        # Sort integers that contain both logit and label. This is many times as fast as np.unique with return_inverse.
         cells = np.sort(ordered_bits(logits).astype(np.uint64) << np.uint64(1) | labels.astype(np.uint64))
         bits = (cells >> np.uint64(1)).astype(np.uint32)
         starts = np.concatenate([[0], np.flatnonzero(np.diff(bits)) + 1])
@@ -56,7 +57,7 @@ class Bins:
 
     @property
     def counts(self) -> np.ndarray:
-        """Number of rows (or sum of weights) of each logit, [K]."""
+        """For each logit, the number of rows or the sum of their weights, [K]."""
         return self.negatives + self.positives
 
     @property
@@ -84,9 +85,9 @@ class Bins:
         return Bins(keys, negatives, positives, (squares[0], squares[1]) if squares else None)
 
     def drawn(self, rng: np.random.Generator) -> Bins:
-        """Return a bootstrap sample, in which each row occurs a random number of times, drawn from Poisson(1).
+        """Return a bootstrap sample of the rows: each row occurs a random number of times, drawn from Poisson(1).
 
-        For weighted rows, the sums have the mean and variance of such a sample, but rows are not drawn one by one.
+        For weighted rows, each sum of weights is drawn with the mean and the variance that it has in such a sample.
         """
         if self.squares is None:
             return Bins(self.keys, rng.poisson(self.negatives), rng.poisson(self.positives))
@@ -145,7 +146,7 @@ def from_ordered_bits(bits: np.ndarray) -> np.ndarray:
 
 
 def binned(logits: np.ndarray) -> np.ndarray:
-    """Move each float32 logit to the middle of its bin."""
+    """Return each float32 logit rounded to the middle of its bin (see BIN_SHIFT)."""
     bits = (logits + np.float32(0)).view(np.uint32)  # Adding 0 turns -0 into 0, so that the two are ties.
     return (bits >> BIN_SHIFT << BIN_SHIFT | 1 << BIN_SHIFT - 1).view(np.float32)
 

@@ -16,9 +16,10 @@ from data_prep.prepared.schema import DataFile
 class SelectionState:
     """The state of a `Selection`, which a checkpoint stores for resumed runs.
 
-    `best` is the best value of the metric, and `reference` the last value that counted as an improvement. A step of
-    -1 means that there was none. Values are only compared if they have the same `basis`: the rows of valid, and the
-    field of groups if the metric has one.
+    `best` is the best value of the metric so far, and `reference` the last value that counted as an improvement for
+    early stopping. A step of -1 means that there was no evaluation yet. `basis` says on what the values were measured:
+    the checksums of the files of valid, and `eval.group_field` for a metric of groups. Values with another basis are
+    not compared.
     """
 
     metric: str
@@ -31,10 +32,10 @@ class SelectionState:
 
 
 class Selection:
-    """Compares the metrics of each evaluation with earlier ones. `is_over` tells when patience is exhausted."""
+    """Decides after each evaluation whether it is the best so far, and whether to stop early (`is_over`)."""
 
     def __init__(self, options: EvalOptions, valid_files: Sequence[DataFile] = ()) -> None:
-        """Start without evaluations. `valid_files` contain the rows that are evaluated."""
+        """Start without evaluations. `valid_files` are the files of the split valid, whose rows are evaluated."""
         self._options = options
         of_groups = [options.group_field] if METRICS[options.metric].in_groups else []
         self._state = SelectionState(options.metric, [*(file.checksum for file in valid_files), *of_groups])
@@ -51,7 +52,7 @@ class Selection:
 
     @property
     def reason(self) -> str:
-        """Log message that says why the run ends early."""
+        """Message for the log that says why the run ends early. Only valid if `is_over` is true."""
         state, options = self._state, self._options
         way = "fallen below" if METRICS[state.metric].better == "lower" else "risen above"
         return (
@@ -60,12 +61,12 @@ class Selection:
         )
 
     def update(self, metrics: Metrics, step: int, is_extra: bool = False) -> bool:
-        """Add an evaluation after `step` steps, and return True if it is the best so far.
+        """Add the `metrics` of an evaluation after `step` steps. Return True if it is the best so far.
 
-        An extra one, which only the end of a launch asks for, does not count for patience. So a run that is stopped and
-        continued ends where one that was not stopped does.
+        `is_extra` marks an evaluation that is only made because the launch ends. It does not count for `patience`, so
+        that a run that is stopped and resumed ends at the same step as a run that was never stopped.
 
-        Raises ValueError if the metric is undefined on the rows.
+        Raise ValueError if the metric is undefined on the rows of valid.
         """
         state, value = self._state, float(asdict(metrics)[self._options.metric])
         if math.isnan(value):
@@ -92,9 +93,9 @@ class Selection:
         return asdict(self._state)
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        """Continue from the state in a checkpoint.
+        """Continue from the state that a checkpoint has stored.
 
-        If it has another metric or basis, only its last step is used.
+        If its metric or `basis` differs from the present one, only its `last_step` is used.
         """
         state = SelectionState(**{**asdict(self._state), **saved})
         if (state.metric, state.basis) != (self._state.metric, self._state.basis):

@@ -19,16 +19,18 @@ TOP_VALUES = 10
 TIME_PARTS = 10
 UNSEEN_COUNTS = (0, 1, 2, 4, 8)  # Smallest count of unseen values in each part.
 EXACT_ROWS = 2**20  # Upper bound of the rows of a part that are kept exactly.
-# Parts with fewer rows of a class get no intervals, because a bootstrap sample often has none of these rows.
+# Parts with fewer clicks, or fewer other rows, get no confidence intervals: bootstrap samples of them would often have
+# only one of the two labels.
 LEAST_OF_A_CLASS = 10
 OTHER = "(other values)"
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The metrics of one part of the rows, with 95 % intervals by metric.
+    """The metrics of one part of the rows, with 95 % confidence intervals by metric.
 
-    There are no intervals if a class has few rows.
+    `by` is the field (or time, unseen) that divides the rows, and `name` the part. `intervals` is empty if the part has
+    fewer than LEAST_OF_A_CLASS clicks or other rows.
     """
 
     by: str
@@ -39,10 +41,10 @@ class Slice:
 
 @dataclass(frozen=True)
 class Slices:
-    """A division of rows into parts.
+    """A division of a split's rows into parts, which have `names`.
 
-    `find` takes a batch and the position of its first row in the split, and returns the part of each row [n], as an
-    index in `names`.
+    `find` takes a batch and the position of the batch's first row in the split. It returns for each row [n] the index
+    of its part in `names`.
     """
 
     by: str
@@ -94,9 +96,9 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
 
 
 def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Slices:
-    """Return the division for a name that `check_slices` accepts.
+    """Return the division of a split's rows by `by`: a categorical field, `time` or `unseen`.
 
-    The parts of a field are its most frequent values in the training rows.
+    For a field, the parts are its most frequent values in the training rows, out-of-vocabulary values, and all others.
     """
     if by != TIME:
         return _by_unseen(schema) if by == UNSEEN else _by_value(by, folder, schema)
@@ -128,8 +130,7 @@ def _by_unseen(schema: Schema) -> Slices:
 def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
     column = first_column(schema, by)
     field = next(field for field in schema.categorical if field.name == by)
-    # The ids of the first range are ordered by falling frequency. Later ranges belong to values that were added
-    # later.
+    # In the first range of ids, the most frequent value comes first. Further ranges have values that were added later.
     top = np.arange(*field.id_ranges[0])[:TOP_VALUES] if field.id_ranges else np.zeros(0, np.int64)
     first, end = field.oov_ids
 
