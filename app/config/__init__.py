@@ -1,4 +1,8 @@
-"""Every setting of a run: config (all sections), run_settings, optimizer_settings, schedules, removed (settings of
-earlier releases) and flags (of other programs). The file device has its section and applies it, and imports MindSpore
-when it is called.
+"""Define every setting of a run.
+
+The modules:
+- `config`: `Config`, which has all sections, and the sections model, loss and train.
+- `run_settings`, `optimizer_settings`, `schedules`: the other sections. `removed`: settings of earlier releases.
+- `flags`: the settings that correspond to the flags of the MindSpore model zoo.
+- `device`: the section device, and functions that apply it. Only these functions import MindSpore.
 """

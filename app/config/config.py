@@ -1,7 +1,7 @@
-"""Define `Config`, all settings of a run, with its sections model, loss and train. This module does not import
+"""Define `Config`, all settings of a run, and its sections model, loss and train. This module does not import
 MindSpore.
 
-The comment at a field, or the comment lines above it, is printed in docs/configuration.md.
+`make docs` copies the comment at each field, or the comment lines above it, to docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -123,5 +123,5 @@ class Config:
 
     @property
     def optimizers(self) -> dict[str, WideOptimizer | DeepOptimizer | TowerOptimizer]:
-        """The optimizers by group of parameters. The name of a section is GROUP_optimizer."""
+        """The optimizers' settings by the part of the model that each updates: "wide", "deep" and "tower"."""
         return {"wide": self.wide_optimizer, "deep": self.deep_optimizer, "tower": self.tower_optimizer}

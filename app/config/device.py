@@ -1,4 +1,6 @@
-"""Define the section device of a run's settings, select the device, and set what MindSpore needs before its import."""
+"""Define the section device of a run's settings, select MindSpore's device, and set the environment variables that
+MindSpore, oneDNN and OpenMP read when they are imported.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,14 @@ log = logging.getLogger(__name__)
 
 CPU_INFO = Path("/proc/cpuinfo")
 
-# CPU flags of processors that multiply bfloat16 (bf16 is Arm's), and those for which oneDNN's math mode uses it.
+# Flags in /proc/cpuinfo of processors with instructions that multiply bfloat16 (bf16 is Arm's flag), and the flags with
+# which oneDNN's math mode BF16 uses these instructions.
 BFLOAT16_FLAGS, MATH_MODE_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}, {"amx_bf16", "bf16"}
 
 ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
-# The environment variable for debugging: if it is set, the tower runs as MindSpore's graph on a CPU too. Without it
-# native kernels take the whole step there if they cover the model (ReLU, no batch normalization, no distinct first
-# layer) and its optimizers (FTRL, Adam).
+# Name of an environment variable for debugging. If it is set, the tower runs as a MindSpore graph on a CPU too. By
+# default, native kernels compute a whole training step on a CPU, if they support the model (ReLU, no batch
+# normalization, no distinct first layer) and its optimizers (FTRL, Adam).
 GRAPH = "WIDE_DEEP_GRAPH"
 
 
@@ -46,7 +49,7 @@ class DeviceOptions(Checked):
 
     @property
     def num_threads(self) -> int:
-        """Number of threads on the host. Ranks on the same host share its cores."""
+        """Number of threads of this process on the host. By default, the ranks on a host divide its cores evenly."""
         local_ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
         return self.threads or max(1, num_cores() // local_ranks)
 
@@ -88,7 +91,8 @@ def has_loaded_mindspore() -> bool:
 
 def _environment(options: DeviceOptions) -> dict[str, str | None]:
     """Return the environment variables that depend on the options. None means that a variable must not be set."""
-    # The math mode applies to MindSpore's own operators on a CPU: oneDNN rounds the float32 inputs of their products.
+    # On a CPU, oneDNN computes the matrix products of MindSpore's own operators. In its math mode BF16 it rounds their
+    # float32 inputs to bfloat16.
     rounds = options.precision == "bfloat16" and cpu_flags() & MATH_MODE_FLAGS
     return {"OMP_NUM_THREADS": str(options.num_threads), ONEDNN_MATH_MODE: "BF16" if rounds else None}
 
@@ -102,9 +106,9 @@ def cpu_flags() -> set[str]:
 
 
 def select_device(options: DeviceOptions) -> str:
-    """Set MindSpore's device in graph mode, and return its name.
+    """Switch MindSpore to graph mode, select its device as `options.target` asks, and return the device's name.
 
-    Raise ValueError, in one line, if this machine's MindSpore cannot use the device.
+    Raise ValueError, with a message of one line, if MindSpore cannot use the device on this machine.
     """
     with held():  # Signals are deferred, because Python aborts if it ends while MindSpore is half imported.
         import mindspore as ms
@@ -113,7 +117,7 @@ def select_device(options: DeviceOptions) -> str:
         candidates = ("Ascend", "GPU", "CPU") if options.target == "auto" else (options.target,)
         for target in candidates:
             try:
-                # MindSpore logs pages about drivers. The error below has the reason.
+                # Drop MindSpore's log messages here: pages about missing drivers. The error below gives the reason.
                 with records_dropped(lambda record: True):
                     ms.set_device(target)
             except (RuntimeError, ValueError) as error:
@@ -150,6 +154,7 @@ def records_dropped(unwanted: Callable[[logging.LogRecord], bool]) -> Iterator[N
 def deprecations_silenced() -> AbstractContextManager[None]:
     """Return a context that drops MindSpore 2.10's deprecation warnings.
 
-    They come with each use of FTRL and of the host operators. MindSpore's version is pinned, so they do not matter.
+    MindSpore logs them at each use of FTRL and of its host operators. They do not matter, because this project requires
+    exactly version 2.10.
     """
     return records_dropped(lambda record: "is deprecated from version" in record.getMessage())

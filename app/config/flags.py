@@ -13,8 +13,8 @@ from typing import Any
 from app.config.config import Config
 
 _OF_THE_DATA = "the prepared folder decides it"
-# Each entry contains {} for the flag's value. An entry without "=" is not a setting; it explains why the flag has no
-# counterpart.
+# Flag of the zoo -> the setting to give instead, with {} in place of the flag's value. A text without {} is not a
+# setting; it explains why there is none.
 ZOO_FLAGS = {
     "data_path": "--dataset={}",
     "dataset_type": "--layout=zoo of `prepare`, if the zoo is to read the folder too",
@@ -49,14 +49,14 @@ ZOO_FLAGS = {
 
 
 def advice_on_flag(flag: str, values: Sequence[str]) -> str:
-    """Return what to give instead of `--flag` with these values.
+    """Return the end of an error message about an unknown argument `--flag` with these values: what to give instead.
 
-    Return "" if neither the zoo has such a flag nor this project a setting with that name.
+    Return "" if the zoo has no such flag and this project has no setting of that name.
     """
     value = " ".join(values) or "VALUE"
     meaning = ZOO_FLAGS.get(flag, "")
     if flag == "keep_prob" and re.fullmatch(r"[\d.]+", value):
-        value = f"{1 - float(value):g}"  # the zoo's flag is the share of units that stay
+        value = f"{1 - float(value):g}"  # The zoo's flag is the share of units to keep, not of those to drop.
     if flag == "deep_layer_dim":
         value = ", ".join(re.findall(r"\d+", value)) or value
     if meaning:
@@ -66,7 +66,7 @@ def advice_on_flag(flag: str, values: Sequence[str]) -> str:
 
 
 def _settings(section: Any, before: str = "") -> Iterator[str]:
-    """Yield the names of all settings. Optimizers and schedules are the default ones."""
+    """Yield the full names of all settings. Of optimizers and schedules, only the default variants are included."""
     for field in fields(section):
         value, name = getattr(section, field.name), f"{before}{field.name}"
         if is_dataclass(value):

@@ -15,7 +15,7 @@ from common.settings import Bounds, Checked, NotNegative, Positive
 
 LEAST_FLOAT32 = 2.0**-126  # Smallest normal float32. Some devices treat smaller numbers as 0.
 Epsilon = Annotated[float, Bounds(least=LEAST_FLOAT32, expected="1.2e-38 or more, float32's least normal number")]
-# float32 rounds numbers from the upper bound on to 1.
+# Decays must be below 1 after rounding to float32, which rounds 1 - 2**-25 and larger numbers to 1.
 Decay = Annotated[float, Bounds(least=0, below=1 - 2**-25, expected="in [0, 1) as float32")]
 
 
@@ -26,7 +26,10 @@ class _Optimizer(Checked):
     schedule: Schedule = field(default_factory=ConstantSchedule)  # How the learning rate changes.
 
     def correction(self, step: int) -> float:
-        """Return the factor of the learning rate at step 1, 2, … that corrects the bias of moments which start at 0."""
+        """Return the factor of the learning rate at `step` (1, 2, …) that corrects the bias of moments that start at 0.
+
+        It is 1 for optimizers without such moments.
+        """
         return 1.0
 
 
@@ -93,10 +96,10 @@ class _Adam(_Optimizer):
         return math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
 
     def uncorrected_epsilon(self, step: int) -> float:
-        """Return the value to add to the root of a second moment without bias correction.
+        """Return the number to add to the root of the second moment, if the moment has no bias correction.
 
-        It has the same effect as epsilon added to the corrected root, as in `torch.optim.Adam` and FBGEMM. The table
-        optimizers `adam` and `partial_rowwise_adam` use it.
+        It has the same effect as adding epsilon to the root of the corrected moment, as `torch.optim.Adam` and FBGEMM
+        do. The table optimizers `adam` and `partial_rowwise_adam` use it.
         """
         return self.epsilon * math.sqrt(1 - self.beta2**step)
 

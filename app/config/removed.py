@@ -1,4 +1,4 @@
-"""List the settings that earlier releases had (`Config.REMOVED`)."""
+"""List the settings that earlier releases had and this one has not (`Config.REMOVED`)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class CheckpointOptions(Checked):
     delta: bool = False
 
 
-# Metrics for which one direction is better, so that they can select the best checkpoint.
+# Metrics that can select the best checkpoint: for each, either higher or lower values are better.
 GROUP_METRICS = ("grouped_auc",)  # These need eval.group_field.
 SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "top_decile_lift", *GROUP_METRICS)
 

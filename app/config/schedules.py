@@ -17,13 +17,13 @@ class _Schedule(Checked):
     warmup_steps: CountOrZero = 0  # The number of steps over which the learning rate rises evenly from 0.
 
     def factor(self, step: int) -> float:
-        """Return the factor of the learning rate at step 1, 2, …"""
+        """Return the factor by which the learning rate is multiplied at `step` (1, 2, …)."""
         if step <= self.warmup_steps:
             return step / self.warmup_steps
         return self.decay(step - self.warmup_steps)
 
     def decay(self, step: int) -> float:
-        """Return the factor at step 1, 2, … after the warm-up."""
+        """Return the factor of the learning rate at `step` (1, 2, …), counted from the end of the warm-up."""
         return 1.0
 
 

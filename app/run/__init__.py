@@ -1,13 +1,13 @@
 """Manage the folder of a training run: its files, its locks, and whether a launch resumes it.
 
-- `decision`: chooses between starting, resuming and continuing a run.
+- `decision`: decides whether a launch starts a new run, or resumes or continues an earlier one.
 - `identity`: the settings and data that must stay the same when a run is resumed.
-- `claim`: locks the folder, and renames an older run.
+- `claim`: locks the run folder, and renames the folder of an older run.
 - `folder`, `logs`, `event_file`: write the files of a run.
 - `record`: reads the files of a run for its report.
 - `older`: upgrades the settings of runs that an earlier release wrote.
 - `training_loss`: detects a model that has learned nothing.
 - `stop_signals`: stops a run early, after a signal or at the time limit.
 - `rank`: runs one process of a job with several ranks.
-- `report/`: draws the report.
+- `report/`: draws `report.html`.
 """

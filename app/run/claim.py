@@ -36,7 +36,8 @@ FIRST_RANK = "device_0"  # Folder of rank 0 if the run has no name.
 REFUSED = ".refused"
 SAVES_TO = "(a training, or a checkpoint command) saves to"
 
-# Finds the model that a new run starts from, if any. It raises an error if that model is unusable.
+# Type of a function that returns the path of the model that a new run starts from, or None if it starts from random
+# values. The function raises an error if the model is unusable.
 FindSource = Callable[[], Path | None]
 
 
@@ -54,12 +55,14 @@ class RunIsFinishedError(Exception):
 class Claim:
     """The locks on one rank's run folder `path` and on its checkpoints, held until the launch ends.
 
-    If the checkpoint folder lies within the run folder, it is renamed together with it. A checkpoint folder elsewhere
-    keeps its name.
+    If an older run is renamed, its checkpoint folder is renamed with it only if it lies within the run folder.
     """
 
     def __init__(self, path: Path, config: Config, rank: int = 0) -> None:
-        """Lock the folder if it exists. Raise the errors of `open_run`."""
+        """Lock the run folder if it exists. Raise FileExistsError if `path` is a file or a folder of something else.
+
+        Raise ValueError if another process trains in the folder.
+        """
         if path.exists() and not path.is_dir():
             raise FileExistsError(
                 f"{path} is a file, expected a run's folder; move it away, or start from another folder"
@@ -67,7 +70,8 @@ class Claim:
         _check_is_run(path)
         self.path, self.config, self.rank = path, config, rank
         self.checkpoints = checkpoint_folder(path, config)
-        # The comparison uses the paths as written: a link inside the run folder is renamed with it, wherever it leads.
+        # Compare the paths as they are written, without following links: a link inside the run folder is renamed with
+        # the folder, wherever it leads.
         self._is_within = Path(os.path.normpath(self.checkpoints)).is_relative_to(os.path.normpath(path))
         self._locks_in_run, self._lock_elsewhere = ExitStack(), ExitStack()
         self._existed = path.exists()
@@ -88,10 +92,10 @@ class Claim:
     def look(
         self, schema: Schema, find_source: FindSource, damaged: Mapping[Path, str] | None, make_folders: bool = True
     ) -> tuple[Plan, Path | None]:
-        """Return the plan of all ranks and the model that a new run starts from. Remove the leftovers of interrupted
-        saves.
+        """Return the plan of the launch, and the path of the model that a new run starts from, or None.
 
-        With `make_folders=False`, no folder is created. Raise the errors of `open_run`.
+        Lock the checkpoint folder, and remove the unfinished files of interrupted saves from it. With
+        `make_folders=False`, no folder is created. Raise the errors of `open_run`.
         """
         if self.checkpoints.is_dir() or (make_folders and (self.path.exists() or not self._is_within)):
             self._lock_checkpoints()
@@ -116,7 +120,7 @@ class Claim:
         `train.init_from` if its model `source` lies in one of these folders, otherwise "".
         """
         if plan.checkpoint is not None:
-            # The resumed run takes these steps again and needs the names.
+            # The resumed run takes the steps of these unusable checkpoints again, and saves new ones with their names.
             for refused in plan.refused:
                 aside = refused.with_suffix(REFUSED)
                 refused.rename(aside.with_name(f"{aside.name}.{_free_number([aside])}"))
@@ -135,8 +139,9 @@ class Claim:
         return number, new_source
 
     def take(self, plan: Plan, number: int) -> None:
-        """Rename this rank's folder of an older run if the plan starts a new run, and lock the folder that the plan
-        uses.
+        """Lock the folder that the launch uses. If the plan starts a new run, first rename this rank's older folder.
+
+        `number` is appended to the name of the older folder.
         """
         if plan.kind == "new" and self.path.exists():
             self.path.rename(self.path.with_name(f"{self.path.name}.{number}"))

@@ -31,8 +31,9 @@ ASKED = "asked"  # Key in run.json of the settings whose values in the run diffe
 
 @dataclass(frozen=True)
 class Plan:
-    """What a launch does, the reason, and the checkpoint that training resumes from. None stands for the start of the
-    run.
+    """What a launch does (`kind`), the reason, and the checkpoint that it resumes from.
+
+    `checkpoint` is None if training starts at step 0.
     """
 
     kind: str  # One of new, resume, continue and finished.
@@ -82,9 +83,9 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
 
 
 def _of_other_data(state: Mapping[str, Any], config: Config, here: dict[str, Any]) -> str:
-    """Explain that the prepared data differ, if all differing settings were chosen from the data by `train.auto`.
+    """Return a sentence that the settings differ because the prepared data differ, or "" if this is not the reason.
 
-    Return "" otherwise.
+    It is the reason if the data differ and `train.auto`, which chooses settings by the data, is on.
     """
     if not config.train.auto or not difference({**here, "data": state["identity"]["data"]}, here):
         return ""
@@ -92,9 +93,9 @@ def _of_other_data(state: Mapping[str, Any], config: Config, here: dict[str, Any
 
 
 def _of_other_epochs(state: Mapping[str, Any], config: Config, setting: str) -> str:
-    """Explain that the number of epochs differs, if the setting that differs depends on it through `train.auto`.
+    """Return a sentence that a schedule differs because the number of epochs does, or "" if this is not the reason.
 
-    Return "" otherwise.
+    It is the reason if `train.auto` is on, which derives a schedule's `decay_steps` from the number of epochs.
     """
     if not config.train.auto or "decay_steps" not in setting or state["epochs"] == config.train.epochs:
         return ""
@@ -105,8 +106,10 @@ def _of_other_epochs(state: Mapping[str, Any], config: Config, setting: str) -> 
 
 
 def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, manifest: Manifest) -> tuple[str, str]:
-    """Decide what remains to be done for a run that has the same settings and data. Return the plan's kind and the
-    reason.
+    """Return the kind of the plan, and the reason, for a run whose settings and data are those of the launch.
+
+    `manifest` is that of the run's newest checkpoint. The kind is decided by comparing its step and epoch with those
+    that the launch asks for.
     """
     epochs, done_epochs = config.train.epochs, manifest.epoch - 1  # `done_epochs` counts whole epochs.
     steps, done_steps = config.train.steps, manifest.step
@@ -198,8 +201,9 @@ def is_run_of(path: Path, config: Config, schema: Schema) -> bool:
 
 
 def asked_otherwise(asked: Config, config: Config) -> dict[str, Any]:
-    """Return the settings whose value in the run differs from the one that the user asked for, with the value asked
-    for.
+    """Return the settings whose value in `config`, the run's settings, differs from that in `asked`, the user's.
+
+    The result maps the setting's full name to the value that the user asked for.
     """
     values = settings.flatten(settings.as_dict(config))
     asked_values = settings.flatten(settings.as_dict(asked))
@@ -207,7 +211,10 @@ def asked_otherwise(asked: Config, config: Config) -> dict[str, Any]:
 
 
 def describe_kept(asked: Config, config: Config) -> list[str]:
-    """Describe each setting whose value in the run differs from the one asked for, unless `auto` was asked for."""
+    """Return a sentence for each setting whose value in the run differs from the one that the user asked for.
+
+    Settings for which the user asked for "auto" are left out.
+    """
     has = settings.flatten(settings.as_dict(config))
     why = {"train.init_from": "the run there was renamed"}
     return [

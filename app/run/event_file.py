@@ -40,7 +40,7 @@ class EventFile(RunLog):
         }
         if not numbers:
             return
-        # Import these late, because the import takes 0.2 s and more.
+        # Import tensorboardX only when the first event is written, because the import takes 0.2 s and more.
         with without_torch():
             from tensorboardX.proto.event_pb2 import Event, SessionLog
             from tensorboardX.proto.summary_pb2 import Summary

@@ -50,11 +50,11 @@ class RunFolder:
         self._losses, self._evals, self._metrics = map(RunLog, (self.loss_path, self.eval_path, self.metrics_path))
         first_step = plan.checkpoint.manifest.step + 1 if plan.checkpoint else 0
         self._events = EventFile(path / TENSORBOARD, purge_step=first_step)
-        # Steps whose checkpoint could not be written. Saving the last step is tried twice, so this is a set.
+        # Steps whose checkpoint could not be written. It is a set, because the last step's checkpoint is tried twice.
         self._failed_saves: set[int] = set()
         self._failed_evaluations = 0
         self._status_is_written = True
-        # A monotonic clock, because setting the clock back must not make the curves go back.
+        # Use a monotonic clock, so that the seconds in metrics.jsonl never fall if the system's clock is set back.
         self._started = time.monotonic()
 
     def append_losses(self, lines: list[str]) -> None:
@@ -67,7 +67,7 @@ class RunFolder:
         self.write_events(values)
 
     def write_events(self, values: Mapping[str, Any]) -> None:
-        """Add the numbers of one line of metrics.jsonl to TensorBoard's event file."""
+        """Add the numbers in `values`, one line of metrics.jsonl, to TensorBoard's event file."""
         numbers = {name: value for name, value in values.items() if name not in ("step", "epoch")}
         self._events.add(values["step"], numbers, values.get("split", "train"))
 
@@ -83,7 +83,7 @@ class RunFolder:
         self._evals.append(line + "\n")
 
     def write_evaluation(self, content: dict[str, Any]) -> None:
-        """Write the curves of an evaluation for the report. If that fails, log the error and continue."""
+        """Write the evaluation's file (app/evaluation/results.py). If that fails, log the error and continue."""
         try:
             write_evaluation(self.path, content)
         except OSError as error:
@@ -91,7 +91,7 @@ class RunFolder:
             log.error("error: no curves of step %d: %s; training continues", content["step"], message_of(error))
 
     def sync_logs(self) -> None:
-        """Sync the logs to disk, so that the lines of a checkpoint's steps survive a power cut."""
+        """Sync the logs to disk before a checkpoint, so that the lines of its steps survive a power cut."""
         for file in (self._losses, self._evals, self._metrics, self._events):
             file.sync()
 
@@ -103,7 +103,7 @@ class RunFolder:
         self.append_metrics(step=step, save_error=reason)
 
     def write_errors(self) -> list[str]:
-        """Describe everything that could not be written in this launch, one string for each kind of file."""
+        """Return a text for each kind of file that could not be written completely in this launch, for a message."""
         unwritten = [file.path.name for file in (self._losses, self._evals, self._metrics) if not file.is_written]
         unwritten += [] if self._events.is_written else [TENSORBOARD]
         failures = [f"the last lines of {name}" for name in unwritten]
@@ -135,8 +135,7 @@ class RunFolder:
     def set_status(self, status: str, **more: Any) -> None:
         """Write a status and the keys `more` to run.json. If that fails, log the error and continue.
 
-        A run with status `running`, `stopped` or `failed` is resumed by the next launch, and one with `finished` is
-        not.
+        The next launch resumes a run with the status `running`, `stopped` or `failed`, but not one that is `finished`.
         """
         self._state = {**self._state, **more, "status": status}
         try:

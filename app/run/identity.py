@@ -52,12 +52,18 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
 
 
 def _before_it_grew(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a `data_identity` without the values that the run added to the vocabulary or expired."""
+    """Return a `data_identity` reduced to what stays the same when an online run adds or expires values.
+
+    Of the vocabulary's checksums only that of the first file is kept, and sizes are removed.
+    """
     return data | {"vocabulary": data["vocabulary"][:1], "vocabulary_size": None, "expired": None}
 
 
 def data_identity(schema: Schema) -> dict[str, Any]:
-    """Return what distinguishes one prepared folder from another, as values that JSON can store."""
+    """Return what distinguishes the data of one prepared folder from those of another, as values that JSON can store.
+
+    It describes vocabulary, fields and training rows.
+    """
 
     def as_json(field: dict[str, Any]) -> dict[str, Any]:
         """Return the values of a field as they are read back from JSON, where tuples become lists."""
@@ -79,7 +85,7 @@ def data_identity(schema: Schema) -> dict[str, Any]:
 
 
 def _meaning(field: CategoricalField, schema: Schema) -> dict[str, Any]:
-    """Return what a field's ids mean apart from the vocabulary's values. Fields that share a vocabulary are alike."""
+    """Return the properties of a field on which the meaning of its ids depends, besides the vocabulary's values."""
     return {
         "oov_ids": list(field.oov_ids),
         "is_text": schema.is_text(field),
@@ -90,9 +96,13 @@ def _meaning(field: CategoricalField, schema: Schema) -> dict[str, Any]:
 
 
 def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
-    """Raise ValueError unless ids and numeric columns of the prepared `folder` mean the same as in training."""
+    """Raise ValueError unless the ids and numeric columns of a prepared folder mean the same as those in training.
+
+    `manifest` is the checkpoint's, and `schema` that of the prepared `folder`.
+    """
     keys = ("vocabulary_size", "vocabulary", "numeric", "categorical", "fields")
-    # Numeric columns are identified by their order, which a comparison of mappings ignores. So compare the list, too.
+    # The comparison of mappings ignores the order of numeric columns, but the model identifies columns by their order.
+    # So also compare the list of their names.
     there, here = (
         {**{key: data[key] for key in keys}, "expired": data.get("expired"), "numeric columns": list(data["numeric"])}
         for data in (manifest.data, data_identity(schema))

@@ -14,8 +14,12 @@ LOSS_LOG, EVAL_LOG, METRICS = "loss.log", "eval.log", "metrics.jsonl"
 
 
 def forget_after(run_path: Path, manifest: Manifest) -> None:
-    """Drop the lines logged after the checkpoint, because those steps will be taken and evaluated again."""
-    # The evaluation of a warm start's source at step 0 is only repeated if the run resumes from step 0.
+    """Remove the lines and evaluations of steps after a checkpoint, because a resumed run takes these steps again.
+
+    `manifest` is that of the checkpoint.
+    """
+    # The line of step 0 evaluates the model that the run started from. It is only written again if the run resumes from
+    # step 0, so keep it otherwise.
     last_evaluated = max(manifest.selection.get("last_step", -1), 0 if manifest.step else -1)
 
     def is_metric_kept(line: str) -> bool:
@@ -43,10 +47,10 @@ log = logging.getLogger(__name__)
 
 
 class RunLog:
-    """A file that lines are appended to.
+    """A file to which lines are appended. An error of the file system does not stop the run.
 
-    Lines that cannot be written, for example because the disk is full, are kept in memory and written before the next
-    ones.
+    Lines that cannot be written, for example because the disk is full, are kept in memory, and written when the next
+    line is appended.
     """
 
     def __init__(self, path: Path) -> None:

@@ -17,7 +17,8 @@ from app.config.config import Config
 from common import settings
 from data_prep.options.prepare_options import RECORDED, fields_as_set
 
-# Format version of run.json, incremented by each release that adds or removes a setting, and the oldest readable one.
+# Format version of run.json, and the oldest version that this release can read. A release that adds or removes a
+# setting increments the version.
 FORMAT_VERSION, OLDEST_VERSION = 4, 3
 
 # Settings by the format version that added them, with the value that a run without the setting had. A setting of one
@@ -25,7 +26,8 @@ FORMAT_VERSION, OLDEST_VERSION = 4, 3
 # "deep_optimizer.schedule[cosine].floor".
 ADDED: dict[int, dict[str, Any]] = {4: {"tables.dtype": "float32"}}
 
-# Removed settings that only chose where a run computes, with their defaults. A run continues without them.
+# Removed settings that only chose on which devices or ranks a run computes, with their defaults. A run that an earlier
+# release began is resumed without them.
 WITHOUT_EFFECT: dict[str, Any] = {
     "checkpoint.tower_slices": False,
     "parallel.tensor_parallel": 1,

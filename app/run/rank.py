@@ -48,7 +48,7 @@ def world_rank() -> int:
 
 
 def run_as_rank(command: Callable[[], int], console_rank: int) -> int:
-    """Run one rank's command and return its exit status. If this rank fails alone, end the whole job instead.
+    """Run one rank's command and return its exit status. If only this rank fails, end all ranks instead.
 
     The rank `console_rank` logs to the console. The other ranks print only their own errors.
     """
@@ -79,7 +79,7 @@ def _end_the_job(status: int) -> None:
 
 
 def fail(error: BaseException, status: int) -> int:
-    """Log the error and return the exit status. If this rank fails alone, end the whole job instead."""
+    """Log the error, and return `status`, the exit status. If only this rank fails, end all ranks instead."""
     alone = started_by_mpi() and not is_collective(error)
     if alone or shows_progress():
         log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", message_of(error))
@@ -112,16 +112,18 @@ def join(
 
 
 def data_of(schema: Schema) -> dict[str, Any]:
-    """Return the identity of the data and the checksums of all splits' files. All ranks read the files of every
-    split.
+    """Return the parts of the data that must be equal on all ranks: `data_identity`, and the checksums of all files.
+
+    All splits are included, because all ranks read the files of every split.
     """
     files = {split: [file.checksum for file in description.files] for split, description in schema.splits.items()}
     return {**data_identity(schema), "files": files}
 
 
 def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
-    """Raise ValueError on all ranks unless `what`, the program and the versions of libraries are the same on all of
-    them.
+    """Raise ValueError on all ranks unless `what`, the program, Python and the libraries are the same on all ranks.
+
+    The message names the first difference.
     """
     versions = dict.fromkeys(PACKAGES, "none")
     for name in PACKAGES:

@@ -23,7 +23,7 @@ from common.yaml_settings import load_yaml
 
 log = logging.getLogger(__name__)
 
-# Table with the effects of the columns over a log, computed with the run's bundle.
+# File in the run folder, written by `python -m app bundle effects`: how much each column changes the logit over a log.
 EFFECTS = "effects.parquet"
 _LOSSES = re.compile(r"wide_loss is (\S+), deep_loss is \S+")
 Points = tuple[list[float], list[float]]  # x and y values.
@@ -107,10 +107,10 @@ class RunRecord:
         return lines_by_launch
 
     def steady_lines(self) -> list[dict[str, Any]]:
-        """Return the lines of training steps without the first one of each launch, because that interval compiles the
-        graph.
+        """Return the lines of training steps, without the first one of each launch.
 
-        If no lines remain, return all of them.
+        The first line of a launch includes the time in which MindSpore compiles the graph. If no other line exists,
+        return all lines.
         """
         steady = [line for launch in self.launches() for line in launch[1:]]
         return steady or [line for launch in self.launches() for line in launch]
@@ -154,7 +154,7 @@ def read_run(path: Path, name: str) -> RunRecord:
 
 
 def _whole(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """Read a file that the report cannot do without. Raise ValueError if it is damaged."""
+    """Read a YAML or JSON file that holds a mapping. Raise ValueError if the file is damaged."""
     try:
         content = parse(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError):

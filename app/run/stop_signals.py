@@ -1,8 +1,8 @@
 """Stop a run early, after a signal or at the time limit. This is checked between steps, so no step is interrupted.
 
-While MindSpore 2.10 compiles or runs a graph, it installs its own handler for SIGINT, in some of its threads
-permanently, which sends SIGTERM to this process (`SignalGuard` in its signal_util.h). Therefore no handler may be
-called at all: all threads block both signals, and one thread of this module waits for them.
+While MindSpore 2.10 compiles or runs a graph, it installs its own handler for SIGINT, which sends SIGTERM to this
+process (`SignalGuard` in its signal_util.h). Some of its threads install it permanently. Therefore no handler may be
+called at all: all threads block SIGINT and SIGTERM, and one thread of this module waits for these signals.
 
 Exit status: 143 after SIGTERM, 130 after SIGINT (128 plus the signal's number, as in shells), 0 at the time limit.
 """
@@ -24,12 +24,15 @@ from common.signals import SIGNALS
 log = logging.getLogger(__name__)
 
 _END = signal.SIGRTMIN  # This signal ends the waiting thread.
-# The launcher sends these two signals to the ranks through mpirun, which forwards them. They may arrive repeatedly.
+# Under mpirun, the launcher sends SIGUSR1 instead of SIGINT and SIGUSR2 instead of SIGTERM. mpirun forwards these two
+# to the ranks. A rank may receive a signal repeatedly.
 FORWARDED_SIGNALS = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
 
-# Codes that `all_reduce_max` compares. Signal numbers are larger, so they win if ranks differ.
+# A rank's reason to stop is one of these codes or a signal's number. If ranks differ, the largest code counts, so a
+# signal wins.
 CONTINUE, TIME_LIMIT = -1, 0
-# Time reserved for the last save until a save has been timed: a tenth of the limit, at most five minutes.
+# Time that is reserved for the last save before any save has been timed: a tenth of the time limit, at most five
+# minutes.
 UNTIMED_SAVE_SHARE = 0.1
 
 UNTIMED_SAVE_SECONDS = 300.0
@@ -44,11 +47,11 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """Context manager for the main thread that listens for signals. After one, `check` raises `Stopped`.
+    """Context manager, for the main thread, in whose block SIGINT and SIGTERM make `check` raise `Stopped`.
 
-    `time_limit_minutes` counts from the construction. 0 stands for no limit. `clock` returns seconds. `all_reduce_max`
-    returns the largest code of all ranks, so that all stop after the same step. `ending` is logged after a signal and
-    says what is still done.
+    `check` also raises it at the time limit, `time_limit_minutes` after the construction; 0 means no limit. `clock`
+    returns seconds. `all_reduce_max` returns the largest code of all ranks, so that all ranks stop after the same step.
+    `ending` is a text for the log after a signal: what the program still does before it ends.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class StopRequest:
             self._note(number)
 
     def note_save(self, seconds: float) -> None:
-        """Reserve twice the time of this save for the last one, because tables grow."""
+        """Record that a save took `seconds`. Twice this time is reserved for the last save, because tables grow."""
         self._save_seconds = 2 * seconds
 
     def check(self) -> None:
@@ -114,8 +117,8 @@ class StopRequest:
         return CONTINUE
 
     def _listen(self) -> None:
-        # Library threads that were started before the signals were blocked may receive them. This is repeated at each
-        # check, because MindSpore may have replaced the handler.
+        # Also install handlers: threads of libraries that were started before the signals were blocked may receive
+        # them. Each `check` does so again, because MindSpore may have replaced the handlers.
         for number in SIGNALS:
             signal.signal(number, self._receive)
         for number in FORWARDED_SIGNALS:
@@ -138,8 +141,8 @@ class StopRequest:
 
 
 def quit_at_once(number: int) -> None:
-    """End the process as an unhandled signal would. Any thread may call it."""
-    # C's signal() with SIG_DFL, because Python's function is restricted to the main thread.
+    """End the process by the signal `number`, as if it had no handler. Any thread may call this function."""
+    # Reset the handler with C's signal(number, SIG_DFL), because Python's signal.signal only works in the main thread.
     ctypes.CDLL(None).signal(ctypes.c_int(number), None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""Draw `report.html` of a run, or of several runs laid over one another, from the files of the run folders.
+"""Draw `report.html` of a run, or of several runs in the same charts, from the files of the run folders.
 
 `quality`, `column_effects` and `speed` draw the sections. `run_report` assembles the page of runs, and `sweep_report`
 the page of a sweep.

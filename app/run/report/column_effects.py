@@ -1,4 +1,4 @@
-"""Draw how much each column moves the logit over a log, and for which numbers and values."""
+"""Draw how much each column of a log changes the logit, on average over the rows and by the column's value."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ CHANGE = Axis("mean change of the logit")
 
 
 def effects(runs: Sequence[RunRecord]) -> Section:
-    """Draw the mean absolute effect of each column. For a single run, also draw the effects within the strongest
-    columns.
+    """Return the report's section on the effects of columns, the changes of the logit that their cells cause.
 
-    The effect within a column is shown by ranges of its number, or for its strongest values.
+    It has a chart of the mean absolute effect of each column. For a single run, it also has a chart for each of the
+    strongest columns: the mean effect by ranges of its number, or of its strongest values.
     """
     explained = [run for run in runs if run.effects[1]]
     if not explained:
@@ -54,8 +54,9 @@ def effects(runs: Sequence[RunRecord]) -> Section:
 
 
 def _of_column(name: str, lines: Any) -> list[Chart]:
-    """Return the chart of a numeric column's curve or a categorical column's strongest values, or [] if it has
-    neither.
+    """Return the chart of one column's mean effects by ranges of its number, or of its strongest values.
+
+    Return [] if there are no such effects.
     """
     parts = [line for line in lines if line["value"] is not None]
     if not parts:

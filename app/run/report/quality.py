@@ -26,8 +26,8 @@ NOT_EVALUATED = "No evaluation yet: one follows each epoch, and every eval.every
 MOST_MEANS = 200  # Maximum number of points of the line that shows the training loss.
 MOST_DOTS = 60  # A line with more points is drawn without dots.
 
-# Maximum number of runs whose figures are shown in columns side by side. For more runs, each gets a row without
-# intervals.
+# Up to this number of runs, a table of figures has a column for each run. For more runs, it has a row for each, without
+# confidence intervals.
 MOST_BESIDE = 3
 
 Evaluated = Sequence[tuple[RunRecord, dict[str, Any]]]  # Runs, each with the evaluation whose curves are drawn.
@@ -45,13 +45,14 @@ def lines(
     """Return a line chart. If no line has a point, the chart shows the text `otherwise` instead."""
     if not any(len(line.x) and not line.reference for line in series):
         return Chart(title, size, otherwise)
-    # Lines without points are kept, so that every run has the same colour in all charts.
+    # Lines without points are passed on too, so that every run has the same colour in all charts.
     return line_chart(title, series, x, y, size, note)
 
 
 def overlay(runs: Sequence[RunRecord], name: str, points: Sequence[Points], dots: bool = True) -> list[Series]:
-    """Return one line for each run's points. A single run's line is called `name`, otherwise a line is named after its
-    run.
+    """Return a line through the points of each run. If there is only one run, the line is called `name`.
+
+    Otherwise each line has the name of its run.
     """
     return [
         Series(label(runs, run, name), x, y, points=dots and len(x) <= MOST_DOTS)
@@ -93,7 +94,8 @@ def learning(runs: Sequence[RunRecord]) -> Section:
     # The next section compares the valid losses of several runs.
     if len(runs) == 1 and one.points("log_loss", "valid")[0]:
         series.append(Series("valid", *one.points("log_loss", "valid"), points=True))
-    # A step's loss is measured before its update, so the first one is that of an untrained model.
+    # State the first and the last loss in words. The loss of a step is computed before the step's update, so the first
+    # one is that of the untrained model.
     if len(runs) == 1 and one.steps:
         first, last = one.wide_losses[0], one.wide_losses[-1]
         note = f"The wide_loss of loss.log: {first:.4f} at the first step, {last:.4f} at the last."
@@ -104,9 +106,7 @@ def learning(runs: Sequence[RunRecord]) -> Section:
 
 
 def _learning_rates(runs: Sequence[RunRecord]) -> list[Chart]:
-    """Return a chart for each optimizer's learning rate. If all rates are constant, return one text that states
-    them.
-    """
+    """Return the charts of the optimizers' learning rates. If all rates are constant, return a text in their place."""
     keys = list(dict.fromkeys(key for run in runs for key in run.keys("learning_rate")))
     if all(len(set(run.points(key)[1])) <= 1 for run in runs for key in keys):
         rates = [_constant_rates(run) for run in runs]
@@ -151,8 +151,9 @@ def metrics_over_steps(runs: Sequence[RunRecord]) -> Section:
 
 
 def evaluations(runs: Sequence[RunRecord]) -> Section:
-    """Show one evaluation of each run: metrics, ROC, calibration, histogram of scores, slices of the rows, and
-    groups.
+    """Return the report's section on one evaluation of each run, `shown_evaluation`.
+
+    It shows metrics, ROC, precision and recall, calibration, a histogram of scores, slices of the rows, and groups.
     """
     title = "Ranking and calibration"
     pairs = [(run, content) for run in runs if (content := run.shown_evaluation())]

@@ -76,7 +76,10 @@ def _subtitle(run: RunRecord, with_name: bool) -> str:
 
 
 def _key_figures(run: RunRecord) -> list[tuple[str, str, str]]:
-    """Return (quantity, number, explanation) for each key figure. An unknown number is shown as a dash."""
+    """Return the figures at the top of the page, such as the AUC, as (quantity, number, explanation).
+
+    An unknown number is a dash.
+    """
     best, test = run.best_evaluation(), run.test_evaluation()
     of_best = f"best by {run.metric}, step {best['step']:,}" if best else "not evaluated yet"
     figures = [("valid AUC", _digits(best, "auc"), of_best), ("valid log loss", _digits(best, "log_loss"), of_best)]
@@ -121,7 +124,7 @@ def _warnings(run: RunRecord) -> list[str]:
     }
     notes = [status[run.state["status"]]] if run.state["status"] in status else []
     notes += [str(line["stopped_early"]) for line in run.lines if "stopped_early" in line]
-    # The keys are steps, because saving the last step is tried twice.
+    # Count failed checkpoints by step, because the checkpoint of the last step is tried twice.
     errors = {line["step"]: line["save_error"] for line in run.lines if "save_error" in line}
     last = next(reversed(errors.values()), "")
     return [*notes, f"{len(errors)} checkpoint(s) could not be written: {last}"] if errors else notes

@@ -45,7 +45,7 @@ def parts_of(line: dict, batch_size: int) -> dict[str, float]:
 
 
 def parts_over_steps(run: RunRecord) -> dict[str, list[float]]:
-    """Return the seconds of each part in every steady line, by part."""
+    """Return, for each part of a step by name, its seconds in each line of `steady_lines`."""
     parts_by_line = [parts_of(line, run.config["train"]["batch_size"]) for line in run.steady_lines()]
     names = dict.fromkeys(name for parts in parts_by_line for name in parts)
     return {name: [parts.get(name, 0.0) for parts in parts_by_line] for name in names}
@@ -64,7 +64,7 @@ def time_and_memory(runs: Sequence[RunRecord]) -> Section:
         Bars(label(runs, run, "mean"), [mean.get(name, 0.0) for name in names])
         for run, mean in zip(runs, means, strict=True)
     ]
-    # Compare the time of whole steps.
+    # For several runs, draw the time of whole steps. For a single run, draw the time of each part of a step.
     if len(runs) > 1:
         whole = [[sum(each) for each in zip(*of_run.values(), strict=True)] for of_run in parts]
         over_steps = overlay(runs, "", list(zip(steps, whole, strict=True)), dots=False)

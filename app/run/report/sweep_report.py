@@ -18,7 +18,7 @@ from common.files import write_whole
 from common.html.charts import Axis, Chart, Series, line_chart
 from common.html.page import PagePart, Section, render_page
 
-MOST_OVERLAID = 8  # Maximum number of runs whose lines can be told apart in one chart.
+MOST_OVERLAID = 8  # Charts show at most this many runs, so that their lines can be told apart.
 RUN = "run"  # Key of the run folder in a result.
 
 # One run of a sweep: its folder, settings, metric, epochs, status and seconds.
@@ -28,8 +28,9 @@ Result = Mapping[str, Any]
 def write_sweep_report(
     results: Sequence[Result], tried: Mapping[str, Sequence[Any]], metric: str, output: Path
 ) -> None:
-    """Write the page of a sweep to `output`. `results` begins with the best run. `tried` holds each setting's
-    values.
+    """Write the page of a sweep to `output`.
+
+    `results` begins with the best run. `tried` maps the name of each setting to the values that the sweep tried.
     """
     varied = {name: _in_order(values) for name, values in tried.items() if len(values) > 1 or len(tried) == 1}
     names = short_names([[result[name] for name in varied] for result in results])
