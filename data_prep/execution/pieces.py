@@ -48,13 +48,16 @@ def storable(*classes: type) -> None:
 
 
 class Pieces:
-    """The pieces in a folder, by name. Any process with access to the folder may write and read them."""
+    """Writes and reads the pieces in a folder. The name of a piece is the name of its file.
+
+    Any process with access to the folder may write and read pieces.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def write(self, name: str, value: object) -> None:
-        """Write a piece atomically. After an OSError the folder is unchanged."""
+        """Store `value` as the piece `name`, atomically. After an OSError the folder is unchanged."""
         path, content = self.folder / name, _pack(value)
         beside = path.with_name(f"{name}{_UNFINISHED}{socket.gethostname()}-{os.getpid()}")
         try:
@@ -110,7 +113,7 @@ class Pieces:
             path.unlink()
 
     def clear_unfinished(self) -> None:
-        """Remove the files that an interrupted run was writing."""
+        """Remove the temporary files of pieces that an interrupted run was writing."""
         for path in self.folder.glob(f"*{_UNFINISHED}*"):
             path.unlink()
 

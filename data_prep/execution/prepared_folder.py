@@ -70,8 +70,8 @@ class _State:
     """The content of run.json."""
 
     chunk_bytes: int
-    identity: dict[str, Any]  # Everything that affects a byte of the result.
-    replaced: tuple[str, ...] = ()  # Names to which this run has renamed earlier folders.
+    identity: dict[str, Any]  # All options, inputs and versions that can change a byte of the prepared folder.
+    replaced: tuple[str, ...] = ()  # New names (OUTPUT.replaced…) of the folders that this run has replaced.
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ class WorkDir:
     """The folder in which a preparation writes its files: OUTPUT.partial, or OUTPUT if only cleaning up is left."""
 
     folder: Path
-    chunk_bytes: int  # Chunk size of the run that began the folder. Pieces are numbered by chunks.
+    # Chunk size of the run that began the folder. A resumed run must use the same, because stored results are numbered
+    # by chunk.
+    chunk_bytes: int
     is_complete: bool  # True if an interrupted run has already written all files of the prepared folder.
 
     @property
@@ -175,9 +177,9 @@ def _lock(folder: Path, output: Path) -> IO[str]:
 
 
 def _make_private(partial: Path) -> None:
-    """Make the folder private to this user.
+    """Set the mode of the folder so that only this user can access it.
 
-    Raise FileExistsError if it belongs to another user, who could have put anything into it.
+    Raise FileExistsError if the folder belongs to another user, who could have put anything into it.
     """
     owner, here = partial.stat().st_uid, _probe(partial).st_uid
     if owner != here:

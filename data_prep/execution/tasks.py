@@ -144,7 +144,7 @@ def job_name(title: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """The function of a pass, and where the parts of its results are stored."""
+    """The function that workers call on each task of a pass, and the folder and title under which results are kept."""
 
     folder: str
     title: str
@@ -163,7 +163,7 @@ def run_in_worker(job: Job, number: int, task: Any) -> None:
     _as_first_got(job).run(number, task)
 
 
-@functools.lru_cache(maxsize=2)  # One entry is for the pass, one for the tasks beside it.
+@functools.lru_cache(maxsize=2)  # One entry is for the running pass, the other for its `TasksBeside`.
 def _as_first_got(job: Job) -> Job:
     """Return the `Job` object that came with this worker's first task of the pass, for all tasks of the pass.
 

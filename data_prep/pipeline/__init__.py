@@ -1,8 +1,8 @@
 """Prepare a raw log: read it once or twice, encode and split its rows, and write a prepared folder.
 
-`prepare` runs the stages and describes the folder. `first_pass` collects statistics and fits the vocabulary, and
-`split_files` runs the second pass: it shuffles the training rows and writes MindRecord files. In both, workers run
-`chunk_tasks`. `split` assigns rows to train, valid and test.
+`prepare` runs all stages and writes schema.json. `first_pass` collects statistics and fits the vocabulary.
+`split_files` runs the second pass: it shuffles the training rows and writes MindRecord files. In both passes, workers
+run the tasks in `chunk_tasks`. `split` assigns rows to train, valid and test.
 
 `memory_and_disk` divides the memory and checks beforehand that the disk has room. `zoo_layout` rewrites the files in
 the model zoo's layout if that is asked for.

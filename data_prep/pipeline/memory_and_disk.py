@@ -74,10 +74,10 @@ def guess_rows(files: Sequence[LogFile]) -> int:
 
 
 def whole_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
-    """Estimate the peak disk usage of a preparation in bytes.
+    """Estimate the peak disk usage of a preparation in bytes, for `num_rows` rows of `row_bytes` bytes.
 
-    `zoo_row_bytes` is the size of a row in the zoo's layout, or 0. Files in that layout are written from finished
-    files in the usual layout, so both exist at the same time.
+    `zoo_row_bytes` is the size of a row in the zoo's layout, or 0 if that layout is not asked for. Files in the zoo's
+    layout are made from finished files in the usual layout, so both exist at the same time.
     """
     pieces_rows = min(num_rows, int(num_rows * _PIECES_FRACTION) + _PIECES_ROWS)
     beside = max(pieces_rows * row_bytes, num_rows * _COUNTS_BYTES_A_ROW, num_rows * zoo_row_bytes)
@@ -90,7 +90,7 @@ def least_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
 
 
 def warn_of_little_room(folder: Path, needed: int) -> None:
-    """Log a warning if `folder` may outgrow its disk.
+    """Log a warning if the disk may have too little free space for the files that will be written into `folder`.
 
     `needed` is the estimated peak size of the folder in bytes, including the files that it already holds.
     """

@@ -103,7 +103,7 @@ def prepare(
       this log. With `extend`, values that are new in this log get ids after all existing ones.
     - `executor`: where the workers run; by default as processes of this machine.
     - `report`: also write report.html and timing.json, whose content may differ from run to run.
-    - `chunk_bytes`, `file_rows`: bytes of a task's part of the log, and rows of a MindRecord file.
+    - `chunk_bytes`, `file_rows`: number of bytes of the log that one task processes, and of rows per MindRecord file.
 
     Raise FileNotFoundError if there is no log, FileExistsError if `output` exists and may not be replaced, OSError if
     the disk is full, and ValueError for bad input, or if an interrupted preparation had other options or another log.
@@ -141,11 +141,11 @@ def prepare(
             warn_of_little_room(work_dir.folder, needed)
             with closing(Pools(executor)) as pools:
                 result = _make_files(files, options, base, work_dir, pools, clock, file_rows)
-            # A folder with schema.json must be complete, so all other files reach the disk first.
+            # schema.json means that the folder is complete, so sync all other files to the disk before writing it.
             sync_files(work_dir.folder)
             write_schema(result, work_dir.folder)
         timing = clock.stop()
-        # The report is written before the folder gets its name, so that every finished folder has a report.
+        # Write the report before the folder is renamed to `output`, so that every finished folder has one.
         if report:
             # An interrupted run may have written all files but the report. Then no pass ran, and there are no stages.
             if timing.stages:
@@ -186,7 +186,7 @@ def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: P
     with closing(VocabularyReader([output / schema.VOCABULARY_FILE])) as reader:
         for before, field, column in zip(base.schema.categorical, result.categorical, base.columns, strict=True):
             is_plain = base.log_format.columns.get(field.name) == "string" and not column.shares
-            # In a hashed vocabulary only the missing value has an id of its own.
+            # Skip hashed columns: they have no vocabulary, and only the missing value has an id of its own.
             if not is_plain or before.num_values < 2:
                 continue
             counts, examples = profile.categorical[field.name], ""
@@ -251,7 +251,7 @@ def _make_files(
 
     if is_only_pass:
         check_statistics(statistics, options.max_reject_fraction, reading.name, work_dir.folder, bad_cell, base is None)
-        if not base:  # Write vocabulary.parquet again, because the values' counts are known only now.
+        if not base:  # Write vocabulary.parquet again, now with the counts of this pass.
             vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
     write_statistics(statistics, work_dir.folder)
     clock.stages, clock.workers = reading.seconds, num_workers

@@ -20,7 +20,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk, ParsedRows
 from data_prep.options.prepare_options import PrepareOptions
 
-if TYPE_CHECKING:  # Workers import this file, and they need no module that reads logs.
+if TYPE_CHECKING:  # Workers import this file. Importing the module for reading logs would cost them memory and time.
     from data_prep.raw_log.reading import LogReading
 
 Times: TypeAlias = NDArray[np.int64]  # Milliseconds since 1970.
@@ -223,7 +223,7 @@ class LabelHashes:
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], ranges: tuple[tuple[int, int], ...]) -> LabelHashes:
-        """Count and collect hashes [n] by half-open ranges (low, high)."""
+        """Count the `hashes` [n] of rows with one label, and collect those in each range low <= hash < high."""
         parts = [_between(hashes, low, high) for low, high in ranges]
         return cls(
             len(hashes),

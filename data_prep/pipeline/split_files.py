@@ -58,8 +58,8 @@ class FileToWrite:
     work_folder: Path
     split: str
     number: int
-    rows: range  # The rows of the file, by their numbers after shuffling.
-    # Ranges of rows, numbered before shuffling, with the names of the pieces that hold them.
+    rows: range  # Numbers, after shuffling, of the rows that the file gets.
+    # Ranges of rows, by their numbers before shuffling, each with the name of the piece that holds these rows.
     parts: tuple[tuple[range, str], ...]
     windows: Windows
 
@@ -214,7 +214,7 @@ class _SplitOutput:
         # row_numbers-train.npy is not written, because training rows are shuffled and lose the order of the log.
         row_numbers_path = self.work_dir.folder / row_numbers_file(self.split)
         self._row_numbers = ArrayWriter(row_numbers_path) if self.split != "train" else None
-        # Ranges of rows, numbered before shuffling, with the names of the pieces that hold them.
+        # Ranges of rows, by their numbers before shuffling, each with the name of the piece that holds these rows.
         self._parts: deque[tuple[range, str]] = deque()
 
     def _find_finished(self) -> set[int]:
@@ -353,7 +353,7 @@ class WindowShuffle:
         self._rows: Examples | None = None
 
     def add(self, rows: Examples) -> Iterator[Examples]:
-        """Add rows, and yield the windows that they complete in slices of at most `_PIECE_ROWS` rows."""
+        """Add the next rows. Yield each window that is now full, shuffled, in slices of at most `_PIECE_ROWS` rows."""
         if self._rows is None:
             self._rows = rows.room(self._window_rows)
         while len(rows):

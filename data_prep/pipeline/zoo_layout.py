@@ -101,7 +101,7 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     num_samples = split.rows // ZOO_BLOCK_ROWS
     shards = num_shards(name, num_samples)
     each = num_samples // shards
-    rows: dict[str, tuple[int, str]] = {}  # Number of rows and checksums of the blocks, by file name.
+    rows: dict[str, tuple[int, str]] = {}  # File name -> its number of rows, and the checksums of its blocks.
     if each:
         # Each write gives every shard one sample. So blocks are read in an order in which shard 0 gets the first `each`
         # blocks of the split, shard 1 the next ones, and so on.
@@ -155,9 +155,10 @@ def _write_samples(path: Path, shards: int, blocks: Iterable[Examples]) -> list[
 
 
 def _sample(block: Examples) -> dict[str, Any]:
-    """Convert a block to a sample in the zoo's form.
+    """Convert a block of rows to a sample of the zoo's layout (see schema.py).
 
-    Each row has N + C ids and as many values. A numeric column has its index as id; a categorical column has value 1.
+    Each row has N + C ids and N + C values. A numeric column has its index as id and its number as value; a categorical
+    column has its id and the value 1.
     """
     n, num_numeric = block.numeric.shape
     numeric_ids = np.broadcast_to(np.arange(num_numeric, dtype=np.int32), (n, num_numeric))

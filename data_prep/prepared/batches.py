@@ -28,7 +28,7 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
-POOL_BLOCKS = 256  # Blocks whose rows are mixed at a time in a training.
+POOL_BLOCKS = 256  # Number of blocks in a pool, whose rows are shuffled together in a training.
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def num_batches(schema: Schema, split: str, batch_size: int) -> int:
 def read_batches(
     folder: Path, schema: Schema, split: str, order: Order, batch_size: int, first_batch: int = 0
 ) -> Iterator[Batch]:
-    """Yield the batches of one pass, starting with batch number `first_batch` (0, 1, …)."""
+    """Yield the batches of one pass over a split in the given `order`, from batch number `first_batch` (0, 1, …) on."""
     pool_ends = np.cumsum([order.block_sizes[pool].sum() for pool in order.pools], dtype=np.int64)
     first_pool = int(np.searchsorted(pool_ends, first_batch * batch_size, side="right"))
     start = first_batch * batch_size - int(pool_ends[first_pool - 1] if first_pool else 0)
@@ -143,7 +143,7 @@ def read_batches(
     blocks = read_blocks(folder, schema, split, [int(number) for pool in pools for number in pool])
     parts: list[Examples] = []  # Parts of the next batch.
     missing = batch_size
-    ahead: list[Examples] = []  # Blocks of the next pool that were already read.
+    ahead: list[Examples] = []  # Blocks of the next pool that were read in advance.
     for number, (pool, next_pool) in enumerate(itertools.zip_longest(pools, pools[1:], fillvalue=()), first_pool):
         rows = concatenate([*ahead, *itertools.islice(blocks, len(pool) - len(ahead))])
         ahead = []

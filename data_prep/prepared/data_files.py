@@ -110,9 +110,9 @@ def all_files(schema: Schema) -> Iterator[DataFile]:
 
 
 def wrong_sizes(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
-    """Yield a sentence for each MindRecord file, or its index, that is missing or has another size than was written.
+    """Yield a sentence for each MindRecord file or index file that is missing or has a wrong size.
 
-    Only files whose names begin with `names` are looked at, and none is read.
+    Only files whose names begin with `names` are checked. Their content is not read.
     """
     for file in all_files(schema):
         path = folder / file.name
@@ -124,9 +124,9 @@ def wrong_sizes(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
 
 
 def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
-    """Yield a sentence for each file that differs from its entry in schema.json.
+    """Yield a sentence for each file that is missing, or whose size or checksum differs from its entry in schema.json.
 
-    Only files whose names begin with `names` are read.
+    Only files whose names begin with `names` are checked.
     """
     for file in all_files(schema):
         path = folder / file.name

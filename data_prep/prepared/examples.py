@@ -51,7 +51,7 @@ class Examples:
             column[first : first + len(rows)] = new
 
     def columns(self) -> list[NDArray[Any]]:
-        """Return all arrays, in a fixed order."""
+        """Return the arrays ids, numeric, labels, weights (if there are any) and the keys, in this order."""
         weights = [] if self.weights is None else [self.weights]
         return [self.ids, self.numeric, self.labels, *weights, *self.keys.values()]
 
@@ -98,9 +98,10 @@ def position_weights(ids: np.ndarray, fields: Iterable[tuple[int, bool]]) -> np.
 
 
 def one_hot(rows: Examples, schema: Schema) -> Any:
-    """Return sparse features [rows, N + V]: the scaled numeric columns, and the one-hot ids.
+    """Return a SciPy CSR matrix [rows, N + V]: the numeric columns times NUMERIC_SCALE, and a column for each id.
 
-    In a list that is summed, each value counts 1. In a list that is averaged, it counts 1 / (number of values).
+    The column of an id is 1 in rows that have the id, and 0 in others. In a list field that is averaged
+    (`pool` "mean"), it is 1 / (number of values in the list).
     """
     from scipy import sparse
 

@@ -38,8 +38,9 @@ from data_prep.options.log_format import LogFormat
 SCHEMA_FILE = "schema.json"
 VOCABULARY, PARQUET = "vocabulary", ".parquet"  # Beginning and end of the name of each vocabulary file.
 VOCABULARY_FILE = VOCABULARY + PARQUET
-ADDED_PREFIX = f"{VOCABULARY}-"  # Prefix of the files with values that were added in place.
-FIRST_VOCABULARY = "first_vocabulary"  # Key of `source`: checksum of the vocabulary before its values were renumbered.
+ADDED_PREFIX = f"{VOCABULARY}-"  # Prefix of the names of files with values that were added to the vocabulary later.
+# Key in `Schema.source`: the checksum of the first vocabulary.parquet, before ids were renumbered.
+FIRST_VOCABULARY = "first_vocabulary"
 EXPIRED_PREFIX, NUMPY = "expired-", ".npy"  # Beginning and end of the name of each file with expired ids.
 FORMAT_VERSION = 4
 CHECKSUM = "checksum"  # Key of schema.json: checksum of the rest of its content.
@@ -79,7 +80,7 @@ class CategoricalField:
     id_ranges: tuple[tuple[int, int], ...]
     cross: tuple[str, ...] = ()  # The fields whose values are combined. Empty if the field is no cross.
     max_length: int = 1  # Number of columns in `ids`.
-    pool: Literal["mean", "sum"] = "mean"  # How the rows of a list's values become one row.
+    pool: Literal["mean", "sum"] = "mean"  # How the embedding rows of a list's values are combined into one.
 
     @property
     def num_values(self) -> int:
@@ -170,7 +171,7 @@ class Schema:
     source: dict[str, Any]  # Facts about the raw log: name, size, checksum, number of lines.
     other_files: tuple[DataFile, ...]  # Entries of the other files: vocabulary.parquet, rejects.tsv, the .db files …
     weight: str = ""  # Name of the log's column of weights. Empty if rows have no weights.
-    keys: tuple[str, ...] = ()  # Names of the log's columns of kind id. Rows have a key for each.
+    keys: tuple[str, ...] = ()  # Names of the log's columns of kind id, whose texts are stored as 64-bit hashes (keys).
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{split.rows:,} {name}" for name, split in self.splits.items())
@@ -291,8 +292,8 @@ def _instead_of(file: Path) -> str:
 
 
 INDICATOR = "missing"
-MISSING_KEY = 0  # The key of a missing cell of kind id.
-NO_ID = -1  # The id at positions of a list after its last value.
+MISSING_KEY = 0  # The key (64-bit hash) that is stored for a missing cell in a column of kind id.
+NO_ID = -1  # Stands in place of an id in the columns of a list field after the list's last value.
 NEWEST = "newest"
 DAY = 86_400_000  # Milliseconds per day.
 

@@ -37,7 +37,7 @@ _HEADER_BYTES = 1 << 18
 _PAGE_BLOCKS = 8
 _MIN_PAGE_BYTES = 1 << 20
 _PAGE_UNIT_BYTES = 4096
-_BLOCK_EXTRA_BYTES = 64  # Bytes for the lengths that MindRecord stores with the arrays of a block.
+_BLOCK_EXTRA_BYTES = 64  # Upper bound of the bytes that MindRecord adds to a block: the lengths of its arrays.
 _SAMPLES_PER_WRITE = 32
 _LIBRARY = "mindspore._c_mindrecord"
 
@@ -165,7 +165,8 @@ def require_room(path: Path, num_bytes: int) -> None:
         try:
             os.posix_fallocate(probe.fileno(), size, num_bytes)
         except OSError as error:
-            if error.errno in NO_ROOM:  # Other errors mean that the file system cannot allocate in advance.
+            # Ignore other errors: they mean that the file system does not support `posix_fallocate`.
+            if error.errno in NO_ROOM:
                 raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -201,7 +202,7 @@ class ArrayWriter:
         self._length += len(numbers)
 
     def finish(self) -> None:
-        """Complete the file and move it to its path."""
+        """Write the final length into the header, and rename the file from its temporary name to `path`."""
         self._file.seek(0)
         self._write_header()
         self._file.close()

@@ -35,7 +35,7 @@ COVERAGE = (
 SETTINGS = "The settings that decide the bytes of the folder, and the log they were applied to."
 _MOST_POINTS = 256  # Upper bound of the points of the click rate over the log.
 _MOST_FIELDS = 60  # Upper bound of the fields with charts of their own.
-_MOST_BINS = 48  # Upper bound of the bins that are drawn.
+_MOST_BINS = 48  # Upper bound of the bins of a histogram of numbers.
 # The histogram of a field's untransformed numbers shows this share of its cells, the smallest ones. The axis of a few
 # very large integers would hide all others.
 _SHARE_OF_AXIS = 0.99

@@ -43,7 +43,8 @@ class DownloadSection:
 
     file: str = ""
     terms: str = ""
-    sources: dict[str, int] = field(default_factory=dict)  # address -> size in bytes; 0 if sha256 is known instead
+    # Address of the file -> its size in bytes, or 0 if the size is unknown and `sha256` is given instead.
+    sources: dict[str, int] = field(default_factory=dict)
     sha256: str = ""  # SHA-256 of the file.
 
     def __post_init__(self) -> None:

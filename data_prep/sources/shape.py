@@ -84,7 +84,7 @@ class ValueShape:
 
     def draw(self, uniform: np.ndarray) -> np.ndarray:
         """Return ranks [n] int64 for uniform random numbers [n] in [0, 1)."""
-        # Values of a bin have equal shares, so the rank is linear in the cumulative share.
+        # All values in a bin have the same share. So within a bin the rank is linear in the cumulative share.
         return np.interp(uniform, self.cumulative, self.edges).astype(np.int64)
 
     def share(self, ranks: np.ndarray) -> np.ndarray:
@@ -150,7 +150,7 @@ class LogShape:
 
     @property
     def num_uniforms(self) -> int:
-        """Number of uniform random numbers that `draw_fields` needs per row."""
+        """Number of random numbers that `draw_fields` needs per row."""
         return len(self.numbers) + len(self.values) + len(self.missing_groups)
 
 
@@ -222,7 +222,7 @@ WALKING_SHARE = 0.3  # Share of the variance of a value's effect that changes ov
 KNOTS = {16.0: 0.6, 4.0: 0.4}
 SHOCK_DAY, SHOCK_LOGIT = 15, -0.3
 SHOCK_FIELDS = tuple(CATEGORICAL_NAMES.index(name) for name in ("C9", "C17"))
-_AFTER_SHOCK = 1 << 40  # This number is added to a value to give it another effect.
+_AFTER_SHOCK = 1 << 40  # Added to a value before hashing from SHOCK_DAY on, so that the value gets another effect.
 UNIT_UNIFORM = np.sqrt(3.0)  # Uniform numbers in [-√3, √3] have variance 1.
 
 
@@ -294,7 +294,7 @@ class Drift:
 
 
 def hash_values(key: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the hashes [n] of values [n] with a key, [1] or [n]."""
+    """Return 64-bit hashes [n] of `values` [n]. `key` ([1] or [n]) selects one of many independent hash functions."""
     return mix64(values.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + key + GOLDEN)
 
 
@@ -397,7 +397,10 @@ class PlantedClicks:
         return strength * now.drift.effects(field, key, values, now.days)
 
     def latents(self, scaled: np.ndarray, values: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """Return the latent vectors [m, n, L] of the interacting fields. Rare values have the vector 0."""
+        """Return the latent vectors of the m interacting fields in n rows, [m, n, L], without subtracting their means.
+
+        `scaled` [N, n] are standardized numbers, and `values` and `shares` are [C, n]. Rare values have the vector 0.
+        """
         of_rows = []
         for name in INTERACTING_NUMBERS:
             field = NUMERIC_NAMES.index(name)
@@ -462,10 +465,10 @@ def solve_scale_and_bias(scores: np.ndarray, click_rate: float, best_auc: float)
 
 
 def expected_auc(ordered: np.ndarray) -> float:
-    """Return the expected AUC of scoring rows by their true click probabilities [n], given in ascending order.
+    """Return the expected AUC of a model that predicts the true click probabilities, `ordered` [n], ascending.
 
-    A click scores above a non-click with the probability Σ_i p_i Σ_{j<i} (1 - p_j) / (Σ p · Σ (1 - p)), where pairs
-    of a row with itself are left out of the denominator.
+    With these probabilities p it is Σ_i p_i Σ_{j<i} (1 - p_j) / Σ_{i≠j} p_i (1 - p_j): the probability that a random
+    click has a higher score than a random row without a click.
     """
     below = np.cumsum(1 - ordered) - (1 - ordered)
     pairs = ordered.sum() * (1 - ordered).sum() - (ordered * (1 - ordered)).sum()

@@ -53,12 +53,13 @@ BLOCK_ROWS = 32_768
 # Numbers of the blocks from whose rows the weights of the click model are computed. No log is long enough to contain
 # these blocks.
 SOLVING_BLOCKS = range(1 << 62, (1 << 62) + 2)
-GZIP_LEVEL = 1  # Level 6 takes four times as long for a file that is a tenth smaller.
+GZIP_LEVEL = 1  # Compression level. Level 6 takes four times as long and makes the file only a tenth smaller.
 _TEXT_FORM = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
 _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), dtype="S4")
 
-Piece: TypeAlias = tuple[int, int]  # First row and end of a range of rows within one block.
-WrittenPiece: TypeAlias = tuple[bytes, np.ndarray, np.ndarray]  # Text, probabilities and labels of a piece.
+Piece: TypeAlias = tuple[int, int]  # A range of rows within one block: its first row, and the row after its last one.
+# For a range of rows: their lines, true click probabilities, and labels.
+WrittenPiece: TypeAlias = tuple[bytes, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Block:
     numbers: np.ndarray  # [N, n] int64
     number_missing: np.ndarray  # [N, n] bool
     values: np.ndarray  # [C, n] int64, MISSING_RANK for a missing value. Without drift, values are ranks.
-    logit_parts: np.ndarray  # [4, n] float64, the parts in PART_SHARES
+    logit_parts: np.ndarray  # [4, n] float64, the parts of the log odds of a click, in the order of PART_SHARES
     probability: np.ndarray  # [n] float64, the probability of a click
     label: np.ndarray  # [n] int8, drawn with `probability`
     times: np.ndarray | None  # [n] seconds since 1970 if the log drifts, else None
@@ -242,7 +243,7 @@ def _write(path: Path, texts: Iterator[WrittenPiece], pieces: list[Piece]) -> It
                     truth_file.write_table(truth_rows)
                     yield truth_rows
             text_file.flush()
-            # The truth is renamed first, so that a finished log always has it.
+            # Rename the file of true probabilities first, so that there is never a finished log without it.
             truth_file_path.replace(truth)
             text_path.replace(path)
         finally:
@@ -260,7 +261,7 @@ def _sole_writer(path: Path) -> Iterator[IO[bytes]]:
         is_mine = False
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_mine = is_at(file, path)  # Otherwise the other process has just renamed the file.
+            is_mine = is_at(file, path)  # False if the process that held the lock before has just renamed the file.
         if not is_mine:
             raise FolderInUse(f"another process writes {path}; wait for its end, or give another name")
         try:

@@ -103,7 +103,7 @@ class ValueSketch:
         self._noted, self.num_noted = [], 0
 
     def add(self) -> None:
-        """Add everything that was noted to the sketch."""
+        """Add all counts that were noted since the last `add` to the sketch, first starting a new half if necessary."""
         total = sum(int(counts.sum()) for _, counts in self._noted)
         if self._num_counted[0] and self._num_counted[0] + total > self._halves.shape[2]:
             self._halves, self._num_counted = np.roll(self._halves, 1, axis=0), np.roll(self._num_counted, 1)

@@ -95,7 +95,7 @@ class NumericStatistics:
     count: int = 0
     total: int = 0
     total_squares: int = 0
-    maximum: float | None = None  # the largest cell; an int for integers and times
+    maximum: float | None = None  # The largest cell, an int for integers and times. None if all cells are missing.
     minimum: float | None = None
     bits: int = 0
 
@@ -199,7 +199,7 @@ class RowSample:
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], numbers: NDArray[np.float64]) -> RowSample:
-        """Select the sample among rows with the given hashes [n] and numbers [N, n]."""
+        """Return the sample of some rows, given the rows' hashes [n] and numbers [N, n]."""
         lowest = np.argsort(hashes)[:SAMPLED_ROWS]
         return cls(hashes[lowest], numbers[:, lowest])
 
@@ -218,7 +218,7 @@ class ChunkCounts:
     num_training_rows: int
     numeric: list[NumericStatistics]  # Statistics of each numeric field.
     missing: list[int]  # Number of missing cells, by categorical column.
-    cut: dict[str, int]  # For each column of kind list, the number of rows with more values than are kept.
+    cut: dict[str, int]  # For each list column, the number of rows whose list was cut to `max_length` values.
     # For each categorical column of numbers, its values with their counts, packed as the kernel count_values does.
     values: list[NDArray[np.uint64]]
     texts: list[CountedStrings]  # For each vocabulary of strings, its values with their counts.

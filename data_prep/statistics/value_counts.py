@@ -53,7 +53,7 @@ class Coverage:
 
     @classmethod
     def of(cls, counts: NDArray[np.uint64]) -> Coverage:
-        """Return the coverage of values with the given counts, which must be at least 1."""
+        """Return the coverage of a field's vocabulary, given the `counts` of all its values, each at least 1."""
         # Nearly all counts are small. They are put into a histogram first, because that is much faster than searching
         # MIN_COUNTS for each of them.
         is_large = counts >= _SMALL_COUNTS
@@ -182,13 +182,15 @@ class _FieldCounts(ABC, Generic[Counted]):
         for field in range(len(self._merged)):
             parts = self._unmerged[field]
             parts.append(self._merged[field])
-            # After this line only `parts` refers to the arrays, so that they can be freed during the merge.
+            # The following line removes all other references to the arrays in `parts`, so that they can be freed one by
+            # one during the merge.
             self._merged[field], self._unmerged[field] = self.nothing, []
             self._merged[field] = self._add_up(parts)
             if self.on_merge is not None:
                 self.on_merge(field, self._merged[field])
         self._num_waiting = self._waiting_bytes = 0
-        # Keep half of the limit free for counts that wait for the next merge.
+        # If the counts in memory take more than half of the limit, write them to disk, because counts that wait for the
+        # next merge need the other half.
         if 2 * sum(counted.nbytes for counted in self._merged) > self.limit_bytes:
             for field, counted in enumerate(self._merged):
                 if len(counted):
@@ -296,7 +298,7 @@ def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
     first = num_distinct = 0
     while first < len(packed):
         end = min(first + _BLOCK_WORDS, len(packed))
-        # The block must contain all pairs of its last value.
+        # Extend the block to the last pair of its last value, so that all pairs of a value are in the same block.
         end = int(np.searchsorted(packed, packed[end - 1] | COUNT_MASK, side="right"))
         block = packed[first:end]
         values = block >> COUNT_BITS
