@@ -27,7 +27,8 @@ Record = TypeVar("Record")
 
 LOCK_FILE = "run.lock"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # Error numbers of a full disk, a quota, and `ulimit -f`.
-# `is_locked` holds the lock for a moment. A process that tries to lock at that moment tries again.
+# Number of attempts to lock a folder, and seconds between them. One attempt is not enough, because `is_locked` in
+# another process holds the lock for a moment.
 PROBE_TRIES, PROBE_SECONDS = 3, 0.02
 
 

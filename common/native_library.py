@@ -31,7 +31,7 @@ class Interface:
     Headers are parsed with regular expressions, so they must be written like those of this project.
     """
 
-    # enum name -> member -> number. Members are in lower case, without the common prefix.
+    # enum name -> member -> number. Members are in lower case, without the prefix that is the header's name.
     enums: dict[str, dict[str, int]] = field(default_factory=dict)
     structures: dict[str, type[ctypes.Structure]] = field(default_factory=dict)
     # function name -> result type and argument types

@@ -48,15 +48,13 @@ class Bounds:
         return f"above {low:g}" if is_open else f"{low:g} or more"
 
     def admit(self, value: Any) -> bool:
-        """Return True if `value` is allowed: a finite number within the bounds, None, or a non-empty list of such
-        numbers.
-        """
+        """Return True if `value` is allowed: a finite number within the bounds, a non-empty list of such, or None."""
         if isinstance(value, tuple):
             return bool(value) and all(map(self.admit, value))
         return value is None or bool(self.least <= value <= self.most and self.above < value < self.below)
 
 
-ANY_VALUE = object()  # The value of a removed setting that changed no result.
+ANY_VALUE = object()  # `Removed.value` of a setting that changed no result, so that all of its values are accepted.
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ def merge(
         return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
     except OutOfBoundsError as error:
         raise ValueError(f"{where}: {prefix}{error}") from error
-    except ValueError as error:  # The section's own check of its values failed.
+    except ValueError as error:  # Raised by `__post_init__` of the section's class, which checks rules between fields.
         raise ValueError(f"{where}: {error}") from error
 
 

@@ -81,7 +81,8 @@ class _Writer:
         self._threads = threads
         self._on_their_way: deque[Future[None]] = deque()
         self._digest = xxhash.xxh3_64()
-        self._filled = self._num_written = 0  # Bytes in the current buffer, and bytes sent to the disk before.
+        # Number of bytes in the buffer that is being filled, and number of bytes before it in the file.
+        self._filled = self._num_written = 0
 
     def write(self, part: memoryview) -> Iterator[int]:
         """Copy `part` into the buffers block by block. After each block, yield its number of bytes."""
@@ -159,7 +160,7 @@ def open_direct(path: Path, flags: int) -> int:
         return os.open(path, flags, 0o666)
 
 
-# Buffers that are kept for later use, because fresh pages cost more than writing the data.
+# Buffers that are not in use now. They are kept, because mapping the pages of new ones takes longer than writing them.
 _FREE_BUFFERS: list[np.ndarray] = []
 
 

@@ -19,7 +19,8 @@ from reprlib import repr as short_repr
 import numpy as np
 
 DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "bfloat16": "BF16"}
-# These dtypes occur only in the tables of bundles and in the results of an unfinished preparation.
+# Checkpoints do not use the following dtypes. They occur only in the tables of bundles and in the temporary files of a
+# preparation.
 DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64"}
 DTYPE_NAMES |= {"bool": "BOOL", "uint32": "U32"}
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
@@ -69,7 +70,7 @@ def make_header(arrays: Mapping[str, tuple[str, tuple[int, ...]]], alignment: in
 
 
 def map_file(path: Path, access: int = mmap.ACCESS_READ) -> mmap.mmap:
-    """Map a file into memory. Raise ValueError if it is empty."""
+    """Map a whole file into memory, by default read-only. Raise ValueError if the file is empty."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=access)
 

@@ -89,7 +89,7 @@ class FileReader:
 
 @contextmanager
 def read_file(path: Path) -> Iterator[FileReader]:
-    """Open the file at `path` for one sequential read."""
+    """Open the file at `path` for one sequential read, for the `with` block. Yield the reader."""
     descriptor = open_direct(path, os.O_RDONLY)
     try:
         with lend_buffers(READS_AHEAD + 1) as buffers, ThreadPoolExecutor(READS_AHEAD, "disk") as threads:

@@ -24,7 +24,7 @@ Size = Literal["wide", "half", "small"]
 # Upper bound of the points of a line that react to the mouse, by chart size.
 _MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}
 _MOST_POINTS = 400  # Upper bound of the points of a line. Longer lines are thinned; peaks are kept.
-_LABEL_LETTERS = 11  # Upper bound of the letters of a bar's label. The mouse shows the full label.
+_LABEL_LETTERS = 11  # Longer labels of bars are cut to this many letters. The hover text has the full label.
 _FEW = 20  # A chart leaves out far values only if it has at least this many values.
 _FAR = 3.0  # Values above the 98th percentile times this, or below the 2nd percentile divided by it, are left out.
 _MOST_NOTED = 2  # Upper bound of the left-out values that a chart's note lists.
@@ -39,7 +39,7 @@ class Axis:
 
     label: str = ""
     unit: Unit = "number"
-    log: bool = False  # Logarithmic axis. Values that are not positive are left out.
+    log: bool = False  # Whether the axis is logarithmic. Values that are not positive are then left out.
     clip: bool = False  # For a logarithmic axis: values far from nearly all others are left out and listed in the note.
     low: float | None = None
     high: float | None = None
@@ -91,7 +91,10 @@ class Chart:
 
 
 def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Size = "half", note: str = "") -> Chart:
-    """Return a chart of several lines."""
+    """Return a chart with a line for each element of `series`.
+
+    With `y.clip`, values far from nearly all others are left out and listed in the note.
+    """
     inside, beyond = _split_far(series) if y.clip else ([value for line in series for value in line.y], [])
     x_shown, y_shown = _Scale(x, [value for line in series for value in line.x]), _Scale(y, inside)
     note = " ".join(filter(None, [note, _note_beyond(beyond, x, y)]))
