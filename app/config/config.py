@@ -57,7 +57,7 @@ class ModelOptions(Checked):
 
 @dataclass(frozen=True)
 class LossOptions(Checked):
-    """The loss, and bounds of its gradients."""
+    """The loss that a training minimizes: its L2 term, label smoothing, loss scaling and gradient clipping."""
 
     # Coefficient of the deep table's L2 term, l2_coef · ½ Σ‖row‖². The sum is over the batch's unique rows. With
     # deep_optimizer.name=adam it is over the whole table.
@@ -71,7 +71,7 @@ class LossOptions(Checked):
 
 @dataclass(frozen=True)
 class TrainOptions(Checked):
-    """Passes over the data, logging, and the model from which a run starts."""
+    """The length of a training, its batches, seed and logging, and the model from which a run starts."""
 
     # Choose the settings that neither a file nor the command line sets, to fit the rows, fields and values of the
     # prepared data (docs/training.md).

@@ -38,7 +38,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class DeviceOptions(Checked):
-    """The device of the tower, and the threads of the host."""
+    """The device that computes the tower, its precision, and the number of threads on the host."""
 
     target: Target = "auto"  # auto: Ascend if there is one, else GPU, else CPU.
     # The number of threads on the host. 0 takes every core that this process may use.
@@ -70,7 +70,10 @@ def prepare_environment(options: DeviceOptions) -> None:
 
 
 def check_environment(options: DeviceOptions) -> None:
-    """Raise ValueError if this process has imported MindSpore with another number of threads or another precision."""
+    """Raise ValueError if this process has already imported MindSpore with other settings than `options` ask for.
+
+    MindSpore reads the number of threads and the precision only once.
+    """
     if not has_loaded_mindspore():
         return
     there: dict[str, str | None] = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(num_cores()))}
@@ -90,7 +93,10 @@ def has_loaded_mindspore() -> bool:
 
 
 def _environment(options: DeviceOptions) -> dict[str, str | None]:
-    """Return the environment variables that depend on the options. None means that a variable must not be set."""
+    """Return the values of the environment variables that depend on the options, by name.
+
+    None means that a variable must not be set.
+    """
     # On a CPU, oneDNN computes the matrix products of MindSpore's own operators. In its math mode BF16 it rounds their
     # float32 inputs to bfloat16.
     rounds = options.precision == "bfloat16" and cpu_flags() & MATH_MODE_FLAGS

@@ -1,4 +1,4 @@
-"""Find the setting of this project for a flag `--name=value` of the MindSpore model zoo's Wide&Deep.
+"""Translate flags `--name=value` of the MindSpore model zoo's Wide&Deep program to settings of this project.
 
 docs/training.md has the same list as a table.
 """

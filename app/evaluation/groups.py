@@ -19,7 +19,7 @@ from app.evaluation.score_bins import ordered_bits
 
 MOST_CELLS = 2**23  # Upper bound of the cells in memory. A cell takes 24 bytes.
 PENDING_ROWS = 2**22
-COARSEST_SHIFT = 23  # Largest rounding of logits: only sign and exponent of the float32 remain.
+COARSEST_SHIFT = 23  # Largest number of bits by which logits are rounded. Sign and exponent of the float32 remain.
 MOST_IDS = 2**32
 
 
@@ -80,16 +80,19 @@ class GroupedRows:
         return float(self.left_out / (self.rows.sum() + self.left_out)) if self.left_out else 0.0
 
     def mean(self, values: np.ndarray) -> float:
-        """Return the mean of one value per group [G] over the groups with both classes, weighted by rows.
+        """Return the mean of `values` [G], one per group, over the groups with both labels, weighted by their rows.
 
-        It is NaN if no group has both classes.
+        It is NaN if no group has both labels.
         """
         both = self.has_both_classes
         return float(np.average(values[both], weights=self.rows[both])) if both.any() else float("nan")
 
 
 def auc_in_groups(rows: GroupedRows) -> np.ndarray:
-    """Return the AUC within each group [G] ("GAUC": Zhu et al., KDD 2017). It is NaN for a group of one class."""
+    """Return the AUC within each group, [G]. It is NaN for a group whose rows all have the same label.
+
+    Its mean over the groups is known as GAUC (Zhu et al., KDD 2017).
+    """
     ranked = rows.sums(rows.negatives * (rows.above(rows.positives) + 0.5 * rows.positives))
     pairs = rows.sums(rows.negatives).astype(np.float64) * rows.clicks
     return np.divide(ranked, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
@@ -101,10 +104,10 @@ class GroupStream:
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most_cells = most_cells
         self._shift = 0
-        # Arrays of cells, and of the weights of rows with label 0 and label 1.
+        # Rows that are not counted yet, as tuples of arrays: cells, weights of rows with label 0, and with label 1.
         self._pending: list[tuple[np.ndarray, ...]] = []
         self._num_pending = 0
-        self._left_out = 0.0  # rows, or the sum of their weights
+        self._left_out = 0.0  # Number of rows without a group, or the sum of their weights.
         self._cells = np.zeros(0, np.uint64)  # The counted cells in the form that `GroupedRows` takes, ascending.
         self._negatives: np.ndarray = np.zeros(0, np.int64)
         self._positives: np.ndarray = np.zeros(0, np.int64)
@@ -141,7 +144,7 @@ class GroupStream:
             self._count()
 
     def result(self) -> GroupedRows:
-        """Return the rows added so far."""
+        """Return all rows added so far, counted by group and logit."""
         self._count()
         return GroupedRows(self._cells, self._negatives, self._positives, self._left_out)
 
@@ -186,6 +189,6 @@ class KeyNumbers:
         return numbers
 
     def keys_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the keys with the given numbers."""
+        """Return the keys [n] int64 to which `of` has given the numbers `numbers` [n]."""
         keys: np.ndarray = self._keys[np.argsort(self._numbers)][numbers]
         return keys

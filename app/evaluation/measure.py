@@ -47,7 +47,7 @@ class Scorer:
     score: Callable[[Batch, Any], np.ndarray]
 
     def calibrated(self, calibration: Calibration) -> Scorer:
-        """Return a scorer whose logits are calibrated."""
+        """Return a scorer that applies `calibration` to the logits of this one."""
         return Scorer(self.prepare, lambda batch, prepared: calibration(self.score(batch, prepared)))
 
 

@@ -119,9 +119,9 @@ class Metrics:
     `auc`, `pr_auc` (average precision) and `normalized_entropy` are NaN if all rows have the same class.
     `normalized_entropy` is the log loss divided by the log loss of predicting the click rate for every row (He et
     al., ADKDD 2014). `calibration` is the mean prediction divided by the mean label. `top_decile_lift` is the click
-    rate among the tenth of the rows with the highest scores, divided by that of all rows. `grouped_auc` is the mean
-    AUC over the values of one field, weighted by rows, or NaN if no field is set. Weighted rows count with their
-    weight, except in `rows`. Rows of weight 0 do not count.
+    rate among the tenth of the rows with the highest scores, divided by that of all rows. `grouped_auc` is the mean of
+    the AUCs within the groups of rows that have the same value of `eval.group_field`, weighted by rows, or NaN if that
+    setting is empty. If rows have weights, each counts with its weight, except in `rows`; rows of weight 0 are ignored.
 
     >>> stream = MetricStream()
     >>> stream.add(np.float32([-2, -1, 0, 1]), labels=np.array([0, 1, 0, 1]))
@@ -159,10 +159,9 @@ class MetricStream:
         self._sums = np.zeros(4)  # Sums of weights, clicks, cross-entropy and predictions.
 
     def add(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> None:
-        """Add rows.
+        """Add n rows: `logits` [n] float32, `labels` [n] 0 or 1, `weights` [n] 0 or more.
 
-        `logits` [n] are float32, `labels` [n] 0 or 1, `weights` [n] 0 or more. Either all rows of the stream have
-        weights or none. Raise FloatingPointError for a logit that is NaN or infinite.
+        `weights` must be given in every call or in none. Raise FloatingPointError for a logit that is NaN or infinite.
         """
         bad = np.flatnonzero(~np.isfinite(logits))
         if len(bad):
@@ -246,7 +245,9 @@ def defined(metrics: Metrics) -> dict[str, float]:
 
 LEVEL = 0.95
 
-MOST_BINS = 2**14  # Logits in the same bin are ties. With this many bins no metric's spread changes.
+# Number of bins to which rows are reduced for the bootstrap. With this many, ties of logits in the same bin do not
+# change the width of the intervals.
+MOST_BINS = 2**14
 
 
 def confidence_intervals(bins: Bins, replicates: int, seed: int) -> dict[str, tuple[float, float]]:
@@ -260,8 +261,8 @@ def confidence_intervals(bins: Bins, replicates: int, seed: int) -> dict[str, tu
     rng, replicas = np.random.default_rng(seed), []
     for _ in range(replicates):
         resampled = bins.drawn(rng)
-        # Sums of products are used instead of `@`: at this size BLAS starts its threads, which costs more than the
-        # sums.
+        # The scalar product `@` is not used: for arrays of this size BLAS starts threads, which takes longer than the
+        # sum of products.
         cross_entropy = float((resampled.counts * cost_of_negative + resampled.positives * cost_of_click).sum())
         predictions = (resampled.counts * prediction).sum()
         sums = (resampled.counts.sum(), resampled.positives.sum(), cross_entropy, float(predictions))

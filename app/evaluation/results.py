@@ -171,7 +171,7 @@ MISSING = "(missing)"
 
 OUT_OF_VOCABULARY = "(out of vocabulary)"
 
-UNKNOWN = "(id {})"  # Name of an id if the vocabulary file is missing.
+UNKNOWN = "(id {})"  # Name of an id whose value is unknown, because no vocabulary file has it.
 
 
 def first_column(schema: Schema, name: str) -> int:

@@ -66,7 +66,7 @@ class Bins:
         return sigmoid(self.keys.astype(np.float64))
 
     def plus(self, other: Bins) -> Bins:
-        """Return the rows of both bins together."""
+        """Return bins that count the rows of both `self` and `other`."""
         if not self.keys.size or not other.keys.size:
             return self if self.keys.size else other
         keys, inverse = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)

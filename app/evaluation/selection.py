@@ -1,4 +1,4 @@
-"""Select the best evaluation so far, and stop a training early."""
+"""Decide which evaluation of a training is the best so far, and when to stop the training early."""
 
 from __future__ import annotations
 

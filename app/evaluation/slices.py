@@ -14,11 +14,11 @@ from common.settings import did_you_mean
 from data_prep.prepared.batches import Batch
 from data_prep.prepared.schema import Schema
 
-TIME, UNSEEN = "time", "unseen"  # Names of divisions of the rows, besides the names of fields.
+TIME, UNSEEN = "time", "unseen"  # Ways to divide the rows other than by the values of a field.
 TOP_VALUES = 10
 TIME_PARTS = 10
-UNSEEN_COUNTS = (0, 1, 2, 4, 8)  # Smallest count of unseen values in each part.
-EXACT_ROWS = 2**20  # Upper bound of the rows of a part that are kept exactly.
+UNSEEN_COUNTS = (0, 1, 2, 4, 8)  # Rows of part i have at least UNSEEN_COUNTS[i] out-of-vocabulary values.
+EXACT_ROWS = 2**20  # The metrics of a part with more rows are computed from rounded logits.
 # Parts with fewer clicks, or fewer other rows, get no confidence intervals: bootstrap samples of them would often have
 # only one of the two labels.
 LEAST_OF_A_CLASS = 10
@@ -70,9 +70,9 @@ class SliceStream:
             self._streams[part].add(logits[is_part], batch.labels[is_part], weights)
 
     def result(self, replicates: int, seed: int) -> list[Slice]:
-        """Return the parts in order.
+        """Return the metrics of each part that has rows, in the order of the parts.
 
-        Intervals are computed from `replicates` bootstrap samples. With 0 replicates there are no intervals.
+        Confidence intervals are computed from `replicates` bootstrap samples; with 0 there are none.
         """
         slices = []
         for name, stream in zip(self._parts.names, self._streams, strict=True):

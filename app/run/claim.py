@@ -133,7 +133,7 @@ class Claim:
                 init_from = Path(self.config.train.init_from)
                 new_source = _displaced(init_from, source, [*folders, self.path], number)
             for folder in folders:
-                # The older run had more ranks than this one.
+                # The older run had more ranks than the new one. No rank of the new run renames this folder.
                 if int(folder.name.removeprefix(stem)) >= num_ranks:
                     folder.rename(folder.with_name(f"{folder.name}.{number}"))
         return number, new_source
@@ -146,7 +146,7 @@ class Claim:
         if plan.kind == "new" and self.path.exists():
             self.path.rename(self.path.with_name(f"{self.path.name}.{number}"))
         if plan.kind == "new" or not self._existed:
-            # The folder of the older run has been renamed and needs no lock any more.
+            # If there was an older run, its folder has been renamed; release the lock on it.
             self._locks_in_run.close()
             self._locks_in_run.enter_context(_lock(self.path))
             if self.rank == 0 and self._is_within:
@@ -201,12 +201,15 @@ def _check_is_run(path: Path) -> None:
 
 
 def evaluation_of(path: Path) -> str:
-    """Return the command that evaluates the run in `path`. It works in the folder that contains `path`."""
+    """Return the command, for a message, that evaluates the run in the folder `path`."""
     return "make eval" if path.name == FIRST_RANK else f"make eval RUN={shlex.quote(str(path))}"
 
 
 def check_launch(path: Path, config: Config, schema: Schema, find_source: FindSource) -> None:
-    """Raise the errors of `open_run` before the slow start of MindSpore. Rename nothing."""
+    """Raise the errors that `open_run` would raise, without renaming anything.
+
+    A launch calls it first, so that these errors come before the slow import of MindSpore.
+    """
     with Claim(path, config) as claim:
         plan, _ = claim.look(schema, find_source, damaged={}, make_folders=False)
     if plan.kind == "finished":
@@ -263,7 +266,7 @@ def _displaced(init_from: Path, source: Path, folders: list[Path], number: int) 
     for folder in folders:
         if init_from.resolve().is_relative_to(folder.resolve()):
             path = source.resolve()
-            # A link in a run folder may lead to a folder that keeps its name.
+            # Through a link in the run folder, `source` may lie in another folder, which keeps its name.
             if path.is_relative_to(folder.resolve()):
                 path = folder.resolve().with_name(f"{folder.name}.{number}") / path.relative_to(folder.resolve())
             return str(path) if init_from.is_absolute() else os.path.relpath(path)

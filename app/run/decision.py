@@ -165,11 +165,11 @@ def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
 
 
 def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
-    """Return the settings to resume with if `config` asks for the run in `path`, and otherwise `config` itself.
+    """Return `config` changed so that a launch can resume the run in `path`, or `config` itself if it cannot.
 
-    A run that an older release began lacks the settings added since. It keeps the value that corresponds to the older
-    release, unless `config` asks for another value than the default. A run that started from the model of the run that
-    it displaced keeps using that model under its new name.
+    If an older release began the run, settings that were added since get the values that describe how that release
+    behaved, unless `config` has another value than the default. If the run started from a model in the folder of an
+    older run that was then renamed, `train.init_from` gets the new path of that model.
     """
     if config.train.resume == "never" or not path.exists():
         return config
@@ -271,7 +271,7 @@ def find_newest(
             if changed := difference({"config": manifest.config, "data": manifest.data}, identity):
                 raise ValueError(f"{path} is of another run: {changed}")
         except (ValueError, OSError) as error:
-            # The advice would be to remove the checkpoint, but the launch renames it.
+            # Leave out the advice of the error, to remove the checkpoint: the launch renames it.
             refused[path], _ = what_and_advice(error)
         else:
             return checkpoint, refused

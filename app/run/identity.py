@@ -17,7 +17,8 @@ from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema
 FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster")
 FREE_DEVICE_KEYS = ("target", "threads")
 FREE_TRAIN_KEYS = ("auto", "epochs", "steps", "log_every_steps", "resume", "profile", "time_limit")
-# The plateau schedule reacts to evaluations, so their frequency and metric affect the learning rate.
+# Settings of section eval that belong to the identity of a run with a plateau schedule: this schedule lowers the
+# learning rate after evaluations, so their frequency and metric affect the steps.
 PLATEAU_EVAL_KEYS = ("every_steps", "metric", "group_field")
 
 
@@ -66,7 +67,7 @@ def data_identity(schema: Schema) -> dict[str, Any]:
     """
 
     def as_json(field: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of a field as they are read back from JSON, where tuples become lists."""
+        """Return the values of a field with tuples as lists, because JSON has no tuples."""
         return {key: list(map(list, value)) if isinstance(value, tuple) else value for key, value in field.items()}
 
     vocabulary = [file.checksum for file in schema.other_files if file.name in schema.vocabulary_files]

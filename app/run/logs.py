@@ -1,4 +1,4 @@
-"""Write the logs of a run so that they survive a full disk, and cut them back when a run is resumed."""
+"""Append lines to the logs of a run, also after a full disk, and remove the last lines when a run is resumed."""
 
 from __future__ import annotations
 

@@ -44,7 +44,10 @@ WITHOUT_EFFECT: dict[str, Any] = {
 
 
 def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that a run of any release wrote, by section, with the keys of this release."""
+    """Convert recorded settings of a run of any release, by section, to the settings of this release.
+
+    Removed settings are dropped (`without_removed`), and settings that were added since get their values in `ADDED`.
+    """
     result = settings.without_removed(sections, Config.REMOVED)
     for setting, value in added():
         section, key = section_of(result, setting)
@@ -58,7 +61,10 @@ def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ignored(sections: Mapping[str, Any]) -> list[str]:
-    """Return the settings in a run of any release that are now ignored, as `section.key=value`."""
+    """Return the settings of `WITHOUT_EFFECT` that a run had set to another value than the default.
+
+    They are returned as `section.key=value`. This release ignores them.
+    """
     values = WITHOUT_EFFECT | settings.flatten(dict(sections))
     return [f"{name}={values[name]}" for name, default in WITHOUT_EFFECT.items() if values[name] != default]
 

@@ -31,7 +31,7 @@ Points = tuple[list[float], list[float]]  # x and y values.
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The content of one run's files."""
+    """The content of the files in one run folder, as far as the report needs it."""
 
     name: str  # The name is unique within the report.
     state: dict[str, Any]
@@ -44,9 +44,9 @@ class RunRecord:
     effects: tuple[dict[str, Any], list[dict[str, Any]]]
 
     def points(self, key: str, split: str | None = None) -> Points:
-        """Return the steps and values of the lines of metrics.jsonl that have `key`.
+        """Return the steps, ascending, and the values of `key` in the lines of metrics.jsonl that have this key.
 
-        `split` selects the lines of evaluations on that split, and None the lines of training.
+        With `split`, only lines of evaluations on that split are used; with None, only lines about training steps.
         """
         by_step = {
             line["step"]: float(line[key])
@@ -62,23 +62,22 @@ class RunRecord:
 
     @property
     def metric(self) -> str:
-        """Name of the metric that chooses the best evaluation."""
+        """Name of the metric by which the best evaluation is chosen, the setting `eval.metric`."""
         return str(self.config.get("eval", {}).get("metric", "auc"))
 
     def best_evaluation(self) -> dict[str, Any] | None:
         """Return the line of the best evaluation on valid, or None if there was no evaluation.
 
-        An evaluation at step 0 does not count, because it measures the source of a warm start.
+        An evaluation at step 0 does not count, because it measures the model from which the run started.
         """
         evaluated = [line for line in self.lines if line.get("split") == "valid" and line["step"] > 0]
         compared = [line for line in evaluated if line.get(self.metric) is not None]
         return max(compared, key=lambda line: (as_score(self.metric, line[self.metric]), line["step"]), default=None)
 
     def evaluation_lines(self) -> list[dict[str, Any]]:
-        """Return one mapping for each evaluation: split, step, epoch, calibrated, metrics, and 95 % intervals if there
-        are any.
+        """Return a mapping for each evaluation, with split, step, epoch, calibrated, the metrics, and their intervals.
 
-        If the run is a warm start, the evaluation of its source (step 0) comes first.
+        If the run started from the model of another run, the evaluation of that model, at step 0, comes first.
         """
         source = [{**line, "calibrated": False} for line in self.lines if "split" in line and line["step"] == 0]
         return [*source, *map(_evaluation_line, self.evaluations)]
@@ -94,7 +93,11 @@ class RunRecord:
         return self.test_evaluation() or next(iter([*on_valid, *self.evaluations[-1:]]), None)
 
     def launches(self) -> list[list[dict[str, Any]]]:
-        """Return the lines of training steps, grouped by launch. A launch begins where the seconds start again."""
+        """Return the lines of metrics.jsonl that have a training speed, as one list per launch.
+
+        `seconds` in the lines counts from the start of a launch. So a launch begins at a line with fewer seconds than
+        the line before.
+        """
         lines_by_launch: list[list[dict[str, Any]]] = []
         before = float("inf")
         for line in self.lines:
@@ -198,10 +201,9 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def read_lines(path: Path, most_bytes: int = 0) -> list[dict[str, Any]]:
-    """Return the complete lines of a metrics.jsonl as mappings. The last line may be incomplete while the run writes
-    it.
+    """Return the lines of the file metrics.jsonl at `path` as mappings. Incomplete and damaged lines are left out.
 
-    With `most_bytes`, read only that many bytes from the end of the file.
+    With `most_bytes`, read only that many bytes from the end of the file. If there is no file, return [].
     """
     text = b""
     if path.is_file():

@@ -23,7 +23,7 @@ from common.signals import SIGNALS
 
 log = logging.getLogger(__name__)
 
-_END = signal.SIGRTMIN  # This signal ends the waiting thread.
+_END = signal.SIGRTMIN  # Signal that tells the thread that waits for signals to end.
 # Under mpirun, the launcher sends SIGUSR1 instead of SIGINT and SIGUSR2 instead of SIGTERM. mpirun forwards these two
 # to the ranks. A rank may receive a signal repeatedly.
 FORWARDED_SIGNALS = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
@@ -98,7 +98,7 @@ class StopRequest:
         self._save_seconds = 2 * seconds
 
     def check(self) -> None:
-        """Raise Stopped after a signal, or if another step and a save could exceed the time limit."""
+        """Raise Stopped after a signal, or if another step and a save might end after the time limit."""
         code = self._all_reduce_max(self._code())
         if code == TIME_LIMIT:
             raise Stopped(f"train.time_limit={self._limit_seconds / 60:g} minutes are up", 0)

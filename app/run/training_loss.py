@@ -1,4 +1,7 @@
-"""Detect a useless model: compare its loss in the last epoch with that of predicting the click rate for every row."""
+"""Detect a model that has learned nothing: one whose loss in the last epoch is above the loss of the click rate.
+
+The latter is the loss of a model that predicts the click rate of the training rows for every row.
+"""
 
 from __future__ import annotations
 

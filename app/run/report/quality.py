@@ -85,13 +85,13 @@ def means(values: np.ndarray) -> tuple[Points, int]:
 
 
 def learning(runs: Sequence[RunRecord]) -> Section:
-    """Draw the losses on training and valid rows, and the learning rates."""
+    """Return the report's section with charts of the losses on training and valid rows, and of the learning rates."""
     series, note, one = [], "", runs[0]
     for run in runs:
         (x, y), every = means(run.wide_losses)
         name = "training" if every == 1 else f"training, mean of {every:,} steps"
         series.append(Series(label(runs, run, name), x, y))
-    # The next section compares the valid losses of several runs.
+    # For a single run, also draw the loss on valid rows. For several runs, the next section of the page has it.
     if len(runs) == 1 and one.points("log_loss", "valid")[0]:
         series.append(Series("valid", *one.points("log_loss", "valid"), points=True))
     # State the first and the last loss in words. The loss of a step is computed before the step's update, so the first
@@ -131,7 +131,7 @@ def _constant_rates(run: RunRecord) -> str:
 
 
 def metrics_over_steps(runs: Sequence[RunRecord]) -> Section:
-    """Draw each metric on the valid rows over the steps of training."""
+    """Return the report's section with a chart for each metric: its values on the valid rows by training step."""
     title = "Metrics over steps"
     if not any(run.points("auc", "valid")[0] or run.points("log_loss", "valid")[0] for run in runs):
         return Section(title, note=NOT_EVALUATED)
@@ -139,7 +139,7 @@ def metrics_over_steps(runs: Sequence[RunRecord]) -> Section:
     for key, metric in METRICS.items():
         series = overlay(runs, "valid", [run.points(key, "valid") for run in runs])
         steps = [x for line in series for x in line.x]
-        if metric.in_groups and not steps:  # No field of groups was chosen.
+        if metric.in_groups and not steps:  # No run has set eval.group_field.
             continue
         lacking = [line.name for line in series if not line.x]
         if metric.at_one and steps:
@@ -186,9 +186,10 @@ def evaluations(runs: Sequence[RunRecord]) -> Section:
 
 
 def _metric_rows(pairs: Evaluated) -> list[list[str]]:
-    """Return the table rows [metric, value and interval of each run, best possible].
+    """Return the rows of the table of metrics, each a list of texts.
 
-    The best possible value is only known for synthetic logs.
+    A row has the metric's title, its value and 95 % interval in each run, and the best possible value, which is only
+    known for synthetic logs.
     """
     rows = []
     for key, metric in METRICS.items():
@@ -259,9 +260,9 @@ def _scores(of_run: str, content: dict[str, Any]) -> Chart:
 
 
 def _slice_rows(slices: list[dict[str, Any]]) -> list[list[Any]]:
-    """Return one table row for each slice of the rows.
+    """Return the rows of the table of slices (parts of the evaluated rows), with the columns SLICE_COLUMNS.
 
-    The last cell says if predictions are too high or too low by more than chance explains.
+    The last cell says "too high" or "too low" if the 95 % interval of the calibration does not contain 1.
     """
     rows = []
     for each in slices:

@@ -26,12 +26,18 @@ OVERVIEW = [("run", "text"), ("status", "text"), ("steps", "number"), ("best ste
 
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
-    """Write the page of some run folders atomically. Raise FileNotFoundError if one of them holds no run."""
+    """Write the report page of the given run folders to `output` atomically.
+
+    Raise FileNotFoundError if one of the folders holds no run.
+    """
     write_whole(output, report_page(read_runs(runs)))
 
 
 def leave_report(run: Path) -> list[str]:
-    """Write a run's report into its folder. Return the names of the files that could not be written."""
+    """Write a run's report into its folder. If that fails, log the error, and return the file's name in a list.
+
+    Otherwise return an empty list.
+    """
     try:
         write_report([run], run / REPORT_FILE)
     except OSError as error:
@@ -131,7 +137,10 @@ def _warnings(run: RunRecord) -> list[str]:
 
 
 def settings_section(runs: Sequence[RunRecord]) -> Section:
-    """Show the settings that differ between runs, and each run's command, data and machine."""
+    """Return the report's section with the settings that differ between runs, and each run's command, data and machine.
+
+    It also has all settings of the first run.
+    """
     several, compared = len(runs) > 1, []
     if several:
         rows, columns = differences(runs), [("setting", "text"), *((run.name, "text") for run in runs)]
@@ -145,8 +154,9 @@ def settings_section(runs: Sequence[RunRecord]) -> Section:
 
 
 def differences(runs: Sequence[RunRecord]) -> list[list[str]]:
-    """Return [setting, its value in each run] for each setting that differs. "–" means that the run lacks the
-    setting.
+    """Return a table row for each setting that differs between the runs: its name, and its value in each run.
+
+    The value is "–" if the run has no such setting.
     """
     flat = [flatten(run.config) for run in runs]
     names = dict.fromkeys(name for each in flat for name in each)

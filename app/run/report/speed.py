@@ -35,8 +35,9 @@ def samples_per_second(run: RunRecord) -> float | None:
 
 
 def parts_of(line: dict, batch_size: int) -> dict[str, float]:
-    """Return the seconds per step that each part took: the measured parts, the wait for batches, and the rest
-    ("other").
+    """Return, for each part of a training step by name, its mean seconds per step in the interval of a log line.
+
+    The parts are those that were measured, "wait" for batches, and "other", the rest.
     """
     whole = batch_size / line["samples_per_second"]
     parts = {"wait": line["wait_share"] * whole}
@@ -52,7 +53,7 @@ def parts_over_steps(run: RunRecord) -> dict[str, list[float]]:
 
 
 def time_and_memory(runs: Sequence[RunRecord]) -> Section:
-    """Draw the time of a step by its parts, the training speed and the memory."""
+    """Return the report's section on the time of a training step by its parts, the training speed and the memory."""
     title = "Time and memory"
     if not any(run.steady_lines() for run in runs):
         return Section(title, note=NOT_LOGGED)
@@ -93,7 +94,7 @@ def time_and_memory(runs: Sequence[RunRecord]) -> Section:
 
 
 def operators(runs: Sequence[RunRecord]) -> Section:
-    """Show the slowest operators in the profiled steps."""
+    """Return the report's section with a table of the slowest operators in the profiled steps of each run."""
     title, profiled = "Slowest operators", [run for run in runs if run.op_times]
     if not profiled:
         return Section(title, note="Not profiled: train with train.profile=true.")
@@ -109,7 +110,10 @@ def operators(runs: Sequence[RunRecord]) -> Section:
 
 
 def embedding_tables(runs: Sequence[RunRecord]) -> Section:
-    """Draw, for each save, the share of embedding rows touched so far and the norm of the touched rows."""
+    """Return the report's section on the embedding tables, with a chart each of two figures that every save logs.
+
+    They are the share of embedding rows that training has updated so far, and the norm of these rows.
+    """
     touched = overlay(runs, "touched rows", [run.points("touched_share") for run in runs])
     norms = [
         Series(f"{run.name} {name}" if len(runs) > 1 else name, *run.points(f"{name}_row_norm"), points=True)

@@ -19,7 +19,7 @@ from common.html.charts import Axis, Chart, Series, line_chart
 from common.html.page import PagePart, Section, render_page
 
 MOST_OVERLAID = 8  # Charts show at most this many runs, so that their lines can be told apart.
-RUN = "run"  # Key of the run folder in a result.
+RUN = "run"  # Key in a `Result` whose value is the path of the run folder.
 
 # One run of a sweep: its folder, settings, metric, epochs, status and seconds.
 Result = Mapping[str, Any]
@@ -62,7 +62,7 @@ def value_text(value: Any) -> str:
 
 
 def _in_order(values: Sequence[Any]) -> list[Any]:
-    """Return the distinct values. Numbers are sorted."""
+    """Return the distinct values: sorted if all are numbers, otherwise in the given order."""
     distinct = [value for place, value in enumerate(values) if value not in values[:place]]
     are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct)
     return sorted(distinct) if are_numbers else distinct
