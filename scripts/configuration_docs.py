@@ -127,7 +127,7 @@ def _rows(cls: Any) -> Iterator[tuple[str, ...]]:
 
 
 def sentences_of(cls: type) -> dict[str, str]:
-    """Return the comment of each field, including those of base classes, or "" if there is none."""
+    """Return the comment of each field of a dataclass and its base classes, by name. It is "" if there is none."""
     found: dict[str, str] = {}
     for each in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
         above: list[str] = []
@@ -143,7 +143,10 @@ def sentences_of(cls: type) -> dict[str, str]:
 
 
 def _sentence(text: str, allowed: str) -> str:
-    """Return the comment with a full stop at the end, and a capital at the beginning unless it begins with a value."""
+    """Return a setting's comment as a sentence for the docs: with a full stop, and a capital at the beginning.
+
+    A comment that begins with one of the `allowed` values, or with a name, keeps its first letter.
+    """
     first = text.split(" ")[0].rstrip(":")
     if first not in [*allowed.split(", "), "true", "false"] and not re.match(r"\w+(_\w+|:)", text):
         text = text[:1].upper() + text[1:]

@@ -40,7 +40,7 @@ Line = tuple[str, str]  # What was found, and what will be used.
 
 
 def processor() -> Line:
-    """Return the processor's features, and the kernels that use them."""
+    """Return the processor's name and instruction sets, and those that kernels and bfloat16 will use."""
     flags = device.cpu_flags()
     has = ", ".join(name for name in FEATURES if name in flags) or "none of the features that are made use of"
     bfloat16 = "in hardware" if flags & device.BFLOAT16_FLAGS else "without hardware for it, so slower than float32"
@@ -60,13 +60,13 @@ def instruction_set() -> str:
 
 
 def cores() -> Line:
-    """Return the number of cores of this process, and the number of threads that follows from it."""
+    """Return the number of cores that this process may use, and the default of the setting device.threads."""
     usable = num_cores()
     return f"{usable} of {os.cpu_count()} may be used", f"{usable} host threads (device.threads)"
 
 
 def memory() -> Line:
-    """Return the free memory under the tightest limit."""
+    """Return the free memory under the tightest of this process's memory limits, and what it means for tables."""
     tightest = min(memory_limits(), key=lambda limit: limit.free)
     free = f"{tightest.free / 2**30:,.1f} GiB"
     return f"{free} free of {tightest.limit / 2**30:,.1f} GiB ({tightest.name})", f"tables may grow to {free}"
@@ -81,7 +81,7 @@ def huge_pages() -> Line:
 
 
 def compiler() -> Line:
-    """Return the compiler that builds the native parts."""
+    """Return the compiler that builds the C++ libraries, and whether it is installed."""
     name = os.environ.get("CXX", "g++")
     missing = [tool for tool in (name, "make") if shutil.which(tool) is None]
     if missing:

@@ -37,18 +37,19 @@ class ModelOptions(Checked):
     embedding_dim: Count = 80  # The width of a row of the deep table.
     # The number of units of each hidden layer of the tower.
     hidden_widths: Annotated[tuple[int, ...], Bounds(least=1, expected="widths of 1 or more")] = (1024, 512, 256, 128)
-    initial_row_scale: NotNegative = 0.01  # New rows of the deep table are uniform in ± this value.
-    # true: the numeric fields are multiplied by rows that belong to the tower. false: they are looked up in the tables
-    # like the others, with tables.backend=stock only. The model is the same function in both cases.
+    # The initial values of the deep table's rows are uniform between minus this value and this value.
+    initial_row_scale: NotNegative = 0.01
+    # true: the rows of the numeric fields are parameters of the tower. false: they are rows of the tables, like those
+    # of the categorical fields, with tables.backend=stock only. The model is the same function in both cases.
     fold_numeric: bool = True
     batch_norm: bool = False  # Normalize each hidden layer before its activation. It works on one rank only.
-    # relu has a native kernel. The others are made of MindSpore's operators.
+    # The activation function of the hidden layers. relu has a native kernel, the others use MindSpore's operators.
     activation: Literal["relu", "gelu", "silu", "leaky_relu", "tanh", "sigmoid"] = "relu"
-    # direct: the tower's first layer multiplies the row of each position of a batch. distinct: it multiplies each
-    # distinct row once, which is the same function up to the order of sums. auto: chosen by the data's counts,
-    # batch_size and embedding_dim.
+    # direct: the tower's first layer multiplies the embedding row of each cell of a batch. distinct: it multiplies each
+    # distinct row of the batch once, which gives the same result up to rounding. auto: the faster of the two, estimated
+    # from the counts of the data's values, batch_size and embedding_dim.
     first_layer: FirstLayer = "auto"
-    dropout: Fraction = 0.0  # The fraction of each hidden layer's units that a training step leaves out.
+    dropout: Fraction = 0.0  # The fraction of each hidden layer's units that a training step sets to 0 at random.
     # The categorical fields that the wide part sees. null means all, [] means none.
     wide_fields: tuple[str, ...] | None = None
     # The categorical fields that the deep part sees. null means all but the crosses.
@@ -62,7 +63,7 @@ class LossOptions(Checked):
     # Coefficient of the deep table's L2 term, l2_coef · ½ Σ‖row‖². The sum is over the batch's unique rows. With
     # deep_optimizer.name=adam it is over the whole table.
     l2_coef: NotNegative = 8e-5
-    # The norm of all the tower's gradients together is clipped to this bound. 0 clips nothing.
+    # If the norm of all gradients of the tower exceeds this bound, they are scaled down to it. 0 sets no bound.
     tower_clip_norm: NotNegative = 0.0
     label_smoothing: Fraction = 0.0  # For the value s, training labels become (1 - s) · label + s / 2.
     # The loss is multiplied by this factor before the backward pass, and the gradients are divided by it after.
@@ -83,8 +84,8 @@ class TrainOptions(Checked):
     steps: CountOrZero = 0
     batch_size: Count = 16_000  # Rows per step, of all ranks together.
     seed: Seed = 1  # Seed of the initial values, of the order of the rows and of dropout.
-    # Decay of a running mean of all weights. Evaluation, export and scoring then use the mean. 0.999 averages about the
-    # last 1,000 steps. 0 switches it off. The mean doubles the memory of the weights.
+    # Decay of a running mean of all weights, which evaluation, export and scoring then use instead of the weights.
+    # 0.999 averages about the last 1,000 steps. 0 switches it off. The mean doubles the memory of the weights.
     ema_decay: Annotated[float, Bounds(least=0, below=1, expected="0 (no running mean) or more and below 1")] = 0.0
     # Steps between lines of metrics.jsonl and updates of the progress bar. loss.log has every step.
     log_every_steps: Count = 10

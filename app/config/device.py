@@ -43,8 +43,9 @@ class DeviceOptions(Checked):
     target: Target = "auto"  # auto: Ascend if there is one, else GPU, else CPU.
     # The number of threads on the host. 0 takes every core that this process may use.
     threads: Annotated[int, Bounds(least=0, expected="0 (all cores) or more")] = 0
-    # bfloat16: the inputs of the tower's products are rounded to it. All else stays float32. auto: both are timed on
-    # the CPU before the first training of a tower of this size, and the faster is taken. A run keeps its choice.
+    # bfloat16: the inputs of the tower's matrix products are rounded to bfloat16, and all other numbers stay float32.
+    # auto: before the first training of a tower of this size, both precisions are timed on the CPU, and the faster one
+    # is used. A resumed run keeps its precision.
     precision: Precision = "float32"
 
     @property

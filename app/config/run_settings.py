@@ -41,7 +41,7 @@ class EvalOptions(Checked):
     # The field (or column of kind id) whose values are the groups of grouped_auc, the mean AUC within groups. Rows
     # whose value is missing or has no id of its own are left out. With kind id every value counts.
     group_field: str = ""
-    # The number of replicates for the confidence intervals of the command evaluate. 0 computes no intervals.
+    # The number of bootstrap samples for the confidence intervals of the command evaluate. 0 computes no intervals.
     bootstrap: CountOrZero = 200
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class EvalOptions(Checked):
 class ClusterOptions(Checked):
     """Settings for jobs of several ranks."""
 
-    # After this number of seconds, the log names the rank for which the others wait. They keep waiting.
+    # If ranks have waited this number of seconds for another one, the log names that rank. They keep waiting.
     timeout_s: Positive = 300.0
 
 

@@ -50,11 +50,11 @@ class CosineSchedule(_Schedule):
 
 @dataclass(frozen=True)
 class StepSchedule(_Schedule):
-    """A drop after every `every_steps` steps that follow the warm-up."""
+    """After the warm-up, the learning rate drops every `every_steps` steps."""
 
     name: Literal["step"] = "step"
     every_steps: Count = 10_000  # Steps between drops.
-    drop_factor: DropFactor = 0.1  # Factor of the learning rate at each drop.
+    drop_factor: DropFactor = 0.1  # Each drop multiplies the learning rate by this factor.
 
     def decay(self, step: int) -> float:
         return float(self.drop_factor ** ((step - 1) // self.every_steps))
@@ -62,13 +62,13 @@ class StepSchedule(_Schedule):
 
 @dataclass(frozen=True)
 class PlateauSchedule(_Schedule):
-    """A drop when evaluations on the split valid stop improving (the defaults are those of BARS's recipes).
+    """The learning rate drops when evaluations on the split valid stop improving (with the defaults of BARS's recipes).
 
-    Only a change of eval.metric by more than 1e-6 is an improvement. Drops stop at a learning rate of 1e-6.
+    Only a change of eval.metric by more than 1e-6 is an improvement. The rate never drops below 1e-6.
     """
 
     name: Literal["plateau"] = "plateau"
-    drop_factor: DropFactor = 0.1  # Factor of the learning rate at each drop.
+    drop_factor: DropFactor = 0.1  # Each drop multiplies the learning rate by this factor.
     patience: Count = 1  # The number of evaluations in a row without improvement before a drop.
 
 

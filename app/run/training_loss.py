@@ -15,21 +15,26 @@ from data_prep.prepared.data_files import block_sizes
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Schema
 
-# If there is nothing to learn, noise lifts an epoch's mean loss slightly above the click rate's. 5 % is far more.
+# A model counts as useless if its loss is 5 % above the loss of predicting the click rate. If there is nothing to
+# learn, noise alone lifts the mean loss of an epoch above that, but by far less than 5 %.
 MARGIN = 1.05
-# A new model predicts 0.5 for every row, which is a loss of ln 2. It needs some steps to learn the click rate.
+# Number of a run's first steps that are left out of the mean loss. A new model predicts 0.5 for every row, which is a
+# loss of ln 2, and needs some steps to learn the click rate.
 FIRST_STEPS = 100
-# A run with fewer steps is only compared with the initial loss ln 2. A loss above twice that means divergence.
+# Limit of the mean loss in a run with too few steps to learn the click rate: twice the initial loss ln 2. A loss above
+# it means that the training diverges.
 LARGEST_FIRST_LOSS = 2 * math.log(2)
-# Number of blocks of weighted training rows that are read. 100,000 rows estimate the click rate well enough for MARGIN.
+# If rows have weights, the click rate is estimated from about this many blocks of training rows. That is some 100,000
+# rows, enough for a margin of 5 %.
 WEIGHED_BLOCKS = 100
 
 _LINE = re.compile(r"epoch: (\d+) step: \d+, wide_loss is ([^,]+),")
 
 
 def trained_click_rate(dataset: Path, schema: Schema) -> float:
-    """Return the click rate of the training rows, weighted if they have weights. It is NaN if all weights read
-    are 0.
+    """Return the click rate of the training rows. If rows have weights, estimate the weighted rate from some blocks.
+
+    It is NaN if all weights in these blocks are 0.
     """
     if not schema.weight:
         return schema.splits["train"].click_rate
@@ -43,24 +48,27 @@ def trained_click_rate(dataset: Path, schema: Schema) -> float:
 
 
 def click_rate_loss(click_rate: float, label_smoothing: float) -> float:
-    """Return the mean cross-entropy of predicting the click rate of the (smoothed) labels for every training row."""
+    """Return the mean cross-entropy, on the training rows, of predicting the mean of the smoothed labels for each row.
+
+    `click_rate` is the mean of the labels before smoothing.
+    """
     rate = (1 - label_smoothing) * click_rate + label_smoothing / 2
     return -sum(share * math.log(share) for share in (rate, 1 - rate) if share)
 
 
 def why_useless(loss_log: Path, click_rate: float, label_smoothing: float) -> str:
-    """Return a message if the last epoch's mean loss in loss.log is above that of the click rate, otherwise "".
+    """Return a message if the last epoch's mean loss in loss.log exceeds that of the click rate by 5 %, otherwise "".
 
     The run's first steps are left out of the mean. If the run ended within an epoch, the mean covers the steps it took.
     """
     losses, first_step = _last_epoch(loss_log) if loss_log.is_file() else ([], 0)
     settled = losses[max(0, FIRST_STEPS - first_step) :]
     limit = MARGIN * click_rate_loss(click_rate, label_smoothing)
-    # The run ended too early to have learned the click rate.
+    # If the run ended too early to have learned the click rate, only check for divergence.
     if len(settled) < min(FIRST_STEPS, len(losses)):
         settled, limit = losses, LARGEST_FIRST_LOSS
     mean = math.fsum(settled) / len(settled) if settled else 0.0
-    # This is also true for a NaN limit, which results from a click rate of NaN.
+    # `not >` instead of `<=`, so that a limit of NaN, from a click rate of NaN, also counts as not exceeded.
     if not mean > limit:
         return ""
     loss = click_rate_loss(click_rate, label_smoothing)
