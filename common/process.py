@@ -77,7 +77,7 @@ def memory_limits() -> list[MemoryLimit]:
 
 
 def _cgroups() -> Iterator[MemoryLimit]:
-    """Yield the limits of the process's memory cgroup and of all cgroups above it."""
+    """Yield the memory limits of the cgroup that this process belongs to, and of all cgroups above it."""
     for line in (PROC / "self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", maxsplit=2)
         if controllers == "":

@@ -97,7 +97,7 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 
 @functools.cache
 def bounds_of(settings_class: type) -> dict[str, Bounds]:
-    """Return the bounds of a class's fields, by name. Fields without bounds are left out."""
+    """Return the `Bounds` in the annotations of a class's fields, by the field's name. Other fields are left out."""
     hints = typing.get_type_hints(settings_class, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is Annotated}
 

@@ -19,7 +19,7 @@ _received: list[int] = []
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]) -> Iterator[None]:
-    """Let `handler` handle the given signals inside the `with` block."""
+    """Install `handler` for the given signals inside the `with` block. Restore the former handlers at its end."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

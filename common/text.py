@@ -47,13 +47,16 @@ def shortened(texts: Sequence[str], most: int, between: str = ", ") -> str:
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts day_2 before day_10."""
+    """Return a key for sorting names in which numbers are compared by value, so that day_2 comes before day_10."""
     parts = re.split(r"([0-9]+)", name)  # Text and numbers alternate in the result.
     return [(int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts)]
 
 
 def number_text(value: float | None, unit: Unit = "number") -> str:
-    """Return a number with four significant digits and its unit. None, NaN and infinity become a dash."""
+    """Return a number for people, with about four significant digits and its unit, such as "3.1 GiB".
+
+    None, NaN and infinity become a dash. Large numbers without a unit are shown as whole numbers.
+    """
     if value is None or not math.isfinite(value):
         return "–"
     if unit == "percent":

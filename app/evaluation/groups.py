@@ -56,12 +56,12 @@ class GroupedRows:
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
-        """Number of rows of each group [G]."""
+        """The number of rows in each group, or the sum of their weights, [G]."""
         return self.sums(self.negatives + self.positives)
 
     @functools.cached_property
     def clicks(self) -> np.ndarray:
-        """Number of rows with label 1 of each group [G]."""
+        """The number of rows with label 1 in each group, or the sum of their weights, [G]."""
         return self.sums(self.positives)
 
     @functools.cached_property
@@ -149,7 +149,7 @@ class GroupStream:
         return GroupedRows(self._cells, self._negatives, self._positives, self._left_out)
 
     def _count(self) -> None:
-        """Count the pending rows into cells, and round logits further until there are at most `most_cells` cells."""
+        """Add the rows of `_pending` to the counts by cell. Round logits until there are at most `most_cells` cells."""
         if not self._pending:
             return
         pending_cells, *counted = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))

@@ -134,9 +134,9 @@ def as_json(value: Any) -> Any:
 
 
 def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
-    """Write the file of one evaluation atomically, and return its path.
+    """Write an evaluation's JSON file into a run folder atomically, and return the path of the file.
 
-    It replaces the file with the same split, step and calibration.
+    `content` is the result of `content_of`. An existing file for the same split, step and calibration is replaced.
     """
     folder = run_path / FOLDER
     folder.mkdir(exist_ok=True)

@@ -105,7 +105,8 @@ class Claim:
         if plan.kind != "new":
             return plan, None
         source = find_source()
-        # Checkpoints outside the run folder keep their names, so those of two runs would mix.
+        # A checkpoint folder outside the run folder is not renamed with an older run. So a new run must not use one
+        # that has checkpoints already: those of the two runs would mix.
         if self.config.checkpoint.dir and (whole := whole_checkpoints(self.checkpoints)):
             raise ValueError(
                 f"a new run starts ({plan.reason}), but checkpoint.dir={self.checkpoints} holds checkpoints of another "
@@ -262,7 +263,10 @@ def open_run(
 
 
 def _displaced(init_from: Path, source: Path, folders: list[Path], number: int) -> str:
-    """Return the path of `source` after `folders` are renamed, or "" if the path `init_from` stays valid."""
+    """Return the path that the model `source` has after `folders` are renamed, or "" if `init_from` stays valid.
+
+    `init_from` is the setting, a path that leads to `source`. `number` will be appended to the folders' names.
+    """
     for folder in folders:
         if init_from.resolve().is_relative_to(folder.resolve()):
             path = source.resolve()

@@ -32,7 +32,10 @@ class EventFile(RunLog):
         self._purge_step = purge_step
 
     def add(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
-        """Append the finite numbers in `values` under the tag `prefix/name`. Other values are skipped."""
+        """Append a TensorBoard event with the finite numbers in `values` at `step` to the file.
+
+        A number's tag is `prefix`/name. Values that are not finite numbers are left out.
+        """
         numbers = {
             f"{prefix}/{name}": float(value)
             for name, value in values.items()

@@ -37,7 +37,7 @@ TENSORBOARD = "tensorboard"
 
 
 class RunFolder:
-    """The files of one run, which was started with the settings `config`."""
+    """Writes the files of one run, which uses the settings `config`, into the folder `path`."""
 
     def __init__(self, path: Path, rank: int, plan: Plan, config: Config, checkpoints: Path | None = None) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class RunFolder:
         self._events.add(values["step"], numbers, values.get("split", "train"))
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
-        """Add one line to metrics.jsonl. The seconds since the launch are added to it."""
+        """Append a line with `values` and the seconds since the start of the launch to metrics.jsonl."""
         values = {"seconds": round(time.monotonic() - self._started, 3), **values}
         # JSON has no NaN, so an undefined metric (NaN) becomes null.
         plain = {name: None if value != value else value for name, value in values.items()}
@@ -114,7 +114,10 @@ class RunFolder:
         return failures if self._status_is_written else [*failures, STATE_FILE]
 
     def describe(self, schema: Schema, asked: Config) -> None:
-        """Write config.yaml and run.json. `asked` are the settings as the user gave them."""
+        """Write config.yaml and run.json for the beginning of a launch, with the status "running".
+
+        `asked` are the settings that the user gave, before the program changed some for this run.
+        """
         text = yaml_settings.dump_yaml(settings.as_dict(self.config))
         write_whole(self.path / CONFIG_FILE, text)
         self._state = {

@@ -23,14 +23,14 @@ PLATEAU_EVAL_KEYS = ("every_steps", "metric", "group_field")
 
 
 def identity(config: Config, schema: Schema) -> dict[str, Any]:
-    """Return the settings and data that a run and its continuation must have in common."""
+    """Return the settings and the description of the data that must not change when a run is resumed or continued."""
     return {"config": kept_settings(settings.as_dict(config)), "data": data_identity(schema)}
 
 
 def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that a run and its continuation must have in common, by section.
+    """Return those of the settings in `sections` that must not change when a run is resumed or continued, by section.
 
-    `sections` may come from an older release.
+    `sections` may have been recorded by an older release. The result has the settings of this release.
     """
     sections = upgraded(sections)
     shared = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}

@@ -21,12 +21,14 @@ import numpy as np
 from common.text import Unit, number_text, readable_unit, shortened
 
 Size = Literal["wide", "half", "small"]
-# Upper bound of the points of a line that react to the mouse, by chart size.
+# Number of points of a line for which the mouse shows a text, at most, by size of the chart.
 _MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}
 _MOST_POINTS = 400  # Upper bound of the points of a line. Longer lines are thinned; peaks are kept.
 _LABEL_LETTERS = 11  # Longer labels of bars are cut to this many letters. The hover text has the full label.
-_FEW = 20  # A chart leaves out far values only if it has at least this many values.
-_FAR = 3.0  # Values above the 98th percentile times this, or below the 2nd percentile divided by it, are left out.
+_FEW = 20  # A chart with `Axis.clip` leaves out far values only if it has at least this many values.
+# A chart with `Axis.clip` leaves out values above the 98th percentile times this factor, and values below the 2nd
+# percentile divided by it.
+_FAR = 3.0
 _MOST_NOTED = 2  # Upper bound of the left-out values that a chart's note lists.
 
 
@@ -212,9 +214,9 @@ class _Scale:
         ]
 
     def described(self) -> dict[str, Any]:
-        """Return the axis in the form that charts.js takes.
+        """Return the description of the axis that charts.js takes: label, ends, ticks, and format of the numbers.
 
-        `format` is for numeral.js, which Bokeh's NumeralTickFormatter uses.
+        The format is a pattern for Bokeh's NumeralTickFormatter, or None for Bokeh's default.
         """
         axis, numeral = self.axis, None
         if axis.unit == "percent":

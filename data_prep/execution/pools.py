@@ -80,7 +80,9 @@ class Pools:
         try:
             yield replace(cluster, job_id=uuid.uuid4().hex)
         except cluster.deaths as error:
-            time.sleep(_SIGNAL_SECONDS)  # The signal that killed a worker may reach this process too.
+            # The signal that killed a worker may be meant for this process too. Wait until it arrives, to raise
+            # StopSignal instead of the errors below.
+            time.sleep(_SIGNAL_SECONDS)
             check_stop()
             if fault := cluster.fault():
                 raise OSError(fault) from error
@@ -162,7 +164,7 @@ def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
                     silence_logs=logging.CRITICAL,
                 )
             except RuntimeError as error:
-                check_stop()  # A signal may have ended the cluster's workers.
+                check_stop()  # If Ctrl-C or SIGTERM ended the cluster's workers, raise StopSignal, not this error.
                 raise OSError(f"no Dask cluster can be started on this machine: {error}") from error
             stack.enter_context(cluster)
         try:
@@ -201,7 +203,7 @@ _CLUSTERS: dict[ExecutorKind, Callable[[ExecutorChoice, int], AbstractContextMan
 def _import(module: str, kind: str) -> Any:
     try:
         return importlib.import_module(module)
-    except (ImportError, RuntimeError) as error:  # Without an MPI library, mpi4py raises RuntimeError.
+    except (ImportError, RuntimeError) as error:  # If no MPI library is installed, mpi4py raises RuntimeError.
         raise OSError(
             f"--executor {kind} needs {module.split('.')[0]} ({error}); install it: {_INSTALL[kind]}"
         ) from error

@@ -30,7 +30,7 @@ _FULL_BYTES = _MIB
 # Assumed bytes per row of a log that was not read yet, as text and compressed. Measured on Criteo's log: 45,840,617
 # rows are 11.1 GB as text and 4.8 GB compressed.
 _TEXT_BYTES_A_ROW, _PACKED_BYTES_A_ROW = 243, 104
-# Bytes per row of the first pass's temporary files, which are removed after that pass.
+# Estimated bytes per row of the temporary files of the first pass, which are removed after that pass.
 _COUNTS_BYTES_A_ROW = 60
 # A finished folder takes at least this fraction of `encoded_row_bytes` times the rows: the line numbers of training
 # rows are not written, and the zoo's layout stores small ids in fewer bytes.
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 _LIMIT_FOR_LARGE_CHUNKS = 2048 * _MIB
 _LARGE_CHUNK_BYTES, _SMALL_CHUNK_BYTES = 8 * _MIB, 2 * _MIB
-_MAIN_BYTES = 200 * _MIB  # Memory of the main process: Python, its libraries, and results in transit.
+_MAIN_BYTES = 200 * _MIB  # Memory of the main process: Python, its libraries, and results that workers have sent.
 _ZOO_BYTES = 420 * _MIB  # Memory of MindSpore, which reads the rows again for the zoo's layout.
 # Memory to write one MindRecord file: packed rows, pages, and MindSpore's library. The window of rows that is shuffled
 # comes on top.

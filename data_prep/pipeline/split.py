@@ -113,8 +113,9 @@ class StratifiedSplit:
     """
 
     seed: int
-    train_ends: tuple[int, int]  # For each label the first hash after train, or 2**64 if train has all rows.
-    valid_ends: tuple[int, int]  # For each label the first hash after valid.
+    # For each label (0, 1), the lowest hash of a row that is not in train, or 2**64 if all rows are in train.
+    train_ends: tuple[int, int]
+    valid_ends: tuple[int, int]  # For each label (0, 1), the lowest hash of a row in test, or 2**64.
 
     def assign(self, rows: RowsToSplit) -> NDArray[np.int8]:
         hashes = splitmix64(self.seed, rows.numbers)

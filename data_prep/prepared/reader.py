@@ -1,4 +1,4 @@
-"""Read the rows of a prepared folder block by block, in either of the layouts that schema.py describes."""
+"""Read the rows of a prepared folder block by block, in both layouts of MindRecord files that schema.py describes."""
 
 from __future__ import annotations
 
@@ -132,9 +132,10 @@ def rows_of(values: np.ndarray, n: int) -> np.ndarray:
 
 
 def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray, *beside: np.ndarray) -> Examples:
-    """Convert the arrays of a sample to rows.
+    """Return the n rows of a MindRecord sample, given its arrays.
 
-    With the layout `blocks`, `ids` are bytes and `values` is [n · N]. With the layout `zoo`, both are [n · (N + C)].
+    In the layout `blocks`, `ids` are bytes, `values` is [n · N], and `beside` has the weights and keys. In the layout
+    `zoo`, `ids` and `values` are [n · (N + C)], and there is nothing else.
     """
     n, num_numeric = len(labels), schema.num_numeric
     if schema.layout == "zoo":  # The layout zoo has no further columns.

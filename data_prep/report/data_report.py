@@ -33,8 +33,8 @@ COVERAGE = (
     "occur in few rows. Below: field by field, the largest first."
 )
 SETTINGS = "The settings that decide the bytes of the folder, and the log they were applied to."
-_MOST_POINTS = 256  # Upper bound of the points of the click rate over the log.
-_MOST_FIELDS = 60  # Upper bound of the fields with charts of their own.
+_MOST_POINTS = 256  # The chart of the click rate over the log has at most this many points.
+_MOST_FIELDS = 60  # At most this many fields get charts of their own.
 _MOST_BINS = 48  # Upper bound of the bins of a histogram of numbers.
 # The histogram of a field's untransformed numbers shows this share of its cells, the smallest ones. The axis of a few
 # very large integers would hide all others.
@@ -47,7 +47,7 @@ _TRANSFORMS = {
     "quantile": "rank of x among the training rows",
 }
 _REJECTS_READ_BYTES = 64 << 20
-_EXAMPLES = 3  # Number of example lines per reject reason.
+_EXAMPLES = 3  # For each reason to reject lines, the report shows at most this many of the lines.
 _EXAMPLE_BYTES = 160
 
 
@@ -216,7 +216,7 @@ def _coverage(schema: Schema, profile: Profile) -> list[Section]:
 
 
 def _numeric(schema: Schema, profile: Profile) -> Section:
-    """Return the report's section on numeric fields, from the training rows."""
+    """Return the report's section on numeric fields: missing cells, quantiles, and histograms, in the training rows."""
     title, names = "Numeric fields", list(profile.numeric)
     if not names:
         return Section(title, note="There are none.")
@@ -304,7 +304,7 @@ def _join_bins(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[li
     edges = np.unique([firsts, ends])
     evenly = np.linspace(edges[0], edges[-1], _MOST_BINS + 1)
     edges = edges[np.unique(np.searchsorted(edges, evenly).clip(max=len(edges) - 1))]
-    if len(edges) == 1:  # All cells have the same number.
+    if len(edges) == 1:  # All numbers are equal, so that the only bin has the width 0. Make it wider.
         edges = np.append(edges, edges + np.maximum(1.0, np.spacing(edges)))
     below = np.cumsum(counts)
     ramps = np.stack([firsts, ends], axis=1).ravel(), np.stack([below - counts, below], axis=1).ravel()

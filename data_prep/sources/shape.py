@@ -299,12 +299,12 @@ def hash_values(key: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def hashed_unit(key: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return uniform numbers [n] in [0, 1) that depend only on (key, value)."""
+    """Return a hash of each of `values` [n] with `key` as float64 [n], uniform in [0, 1) over all values."""
     return (hash_values(key, values) >> np.uint64(11)) * 2.0**-53
 
 
 def hashed_uniform(key: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return uniform numbers [n] with mean 0 and variance 1 that depend only on (key, value)."""
+    """Return a hash of each of `values` [n] with `key` as float64 [n], uniform with mean 0 and variance 1."""
     return (2 * hashed_unit(key, values) - 1) * UNIT_UNIFORM
 
 
@@ -325,9 +325,10 @@ LARGEST_NUMBER = 2.5
 # but values that are too rare to be learned from any log have hardly an effect.
 HALF_FREQUENT = 2e-2
 HALF_RARE = 2e-5
-WAVE = 0.4  # Weight of a number's non-linear effect. Its linear effect has weight 1.
+WAVE = 0.4  # Weight of the cosine term in a number's effect on the log odds. The linear term has weight 1.
 
-# Purposes of a hash, used as its key together with (seed, field).
+# What a hash is used for. The key of a hash is made of (seed, field, one of these numbers), so that the hashes for
+# different purposes are independent.
 _EFFECT, _LATENT, _SLOPE, _WAVE, _MISSING = range(5)
 
 
@@ -424,7 +425,10 @@ class PlantedClicks:
         return total
 
     def standardized(self, numbers: np.ndarray, missing: np.ndarray) -> np.ndarray:
-        """Return `numbers` [N, n] as `NumberShape.standardize` does, cut off at ±LARGEST_NUMBER. Missing ones are 0."""
+        """Return the `numbers` [N, n] of the numeric fields on a logarithmic scale on which most lie within -1 … 1.
+
+        Results beyond ±LARGEST_NUMBER are cut off there. Where `missing` [N, n] is true, the result is 0.
+        """
         scaled = np.stack(
             [shape.standardize(of_field) for shape, of_field in zip(self.shape.numbers, numbers, strict=True)]
         )
@@ -450,7 +454,10 @@ def plant(
 
 
 def solve_scale_and_bias(scores: np.ndarray, click_rate: float, best_auc: float) -> tuple[float, float]:
-    """Return (scale, bias) such that sigmoid(scale · scores + bias) has mean `click_rate` and AUC `best_auc`."""
+    """Return (scale, bias) such that the click probabilities sigmoid(scale · scores + bias) have the mean `click_rate`.
+
+    The expected AUC of these probabilities, as scores, is `best_auc`.
+    """
     ordered = np.sort(scores)
     # Bounds of the scale, which is found by bisection. With 0.1 clicks are almost pure chance, with 10 almost certain.
     low, high = 0.1, 10.0

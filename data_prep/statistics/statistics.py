@@ -25,13 +25,13 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import Schema
 from data_prep.statistics.value_counts import MIN_COUNTS, Coverage, StringCounts, ValueCounts
 
-# Attributes of LogStatistics that are stored without conversion.
+# Attributes of LogStatistics that `state` stores as they are, without converting them.
 _SAVED_FIELDS = ("num_lines", "rejects_by_reason", "num_training_rows", "numeric", "missing", "cut", "bins", "sample")
 _FLOAT_BITS = 1074  # Every float64 that a parser produces is a multiple of 2**-1074.
 _HALF_BITS = 27
 # A 64-bit integer is split into limbs of this many bits. A sum of 2**21 products of two limbs stays below 2**63.
 _LIMB_BITS = 21
-SAMPLED_ROWS = 1 << 14  # Upper bound of the rows from which quantiles are computed.
+SAMPLED_ROWS = 1 << 14  # Number of training rows, at most, in the sample from which quantiles are computed.
 SHORTEST_SPAN = 1 << 10  # Number of lines in the shortest span of a `Timeline`.
 MOST_SPANS = 1 << 12
 

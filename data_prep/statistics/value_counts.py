@@ -135,7 +135,8 @@ class _FieldCounts(ABC, Generic[Counted]):
     least_waiting: int  # Counts of chunks are not merged before this many have been collected.
     block: int  # Number of values per block that `frequent` processes at a time.
     on_merge: Callable[[int, Counted], None] | None = None
-    key_step: ClassVar[int] = 1  # Smallest difference between the keys of two values.
+    # The keys of equal values lie between two neighbouring multiples of this number. Merges divide the keys only there.
+    key_step: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         self._merged: list[Counted] = [self.nothing] * self.num_fields
@@ -212,11 +213,11 @@ class _FieldCounts(ABC, Generic[Counted]):
 
     @abstractmethod
     def _counts(self, counted: Counted) -> NDArray[np.uint64]:
-        """Return the count of each value."""
+        """Return the count of each value in `counted`, in the same order."""
 
     @abstractmethod
     def _keys(self, counted: Counted) -> NDArray[np.uint64]:
-        """Return the key of each value, by which values are sorted."""
+        """Return the 64-bit key of each value in `counted`. Values are sorted by their keys."""
 
     def _blocks(self, field: int) -> Iterator[Counted]:
         """Yield all values of a field with their counts, sorted by key, in blocks of about `block` values.
@@ -256,7 +257,7 @@ class _NumberRun:
 class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
     """Counts of values that are numbers, stored as ascending packed pairs value << 32 | count."""
 
-    key_step = 2**32  # Difference between the keys of two neighbouring values.
+    key_step = 2**32  # A key is value << 32 | count, so pairs with the same value differ by less than this.
 
     def __init__(self, num_fields: int, folder: Path, limit_bytes: int) -> None:
         super().__init__(num_fields, folder, limit_bytes, np.empty(0, np.uint64), _WAITING_WORDS, _BLOCK_WORDS)
@@ -324,9 +325,10 @@ def check_count(count: int) -> None:
 
 
 def _even_ranges(runs: Sequence[NDArray[np.uint64]], most: int, step: int) -> Iterator[list[tuple[int, int]]]:
-    """Divide all 64-bit keys, at multiples of `step`, into ascending ranges that have at most `most` keys in all runs.
+    """Divide the keys from 0 to 2**64 - 1 into ranges such that at most `most` elements of `runs` lie in each range.
 
-    `runs` are ascending keys. For each range, yield a list with the [first, end) of its keys in each run.
+    Each of `runs` is an ascending array of keys. Bounds of ranges are multiples of `step`; a range of `step` keys is
+    not divided further. For each range, ascending, yield a list of the [first, end) of its elements in each run.
     """
 
     def cut(low: int, high: int) -> Iterator[list[tuple[int, int]]]:

@@ -23,7 +23,7 @@ SLICE_COLUMNS = [("by", "text"), ("rows with", "text"), ("rows", "number"), ("cl
                  ("95 % interval", "right"), ("log loss", "right"), ("mean score / click rate", "right"),
                  ("95 % interval", "right"), ("scores", "text")]  # fmt: skip
 NOT_EVALUATED = "No evaluation yet: one follows each epoch, and every eval.every_steps steps."
-MOST_MEANS = 200  # Maximum number of points of the line that shows the training loss.
+MOST_MEANS = 200  # The line of the training loss has at most this many points.
 MOST_DOTS = 60  # A line with more points is drawn without dots.
 
 # Up to this number of runs, a table of figures has a column for each run. For more runs, it has a row for each, without
@@ -66,7 +66,7 @@ def label(runs: Sequence[RunRecord], run: RunRecord, name: str) -> str:
 
 
 def step_axis(runs: Sequence[RunRecord]) -> Axis:
-    """Return an x axis that covers the steps of the longest run."""
+    """Return an x axis for training steps, from 0 to the number of steps of the longest of the runs."""
     return Axis("step", low=0, high=max([1, *(run.steps for run in runs)]))
 
 

@@ -46,8 +46,9 @@ def write_sweep_report(
 
 
 def short_names(points: Sequence[Sequence[Any]]) -> list[str]:
-    """Return a name for each run, made of its settings' values. Runs with the same values also get their rank in the
-    list.
+    """Return a name for each run, made of the values in its element of `points`, such as "0.01 · 64-32".
+
+    If several runs have the same values, the place of each in the list is added, such as "0.01 #3".
     """
     names = [" · ".join(map(value_text, point)) for point in points]
     counts = Counter(names)
@@ -55,7 +56,7 @@ def short_names(points: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def value_text(value: Any) -> str:
-    """Return a setting's value as a short text."""
+    """Return a setting's value as a short text for names and tables. A list of integers becomes, for example, 64-32."""
     if isinstance(value, list) and all(isinstance(item, int) for item in value):
         return "-".join(map(str, value)) or "[]"
     return value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else json.dumps(value)
