@@ -66,7 +66,7 @@ class Removed:
     settings that an earlier release has written.
     """
 
-    now: str  # The behaviour of the program now, and what to use in place of the setting, in words.
+    now: str  # Text for the error message: how the program behaves now, and what to use in place of the setting.
     value: Any = ANY_VALUE  # The program now behaves as if the setting had this value.
 
 

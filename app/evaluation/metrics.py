@@ -239,7 +239,7 @@ def as_score(name: str, value: float) -> float:
 
 
 def defined(metrics: Metrics) -> dict[str, float]:
-    """Return the metrics by name, without those that are undefined for these rows."""
+    """Return the fields of `metrics` by name, without those that are NaN, that is, undefined for these rows."""
     return {name: value for name, value in asdict(metrics).items() if not np.isnan(value)}
 
 

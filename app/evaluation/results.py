@@ -112,7 +112,7 @@ def name_in_group(name: str) -> str:
 
 
 def interval_ends(intervals: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return confidence intervals by metric as columns `auc_low`, `auc_high` and so on."""
+    """Convert intervals (low, high) by metric to a flat mapping with the keys `auc_low`, `auc_high` and so on."""
     return {
         f"{name}_{end}": value
         for name, interval in intervals.items()

@@ -44,7 +44,7 @@ class Plan:
 
 
 def make_plan(path: Path, config: Config, schema: Schema, damaged: Mapping[Path, str] | None = None) -> Plan:
-    """Decide between new, resume, continue and finished for the run folder `path`.
+    """Return the plan of a launch with the settings `config` for the run folder `path` and the data of `schema`.
 
     `damaged` is passed to `find_newest`. Raise ValueError if `train.resume=require` finds nothing to resume, or if
     run.json has a format version that this release cannot read.
@@ -138,10 +138,11 @@ def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, mani
 
 
 def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
-    """Return the state of the run, and a note if it does not come from run.json.
+    """Return the state of the run in `path` as run.json holds it (status, epochs, identity), and a note.
 
-    If run.json is missing or damaged, the state is made from the newest whole checkpoint, and the note says so. Without
-    any checkpoint it is empty. Raise ValueError if run.json has a format version that this release cannot read.
+    If run.json is missing or damaged, the state is made from the newest whole checkpoint, and the note says so;
+    otherwise the note is "". Without any whole checkpoint the state is empty. Raise ValueError if run.json has a format
+    version that this release cannot read.
     """
     state = read_state(path)
     if "format_version" in state:

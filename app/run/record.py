@@ -132,12 +132,15 @@ class RunRecord:
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
-    """Read several runs, in order. Raise FileNotFoundError for a folder that holds no run."""
+    """Read the runs in several folders, and give each a distinct name. Raise FileNotFoundError if one holds no run."""
     return [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
 
 def read_run(path: Path, name: str) -> RunRecord:
-    """Read one run. Raise FileNotFoundError if the folder holds no run."""
+    """Read the files of the run in the folder `path`. `name` is the run's name in the report.
+
+    Raise FileNotFoundError if the folder holds no run, ValueError if config.yaml or run.json is damaged.
+    """
     if not (path / CONFIG_FILE).is_file() or not (path / STATE_FILE).is_file():
         raise FileNotFoundError(
             f"no run in {path}: it has no {CONFIG_FILE} with {STATE_FILE} beside it; give a run folder such as device_0"

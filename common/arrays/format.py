@@ -76,7 +76,7 @@ def map_file(path: Path, access: int = mmap.ACCESS_READ) -> mmap.mmap:
 
 
 def arrays_in(content: mmap.mmap, entries: Mapping[str, ArrayEntry]) -> dict[str, np.ndarray]:
-    """Return the arrays of a mapped file, without a copy."""
+    """Return the arrays of a file by name, as views of its memory-mapped `content`. `entries` are their locations."""
     return {name: np.ndarray(entry.shape, entry.dtype, content, entry.start) for name, entry in entries.items()}
 
 

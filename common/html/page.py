@@ -63,6 +63,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["text"] = number_text
-    # `tojson` escapes everything that could end the surrounding <script>.
+    # The templates' filter `tojson` writes charts as JSON into a <script>. With these options it still escapes all
+    # characters that could end the <script>.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
     return environment

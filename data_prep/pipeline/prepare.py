@@ -251,7 +251,7 @@ def _make_files(
 
     if is_only_pass:
         check_statistics(statistics, options.max_reject_fraction, reading.name, work_dir.folder, bad_cell, base is None)
-        if not base:  # Write vocabulary.parquet again, now with the counts of this pass.
+        if not base:  # The counts in vocabulary.parquet are only known after this pass, so write the file again.
             vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
     write_statistics(statistics, work_dir.folder)
     clock.stages, clock.workers = reading.seconds, num_workers

@@ -167,7 +167,7 @@ def read_batches(
 
 
 def batches_of(rows: Examples, batch_size: int) -> Iterator[Batch]:
-    """Yield the rows as batches, in their order. The last batch may be smaller."""
+    """Yield `rows` divided into batches of `batch_size` rows, in their order. The last batch may be smaller."""
     for start in range(0, len(rows), batch_size):
         yield _batch(rows.take(slice(start, start + batch_size)))
 

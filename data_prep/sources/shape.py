@@ -499,7 +499,10 @@ def _solve_bias(logit: np.ndarray, click_rate: float) -> float:
 
 
 def _key(seed: int, field: int, purpose: int) -> np.ndarray:
-    """Return the hash key [1] for one purpose of one field. Fields are numbered, numeric ones first."""
+    """Return the key [1] of the hash function for one purpose (`_EFFECT` and so on) of one field.
+
+    Fields are numbered: numeric fields first, then categorical ones.
+    """
     key = mix64(np.array([seed], dtype=np.uint64) + GOLDEN)
     return mix64(key + np.uint64(field * 16 + purpose) + GOLDEN)
 

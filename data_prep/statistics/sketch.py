@@ -99,7 +99,7 @@ class ValueSketch:
         self._noted[-1] = keys[~mask], counts[~mask]
 
     def forget(self) -> None:
-        """Drop everything that was noted since the last `add`."""
+        """Drop the counts that were noted since the last `add`, so that they never reach the sketch."""
         self._noted, self.num_noted = [], 0
 
     def add(self) -> None:

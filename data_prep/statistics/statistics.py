@@ -217,12 +217,14 @@ class ChunkCounts:
     rejects_tsv: bytes
     num_training_rows: int
     numeric: list[NumericStatistics]  # Statistics of each numeric field.
-    missing: list[int]  # Number of missing cells, by categorical column.
+    missing: list[int]  # For each categorical column, the number of missing cells.
     cut: dict[str, int]  # For each list column, the number of rows whose list was cut to `max_length` values.
     # For each categorical column of numbers, its values with their counts, packed as the kernel count_values does.
     values: list[NDArray[np.uint64]]
     texts: list[CountedStrings]  # For each vocabulary of strings, its values with their counts.
-    bins: list[NDArray[np.int64]]  # For each integer or float field, counts as count_bins returns them.
+    # For each integer or float field, the histogram of its numbers, as the kernels count_bins and count_float_bins
+    # return it.
+    bins: list[NDArray[np.int64]]
     spans: ChunkSpans  # Counts of all kept rows, not only training rows.
     sample: RowSample | None = None  # Sample of rows for quantiles.
 

@@ -24,7 +24,7 @@ SLICE_COLUMNS = [("by", "text"), ("rows with", "text"), ("rows", "number"), ("cl
                  ("95 % interval", "right"), ("scores", "text")]  # fmt: skip
 NOT_EVALUATED = "No evaluation yet: one follows each epoch, and every eval.every_steps steps."
 MOST_MEANS = 200  # The line of the training loss has at most this many points.
-MOST_DOTS = 60  # A line with more points is drawn without dots.
+MOST_DOTS = 60  # In a chart, a line with more points than this is drawn without a dot at each point.
 
 # Up to this number of runs, a table of figures has a column for each run. For more runs, it has a row for each, without
 # confidence intervals.
