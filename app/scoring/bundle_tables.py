@@ -156,7 +156,7 @@ class BundleTables:
         # Later deltas may have added ids from `num_ids` on. They have no row in this bundle, but their index was
         # clipped to an existing group.
         is_known = (bits & bit != 0) & (ids < self.spec.num_ids)
-        # For an id without a row, the row index may lie beyond the last row. Reading it is harmless: `rows` clips it to
+        # The row index of an id without a row may lie beyond the last row. Reading it is harmless: `rows` clips it to
         # the last row.
         return (before + np.bitwise_count(bits & (bit - _BITS[0]))).view(np.int64), is_known
 

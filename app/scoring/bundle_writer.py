@@ -154,8 +154,8 @@ def numbered(manifest: BundleManifest, beside: Path) -> BundleManifest:
     return replace(manifest, serial=serial, whole_serial=manifest.whole_serial if manifest.parent else serial)
 
 
-# Function that takes the name of an array in tables.safetensors and ids [n], and returns the array's entries for the
-# ids, in the dtype of the file.
+# Function that takes ids [n] and the name of an array in the file of the tables. It returns the array's entries for
+# these ids, in the dtype of the file.
 ReadStored = Callable[[str, np.ndarray], np.ndarray]
 
 

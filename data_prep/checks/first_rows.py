@@ -100,7 +100,7 @@ class Column:
     """
 
     name: str
-    codes: NDArray[np.int64]  # For each cell [n], the index of its value in `values`, or -1 if the cell is missing.
+    codes: NDArray[np.int64]  # The index of each cell's value [n] in `values`, or -1 if the cell is missing.
     values: Sequence[str] | NDArray[Any]  # The V distinct values.
     of_type: pa.DataType | None = None  # Type of the column in a Parquet file or an Arrow table. None in a text log.
 

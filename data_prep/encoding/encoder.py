@@ -161,7 +161,7 @@ class RowEncoder:
 
     def without(self, expired: NDArray[np.int64]) -> RowEncoder:
         """Return a copy of the encoder in which the ids `expired` [n] are expired in addition to earlier ones."""
-        # With `return_counts`, np.unique sorts the ids and does not hash them, which is faster here.
+        # np.unique with `return_counts` sorts the ids and does not hash them, which is faster here.
         expired = np.unique(np.concatenate([self.expired, expired]), return_counts=True)[0]
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, self.additions, expired)
 

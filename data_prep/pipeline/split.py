@@ -113,7 +113,7 @@ class StratifiedSplit:
     """
 
     seed: int
-    # For each label (0, 1), the lowest hash of a row that is not in train, or 2**64 if all rows are in train.
+    # The lowest hash of a row that is not in train, by label (0, 1), or 2**64 if all rows are in train.
     train_ends: tuple[int, int]
     valid_ends: tuple[int, int]  # For each label (0, 1), the lowest hash of a row in test, or 2**64.
 

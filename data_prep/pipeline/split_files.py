@@ -211,7 +211,7 @@ class _SplitOutput:
         self.num_clicks = self.num_unlabelled = self.num_weightless = self._num_rows = 0
         self.weights = NumericStatistics()  # Statistics of the weights above 0.
         self._membership = xxhash.xxh3_64()
-        # row_numbers-train.npy is not written, because training rows are shuffled and lose the order of the log.
+        # No file of row numbers is written for train, because training rows are shuffled and lose the order of the log.
         row_numbers_path = self.work_dir.folder / row_numbers_file(self.split)
         self._row_numbers = ArrayWriter(row_numbers_path) if self.split != "train" else None
         # Ranges of rows, by their numbers before shuffling, each with the name of the piece that holds these rows.

@@ -258,7 +258,7 @@ class LogProgress:
 
     def __init__(self, title: str, size_bytes: int) -> None:
         self._bar = progress_bar(total=size_bytes, desc=title, unit="B", unit_scale=True)
-        # For each unfinished chunk: the numbers of lines and stored bytes from the start of the log to its end.
+        # The numbers of lines and stored bytes from the start of the log to the end of each unfinished chunk.
         self._ends: deque[tuple[int, int]] = deque()
 
     def __enter__(self) -> LogProgress:

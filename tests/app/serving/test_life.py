@@ -284,7 +284,8 @@ def test_a_service_serves_what_it_must(
 
 
 def documented_lines(project):
-    section = (project / "docs" / "serving.md").read_text().partition("## Which model serves\n")[2].partition("\n## ")[0]
+    page = (project / "docs" / "serving.md").read_text()
+    section = page.partition("## Which model serves\n")[2].partition("\n## ")[0]
     return re.findall(r"(?m)^ {4}(\S.*)$", section)
 
 
