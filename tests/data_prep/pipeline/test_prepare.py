@@ -1,6 +1,7 @@
 """Check what `prepare` writes, refuses and replaces. `kernels/test_third_voice.py` has a plain reader to compare."""
 
 import dataclasses
+import gzip
 import re
 
 import pyarrow as pa
@@ -60,6 +61,28 @@ def test_the_cell_is_named_that_the_first_bad_line_is_rejected_for(tmp_path, cel
         prepare(path, tmp_path / "out", PrepareOptions(data=log_format, workers=1))
 
 
+def test_a_truncated_gzip_leaves_nothing(tmp_path, log_path):
+    (tmp_path / "train.txt.gz").write_bytes(gzip.compress(log_path.read_bytes())[:-1000])
+    with pytest.raises(ValueError, match="damaged or was not downloaded to its end"):
+        prepare(tmp_path, tmp_path / "out", PrepareOptions(workers=1), chunk_bytes=10_000)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.txt.gz"]
+
+
+def test_a_log_that_grows_meanwhile_is_an_error(tmp_path, make_log, small_options, monkeypatch):
+    path = tmp_path / "train.txt"
+    path.write_text(make_log(500))
+    finish = VocabularyWriter.finish
+
+    def finish_and_grow(writer):
+        finish(writer)
+        path.write_text(make_log(501))
+
+    monkeypatch.setattr(VocabularyWriter, "finish", finish_and_grow)
+    with pytest.raises(ValueError, match="changed or vanished while it was read"):
+        prepare(path, tmp_path / "out", small_options)
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_error_while_writing_leaves_what_was_there(tmp_path, log_path, small_options, monkeypatch):
     prepare(log_path, tmp_path / "out", small_options)
     before = contents(tmp_path / "out")
@@ -96,4 +119,11 @@ def test_hashed_values_need_one_reading(tmp_path, log_path, small_options, monke
     options = dataclasses.replace(small_options, vocabulary="hash", oov_buckets=50)
     schema = prepare(log_path, tmp_path / "out", options)
     assert (schema.source["lines"], schema.vocabulary_size) == (3_000, 26 + 26 * 50 + 26)
-    assert schema.source["truth"] is None  # the log is not synthetic
+
+
+def test_the_schema_says_where_a_synthetic_logs_truth_is(tmp_path, make_log, small_options):
+    (tmp_path / "log.txt").write_text(make_log(100))
+    assert prepare(tmp_path / "log.txt", tmp_path / "a", small_options).source["truth"] is None
+    (tmp_path / "log.txt.truth.parquet").touch()
+    source = prepare(tmp_path / "log.txt", tmp_path / "b", small_options).source
+    assert source["truth"] == str(tmp_path / "log.txt.truth.parquet")
