@@ -25,6 +25,7 @@ from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.split_files import window_order
 from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import SPLITS
@@ -106,11 +107,11 @@ def write_files(random_: random.Random, folder: Path, files: dict[str, bytes]) -
     return paths
 
 
-def in_order(rows: list[tuple]) -> list[tuple]:
-    """Training rows are shuffled; they are compared in an order of their own."""
-    return sorted(
-        rows, key=lambda row: (*row[:2], np.round(row[2], 3).tolist(), np.float32(row[2]).tolist(), str(row[3:]))
-    )
+def in_written_order(rows: list[tuple], schema) -> list[tuple]:
+    """Return training rows, given in the order of the log, as the preparation shuffles them: window by window."""
+    seed, window_rows = schema.options["seed"], schema.options["shuffle_window_rows"]
+    windows = [rows[first : first + window_rows] for first in range(0, len(rows), window_rows)]
+    return [window[row] for number, window in enumerate(windows) for row in window_order(seed, number, len(window))]
 
 
 def check_folder(folder: Path, schema, expected) -> None:
@@ -137,7 +138,7 @@ def check_folder(folder: Path, schema, expected) -> None:
         numbers = np.array([row[0] for row in expected.rows[split]], np.int64)
         assert of_split.membership == f"xxh3:{xxhash.xxh3_64(numbers.tobytes()).hexdigest()}"
         if split == "train":
-            found, rows = in_order(found), in_order(rows)
+            rows = in_written_order(rows, schema)
         elif (folder / row_numbers_file(split)).exists():
             assert np.load(folder / row_numbers_file(split)).tolist() == [row[0] for row in expected.rows[split]]
         assert [(*row[:2], *row[3:]) for row in found] == [(*row[:2], *row[3:]) for row in rows]
