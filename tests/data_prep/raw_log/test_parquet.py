@@ -11,9 +11,11 @@ from data_prep.kernels.parse import parse_chunk
 from data_prep.kernels.parsed import ONLY_FILE
 from data_prep.options.kinds import time_text
 from data_prep.options.log_format import LogFormat
+from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.arrow_to_text import TableChunk, cells_as_text, is_readable
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.parquet import open_reader
+from tests.prepared_folders import contents
 
 FORMAT = LogFormat(
     columns={"click": "label", "x": "ignored", "count": "integer", "hash": "hex32", "site": "string"}, separator=","
@@ -181,3 +183,30 @@ def test_times_have_one_text_whatever_their_unit(of_type, numbers, texts):
         b"-0.000001",
         b"0.00001",
     ]
+
+
+def test_tables_and_text_in_one_log_give_the_rows_of_text(tmp_path, make_log, small_options):
+    """Missing cells and numbers are those of the text, and a bad row is named by its file and its number there."""
+    options = dataclasses.replace(small_options, data=dataclasses.replace(small_options.data, header=True))
+    kinds, lines = options.data.columns, make_log(1500).splitlines(keepends=True)
+    header = "\t".join(kinds) + "\n"
+    (tmp_path / "whole.txt").write_text(header + "".join(lines) + "bad\n")
+    paths = [tmp_path / name for name in ("part-1.txt", "part-2.parquet", "part-10.parquet")]
+    paths[0].write_text(header + "".join(lines[:500]))
+    read_as = [int if kind in ("integer", "label") else str for kind in kinds.values()]
+    rows = [
+        [read(cell) if cell else None for read, cell in zip(read_as, line[:-1].split("\t"), strict=True)]
+        for line in lines[500:]
+    ]
+    rows.append([*rows[-1][:-1], "0123\n567"])
+    table = pa.table(dict(zip(kinds, map(list, zip(*rows, strict=True)), strict=True)))
+    pq.write_table(table.slice(0, 600), paths[1])
+    pq.write_table(table.slice(600), paths[2])
+    prepare(tmp_path / "whole.txt", tmp_path / "expected", options)
+    schema = prepare(paths, tmp_path / "out", dataclasses.replace(options, workers=2), chunk_bytes=20_000)
+    found, expected = contents(tmp_path / "out"), contents(tmp_path / "expected")
+    assert found.pop("rejects.tsv").startswith(b"part-10.parquet:401\tcolumns\t")
+    assert expected.pop("rejects.tsv") == b"1502\tcolumns\tbad\n"
+    assert found.pop("schema.json") != expected.pop("schema.json")  # They name the files.
+    assert found == expected
+    assert [file["lines"] for file in schema.source["files"]] == [500, 600, 401]
