@@ -11,7 +11,7 @@ import pytest
 from data_prep.__main__ import main
 from data_prep.encoding.from_values import bad_cell, lines_to_chunk, rejected
 from data_prep.encoding.prepared_vocabulary import open_encoder, read_base_vocabulary
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_files
@@ -45,6 +45,23 @@ def test_other_columns_are_refused(tmp_path, log_path, prepared, small_options):
     ):
         prepare(log_path, tmp_path / "out", options, vocabulary_of=prepared)
     assert not (tmp_path / "out").exists()
+
+
+def test_fields_that_are_made_otherwise_are_refused(tmp_path):
+    columns = {"click": "label", "site": "string", "tags": "list", "seen": "timestamp"}
+    data = LogFormat(columns, ",", timestamps={"seen": "%Y-%m-%d"}, shares={"tags": "site"})
+    (tmp_path / "log.csv").write_text("1,a,a|b,2024-01-01\n0,b,,2024-01-02\n")
+    options = PrepareOptions(data=data, workers=1, min_count=1, **ALL_TRAINED)
+    prepare(tmp_path / "log.csv", tmp_path / "out", options)
+    for name, value in (
+        ("features", {"seen": ("hour",)}),
+        ("timezone", {"seen": "Europe/Berlin"}),
+        ("shares", {}),
+        ("lists", {"tags": ListForm(pool="sum")}),
+    ):
+        other = dataclasses.replace(options, data=dataclasses.replace(data, **{name: value}))
+        with pytest.raises(ValueError, match=f"is for other {name}: "):
+            read_base_vocabulary(tmp_path / "out", other)
 
 
 def vocabulary_of(folder):

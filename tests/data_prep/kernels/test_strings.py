@@ -3,7 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.kernels.numpy_kernels import concatenate_strings, count_strings, group_equal
+from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
+from data_prep.kernels.numpy_kernels import concatenate_strings, count_strings, find_strings, group_equal
+from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
 from data_prep.statistics.value_counts import StringCounts
 
@@ -103,3 +105,14 @@ def test_runs_on_disk_are_merged_block_by_block(tmp_path, monkeypatch, block, fe
     assert len(counts.frequent(1, 1)) == 0
     counts.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_known_strings_that_share_a_key_have_their_own_ids(tmp_path, few_keys):
+    known = [f"value-{number}".encode() for number in range(50)]
+    numbers, texts = np.array([MISSING, *range(1, 51)]), Strings.of([b"", *known])
+    field = FieldVocabulary("C", (3, 10), ((1000, 1051),), numbers, np.ones_like(numbers), texts)
+    lookup = write_lookup_tables([field], tmp_path / "lookup.bin").opened[1][0]
+    asked = [b"unknown", *known, b"", b"x" * 100]
+    ids = find_strings(lookup, Strings.of(asked), np.array([string != b"" for string in asked])).tolist()
+    assert ids[1:-1] == [*range(1001, 1051), 1000]
+    assert 3 <= ids[0] < 10 and 3 <= ids[-1] < 10

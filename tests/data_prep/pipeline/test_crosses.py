@@ -21,6 +21,7 @@ from data_prep.pipeline.chunk_tasks import ChunkCounter
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
 from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import read_schema
 from data_prep.report.data_report import write_report
 from data_prep.statistics.statistics import LogStatistics
 from tests.prepared_folders import ALL_TRAINED, contents, field_options, vocabulary_of
@@ -70,6 +71,17 @@ def values_of(folder, ids):
         for name, columns in (("user*genres", slice(7, 10)), ("genres*ad*seen", slice(10, 16)))
     )
     return pairs, triples
+
+
+def test_the_schema_says_how_lists_and_crosses_are_made(folder):
+    assert [(field.name, field.cross, field.max_length, field.pool) for field in read_schema(folder).categorical] == [
+        ("user", (), 1, "mean"),
+        ("ad", (), 1, "mean"),
+        ("genres", (), 3, "sum"),
+        ("seen", (), 2, "mean"),
+        ("user*genres", ("user", "genres"), 3, "sum"),
+        ("genres*ad*seen", ("genres", "ad", "seen"), 6, "mean"),
+    ]
 
 
 def test_every_form_of_a_row_has_the_same_combinations(folder, tmp_path):
