@@ -79,7 +79,7 @@ def counts_of(lines, num_cells_before=14):
 @pytest.fixture(name="days")
 def days_fixture(tmp_path, make_log, small_options):
     """Three days' logs, their folders' options, and the folders: each extends the one before."""
-    options = dataclasses.replace(small_options, **ALL_TRAINED)
+    options = dataclasses.replace(small_options, numeric_transform="standardize", **ALL_TRAINED)
     texts, folders = [make_log(800, seed=seed) for seed in range(3)], []
     for day, text in enumerate(texts):
         (tmp_path / f"day{day}.txt").write_text(text)
@@ -94,6 +94,7 @@ def test_new_values_follow_with_ids_after_all_old_ones(days):
     expected, all_ids = vocabulary_of(folders[0])
     for day in (1, 2):
         schema = read_schema(folders[day])
+        assert schema.numeric == read_schema(folders[0]).numeric
         next_id = read_schema(folders[day - 1]).vocabulary_size
         for field, counts in zip(schema.categorical, counts_of(lines[day]), strict=True):
             new = [v for v in counts if counts[v] >= options.min_count and (field.name, v) not in expected]

@@ -151,12 +151,12 @@ def test_what_is_damaged_meanwhile_is_made_again(tmp_path, log, small_options, d
 @pytest.mark.parametrize("vocabulary", [{}, {"vocabulary": "hash", "oov_buckets": 9}])
 def test_a_log_of_texts_resumes_with_what_is_finished(tmp_path, make_avazu, project, monkeypatch, vocabulary, end_in):
     log_path, words = tmp_path / "train.csv", ["prepare.min_count=3", "prepare.workers=1"]
-    log_path.write_text(make_avazu(1_000))
+    log_path.write_text(make_avazu(1_000) + "bad\n")
     options = read_options(None, words, project / "configs" / "data" / "avazu.yaml")
     options = dataclasses.replace(options, **vocabulary)
     prepare_small(log_path, tmp_path / "whole", options)
-    end_in("pipeline.prepare.write_splits", log_path, tmp_path / "out", options)
-    end_in("pipeline.prepare.describe", log_path, tmp_path / "out", options)
+    for function in ("prepare.write_splits", "prepare.describe", "split_files._SplitOutput.finish"):
+        end_in(f"pipeline.{function}", log_path, tmp_path / "out", options)
     monkeypatch.setattr("data_prep.pipeline.chunk_tasks.ChunkCounter.count", None)
     monkeypatch.setattr("data_prep.pipeline.chunk_tasks.Encoder.encode", None)
     prepare_small(log_path, tmp_path / "out", options)
