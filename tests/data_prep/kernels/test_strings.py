@@ -107,7 +107,7 @@ def test_runs_on_disk_are_merged_block_by_block(tmp_path, monkeypatch, block, fe
     assert list(tmp_path.iterdir()) == []
 
 
-def test_known_strings_that_share_a_key_have_their_own_ids(tmp_path, few_keys):
+def test_strings_that_share_a_key_are_found(tmp_path, few_keys):
     known = [f"value-{number}".encode() for number in range(50)]
     numbers, texts = np.array([MISSING, *range(1, 51)]), Strings.of([b"", *known])
     field = FieldVocabulary("C", (3, 10), ((1000, 1051),), numbers, np.ones_like(numbers), texts)

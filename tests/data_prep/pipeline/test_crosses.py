@@ -73,7 +73,7 @@ def values_of(folder, ids):
     return pairs, triples
 
 
-def test_the_schema_says_how_lists_and_crosses_are_made(folder):
+def test_the_schema_describes_lists_and_crosses(folder):
     assert [(field.name, field.cross, field.max_length, field.pool) for field in read_schema(folder).categorical] == [
         ("user", (), 1, "mean"),
         ("ad", (), 1, "mean"),

@@ -185,7 +185,7 @@ def test_times_have_one_text_whatever_their_unit(of_type, numbers, texts):
     ]
 
 
-def test_tables_and_text_in_one_log_give_the_rows_of_text(tmp_path, make_log, small_options):
+def test_mixed_files_give_the_rows_of_text(tmp_path, make_log, small_options):
     """Missing cells and numbers are those of the text, and a bad row is named by its file and its number there."""
     options = dataclasses.replace(small_options, data=dataclasses.replace(small_options.data, header=True))
     kinds, lines = options.data.columns, make_log(1500).splitlines(keepends=True)
