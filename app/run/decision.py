@@ -238,7 +238,8 @@ def _set(sections: dict[str, Any], setting: str, value: Any) -> None:
 
 
 def checkpoint_folder(run_path: Path, config: Config) -> Path:
-    """Return the folder of a run's checkpoints. A relative `checkpoint.dir` is relative to the folder of the launch."""
+    """Return the folder of a run's checkpoints. A relative `checkpoint.dir` is relative to the working
+    directory from which the run is launched."""
     return run_path.parent / config.checkpoint.dir if config.checkpoint.dir else run_path / "checkpoints"
 
 

@@ -141,8 +141,11 @@ def _short(part: dict[str, Any]) -> str:
 
 
 def about_effects(table: pa.Table) -> dict[str, Any]:
-    """Return the metadata of a table of effects: the numbers of `lines` in the log, of lines `drawn` and of good `rows`
-    among them, the model's `step`, and the `seed` if lines were drawn.
+    """Return the metadata of a table of effects.
+
+    `lines` is the number of lines in the log, `drawn` the number of lines that were drawn at random (all lines if none
+    were left out), `rows` the number of these that were not rejected, and `step` the model's step. `seed` is the seed
+    of the draw; it is only there if lines were left out.
     """
     return json.loads(table.schema.metadata[b"effects"])
 

@@ -92,7 +92,7 @@ class Launch:
             try:
                 return self._train_in_folder(target, group, damaged)
             except RunIsFinishedError as finished:
-                with group:  # Leaving the `with` block ends the servers.
+                with group:  # Leaving the `with` block ends the job's parameter servers.
                     return report_finished(finished)
             except DamagedCheckpointError as error:
                 if damaged is None or error.checkpoint is None or error.checkpoint in damaged:

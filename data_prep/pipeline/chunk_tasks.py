@@ -168,7 +168,7 @@ def _cut_rows(
 
 @dataclass(frozen=True)
 class EncodedRest:
-    """Line numbers, counts and weight statistics of an encoded chunk, without its rows.
+    """What is left of an encoded chunk once its rows are written: line numbers, counts of rows, statistics of weights.
 
     The keys of the dictionaries are the names of the splits.
     """

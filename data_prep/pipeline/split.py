@@ -158,7 +158,8 @@ class TimeReader:
     options: PrepareOptions
 
     def read(self, chunk: Chunk) -> Times:
-        """Return an int64 array [n, 2]: time in ms and line number of each line of the chunk that is not rejected."""
+        """Return an int64 array [n, 2]: the time in ms since 1970 and the line number in the log of each line of the
+        chunk that is not rejected."""
         rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
         return np.stack([times_of(rows, self.options.split_time), rows.row_numbers], axis=1)
 

@@ -214,7 +214,7 @@ def _skip_header(location: str, stream: Any, log_format: LogFormat) -> bytes:
 
 
 def _check_text(location: str, stream: Any) -> None:
-    """Raise ValueError if the decompressed log begins with bytes that only a binary file format has."""
+    """Raise ValueError if the decompressed log begins with the signature of a binary format."""
     if what := binary_kind(stream.peek(64)):
         raise ValueError(f"{location} is no text: {what}")
 
