@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -266,11 +267,32 @@ class ScoringModel:
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
 
-    def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> list[float]:
-        """Return the click probability of each row of the table `model_input`. MLflow passes `params`, which has no
-        effect.
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> list[float]:
+        """Return the click probability of each row.
+
+        MLflow's server passes a table for `dataframe_split` and `dataframe_records`, and columns or rows for `inputs`
+        and `instances`. Rows that cannot be scored raise MLflow's own error if MLflow calls, because its server answers
+        that with status 400 and the message, and any other error with a stack trace.
         """
-        return [float(score) for score in self._predictor.score(model_input)]
+        try:
+            return [float(score) for score in self._predictor.score(_rows_of(model_input))]
+        except (ValueError, TypeError) as error:
+            exceptions = sys.modules.get("mlflow.exceptions")
+            if exceptions is None:
+                raise
+            raise exceptions.MlflowException.invalid_parameter_value(str(error)) from None
+
+
+def _rows_of(model_input: Any) -> Any:
+    """Return rows that `Predictor.score` takes for an input of MLflow. Raise TypeError if it has no column names."""
+    if isinstance(model_input, Mapping):  # Arrays or lists by column.
+        columns = [np.asarray(cells).tolist() for cells in model_input.values()]
+        if not all(isinstance(cells, list) for cells in columns) or len({*map(len, columns)}) > 1:
+            raise TypeError("expected a list of cells for each column, all of the same length")
+        return [dict(zip(model_input, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    if hasattr(model_input, "columns") or isinstance(model_input, list):
+        return model_input
+    raise TypeError('expected columns with names, as in {"dataframe_records": [{column: value …} …]}')
 
 
 def _load_pyfunc(path: str) -> ScoringModel:

@@ -56,7 +56,8 @@ def document(
         "Inferred": _object({"model_name": {"type": "string"}, "outputs": {"type": "array"}}),
     }
     many = {form.content_type: form.describe(log_format, example) for form in FORMS.values()}
-    one_row = _json("Rows", {"rows": [example]})
+    either = {"anyOf": [_ref("Row"), _ref("Rows")]}
+    one_row = {"application/json": {"schema": either, "example": {"rows": [example]}}}
     current = _json("Version", {"version": version})
     infer = _json("Infer", tensors.example(log_format, example))
     binary, length = tensors.binary_example(log_format, example)

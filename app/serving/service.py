@@ -306,10 +306,8 @@ class Service:
         return min(float(text), most)
 
     async def _explain(self, request: ServiceRequest) -> Response:
-        rows = json_rows.read_rows(await self._bodies.read(request, MOST_EXPLAINED_BYTES))
-        if len(rows) != 1:
-            raise RequestError(400, f"expected one row, found {len(rows)}")
-        return await self._explained(request, rows[0])
+        body = await self._bodies.read(request, MOST_EXPLAINED_BYTES)
+        return await self._explained(request, json_rows.read_row(body, self.generations.current.log_format))
 
     async def _explain_example(self, request: ServiceRequest) -> Response:
         return await self._explained(request, self.generations.current.example)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -179,13 +180,20 @@ def bar_chart(title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis
         "\n".join([label, *(f"{each.name}: {number_text(each.values[place], y.unit)}" for each in series)])
         for place, label in enumerate(labels)
     ]
-    short_labels = list(map(_shortened, labels))
     edges = range(len(labels) + 1)
-    return _chart(title, size, "", x_shown, y_shown, edges, texts, bars=bars, labels=short_labels)
+    return _chart(title, size, "", x_shown, y_shown, edges, texts, bars=bars, labels=short_labels(labels))
 
 
-def _shortened(label: str) -> str:
-    return label if len(label) <= _LABEL_LETTERS else f"{label[: _LABEL_LETTERS - 1]}…"
+def short_labels(labels: Sequence[str]) -> list[str]:
+    """Return labels of at most `_LABEL_LETTERS` letters. Labels that differ still differ after they are shortened.
+
+    A label is cut at its end. If other labels then look the same, its middle is cut, so that its last letters stay. If
+    that does not help either, it stays whole.
+    """
+    cut = {label: [f"{label[: _LABEL_LETTERS - 1]}…", f"{label[:3]}…{label[4 - _LABEL_LETTERS :]}"] for label in labels}
+    forms = {label: [*cut[label], label] if len(label) > _LABEL_LETTERS else [label] for label in cut}
+    counts = Counter(form for of_label in forms.values() for form in of_label)
+    return [next(form for form in forms[label] if counts[form] == 1 or form == label) for label in labels]
 
 
 class _Scale:
@@ -193,6 +201,7 @@ class _Scale:
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
         drawable = [v for v in [*values, axis.high or 0.0] if math.isfinite(v) and (v > 0 or not axis.log)]
+        self._is_whole = axis.unit == "number" and all(float(value).is_integer() for value in drawable)
         self.ticks: list[float] = []
         if axis.labels:
             self.ticks, axis = list(range(len(axis.labels))), replace(axis, low=-0.5, high=len(axis.labels) - 0.5)
@@ -216,7 +225,8 @@ class _Scale:
     def described(self) -> dict[str, Any]:
         """Return the description of the axis that charts.js takes: label, ends, ticks, and format of the numbers.
 
-        The format is a pattern for Bokeh's NumeralTickFormatter, or None for Bokeh's default.
+        `format` is for numeral.js, which Bokeh's NumeralTickFormatter uses. `whole` is true if all values are whole
+        numbers. There is nothing between them, such as part 1.5, so ticks must be whole numbers too.
         """
         axis, numeral = self.axis, None
         if axis.unit == "percent":
@@ -227,8 +237,9 @@ class _Scale:
         label = f"{axis.label} ({self._suffix})" if axis.label and self._suffix else axis.label or self._suffix
         shown = [float(f"{tick / self.divisor:.9g}") for tick in self.ticks]
         ticks = [(tick, number_text(tick) if tick < 1e6 else f"{tick / 1e6:,g} M") for tick in shown]
-        ticks = list(zip(shown, map(_shortened, axis.labels), strict=True)) if axis.labels else ticks
-        return {"label": label, "log": axis.log, "low": ends[0], "high": ends[1], "format": numeral, "ticks": ticks}
+        ticks = list(zip(shown, short_labels(axis.labels), strict=True)) if axis.labels else ticks
+        shown_axis = {"label": label, "log": axis.log, "low": ends[0], "high": ends[1], "format": numeral}
+        return {**shown_axis, "ticks": ticks, "whole": self._is_whole}
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

@@ -16,7 +16,7 @@ Kind = Literal[
     "label", "integer", "float", "timestamp", "boolean", "hex32", "string", "list", "weight", "id", "ignored"
 ]
 
-_ANY_VALUE = {"type": ["string", "number", "null"]}
+_SCALARS = ("string", "number", "null")
 _INTEGERS = tuple(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))
 _NUMBERS = ("BOOL", *_INTEGERS, "FP32", "FP64")
 
@@ -76,8 +76,9 @@ class ColumnKind:
     # Function that makes a valid cell from any number. If the values of the kind are integers, the cell stands for this
     # number.
     made_up: Callable[[int], str] = "outside-{}".format
-    # JSON schema of the column's value in a request for scores.
-    json_schema: Mapping[str, Any] = field(default_factory=_ANY_VALUE.copy)
+    # JSON schema of the column's value in a request. A kind with `booleans` also takes true and false. A text is taken
+    # as the cell of a line, so every kind takes texts.
+    json_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": _SCALARS})
 
 
 KINDS: dict[Kind, ColumnKind] = {
@@ -88,18 +89,15 @@ KINDS: dict[Kind, ColumnKind] = {
         reason="integer",
         value=int,
         datatype="FP64",
-        json_schema={"type": ["integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1},
+        json_schema={"type": ("string", "integer", "null"), "minimum": -(2**63), "maximum": 2**63 - 1},
     ),
-    "float": ColumnKind(
-        "numeric", "floats", reason="float", value=float, datatype="FP64", json_schema={"type": ["number", "null"]}
-    ),
+    "float": ColumnKind("numeric", "floats", reason="float", value=float, datatype="FP64"),
     "timestamp": ColumnKind("numeric", "times", reason="timestamp", booleans=(), arrow=("moments",)),
     "boolean": ColumnKind(
         "categorical",
         "values",
         datatype="BOOL",
         made_up=lambda number: ("0", "1")[number % 2],
-        json_schema={"type": ["boolean", "null"]},
     ),
     "hex32": ColumnKind(
         "categorical",
@@ -109,7 +107,7 @@ KINDS: dict[Kind, ColumnKind] = {
         is_exact=True,
         datatypes=("BYTES", "INT32", "UINT32", "INT64"),  # Other types cannot be written as eight hex digits.
         made_up="{:08x}".format,
-        json_schema={"type": ["string", "null"], "pattern": "^[0-9a-f]{8}$"},
+        json_schema={"type": ("string", "integer", "null"), "minimum": -(2**31), "maximum": 2**32 - 1},
     ),
     "string": ColumnKind(
         "categorical",
@@ -118,9 +116,15 @@ KINDS: dict[Kind, ColumnKind] = {
         keeps_zeros=True,
         arrow=("times",),
         datatypes=("BYTES", *_INTEGERS),
-        json_schema={"type": ["string", "null"], "pattern": "^[A-Za-z0-9 _.:/-]*$"},
     ),
-    "list": ColumnKind("categorical", "strings", native="string", is_exact=True, arrow=("lists",)),
+    "list": ColumnKind(
+        "categorical",
+        "strings",
+        native="string",
+        is_exact=True,
+        arrow=("lists",),
+        json_schema={"type": (*_SCALARS, "array")},
+    ),
     "weight": ColumnKind(reason="weight"),
     "id": ColumnKind(array="strings", is_exact=True),
     "ignored": ColumnKind(),

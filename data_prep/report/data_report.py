@@ -18,7 +18,7 @@ from data_prep.options.prepare_options import SPLIT_RULES
 from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, read_schema, transform_numbers
 from data_prep.report.timing import Timing, read_timing
-from data_prep.statistics.statistics import NumericProfile, Profile, cut_lists, read_statistics
+from data_prep.statistics.statistics import CategoricalProfile, NumericProfile, Profile, cut_lists, read_statistics
 
 REPORT_FILE = "report.html"
 SPLIT_COLUMNS = [("split", "text"), ("rows", "number"), ("share of all rows", "share"), ("clicks", "number"),
@@ -190,11 +190,11 @@ def _coverage(schema: Schema, profile: Profile) -> list[Section]:
     counts = [count for count in profile.min_counts if count <= max(profile.training_rows / 10, 10)]
     places = range(len(counts))
     values = [sum(field.values[i] for field in fields.values()) for i in places]
-    present = sum(profile.training_rows - field.missing for field in fields.values()) or 1
+    present = sum(_num_values(field) for field in fields.values())
     covered = [sum(field.rows[i] for field in fields.values()) / present for i in places]
     min_count, low = schema.options["min_count"], min(0.5, *covered)
     x, size = Axis("min_count", log=True, low=1), Axis("distinct values", log=True, low=1)
-    known = Axis("share of present cells", "percent", low=low, high=1)
+    known = Axis("share of the values", "percent", low=low, high=1)
     ends = (((1, max(values)), "Size of the vocabulary", values, size), ((low, 1), "Cells with an id", covered, known))
     both = []
     for (first, last), title, curve, y in ends:
@@ -204,7 +204,7 @@ def _coverage(schema: Schema, profile: Profile) -> list[Section]:
     names = [name for name in largest if fields[name].values[0] > 100]
     small = []
     for name in names[:_MOST_FIELDS]:
-        field, cells = fields[name], profile.training_rows - fields[name].missing or 1
+        field, cells = fields[name], _num_values(fields[name])
         series = [
             Series("cells", counts, [field.rows[i] / cells for i in places]),
             Series("values", counts, [field.values[i] / field.values[0] for i in places]),
@@ -213,6 +213,11 @@ def _coverage(schema: Schema, profile: Profile) -> list[Section]:
         small.append(line_chart(title, series, x, share, "small"))
     charts = PagePart("charts", both), PagePart("charts", small)
     return [Section("Coverage of the vocabulary", *charts, *left_out(names[_MOST_FIELDS:]), note=COVERAGE)]
+
+
+def _num_values(field: CategoricalProfile) -> int:
+    """Return the number of values in the training rows. A row with a list has several, and a missing cell has none."""
+    return field.rows[0] or 1  # The smallest of `min_counts` is 1, which every value has.
 
 
 def _numeric(schema: Schema, profile: Profile) -> Section:

@@ -90,9 +90,10 @@ def without_mark(body: bytes) -> bytes:
     return body[len(BOM_UTF8) :] if body.startswith(BOM_UTF8) else body
 
 
-def decode_json(decode: Callable[[bytes], Any], body: bytes) -> Any:
-    """Decode a JSON body with `decode`, a msgspec decoder for the expected type. Raise RequestError if the body is
-    empty, no JSON or of another type.
+def decode_json(decode: Callable[[bytes], Any], body: bytes, expected: str = "") -> Any:
+    """Decode JSON with a decoder of msgspec. Raise RequestError if it is not the expected JSON.
+
+    `expected` shows the right form in the message.
     """
     if not body:
         raise RequestError(400, "the body is empty, expected JSON")
@@ -103,4 +104,5 @@ def decode_json(decode: Callable[[bytes], Any], body: bytes) -> Any:
         if place and (word := _NO_NUMBER.match(without_mark(body), max(int(place[1]) - 1, 0))):
             found = word[1].decode()
             raise RequestError(400, f"the body has {found}, which is no JSON; write null for a missing cell") from None
-        raise RequestError(400, f"the body is not the JSON that is expected: {error}") from None
+        form = f", {expected}" if expected else ""
+        raise RequestError(400, f"the body is not the JSON that is expected{form}: {error}") from None

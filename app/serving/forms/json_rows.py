@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from app.serving.forms.form import Form, RowsToScore, check_rows, decode_json, rows_to_chunk
+from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, decode_json, rows_to_chunk
 from app.serving.options import Limits
 from data_prep.encoding.rows_to_score import Cells, RawTable
 from data_prep.options.kinds import KINDS
@@ -24,14 +24,23 @@ class ScoreRequest(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(ScoreRequest).decode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_EXPECTED = '{"rows": [{column: value …} …]}'
 
 
 def read_rows(body: bytes) -> list[dict[str, Any]]:
-    """Return the rows of a JSON body as mappings from columns to values. Raise RequestError if the body is not the
-    expected JSON.
-    """
-    rows: list[dict[str, Any]] = decode_json(_decode, body).rows
+    """Return the rows of a body. Raise RequestError if it is not the expected JSON."""
+    rows: list[dict[str, Any]] = decode_json(_decode, body, _EXPECTED).rows
     return rows
+
+
+def read_row(body: bytes, log_format: LogFormat) -> dict[str, Any]:
+    """Return the only row of a body, which is the row itself or {"rows": [row]}. Raise RequestError otherwise."""
+    row: dict[str, Any] = decode_json(_decode_object, body, _EXPECTED)
+    rows = [row] if all(name in row for name, _ in log_format.fields) else read_rows(body)
+    if len(rows) != 1:
+        raise RequestError(400, f"expected one row, found {len(rows)}")
+    return rows[0]
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
@@ -75,8 +84,17 @@ def as_columns(rows: list[dict[str, Any]], log_format: LogFormat) -> RawTable | 
 
 
 def row_schema(log_format: LogFormat) -> dict[str, Any]:
-    """Return the OpenAPI schema of a row: an object with one property for each column."""
-    fields = {name: KINDS[kind].json_schema for name, kind in log_format.fields}
+    """Return the OpenAPI schema of a row.
+
+    Every row that can be scored is valid by it. It cannot say which texts a column takes, such as the form of a time.
+    """
+    fields = {}
+    for name, kind in log_format.fields:
+        schema = KINDS[kind].json_schema
+        has_booleans = bool(log_format.texts_of_booleans(name))
+        fields[name] = {**schema, "type": [*schema["type"], *["boolean"] * has_booleans]}
+        if "array" in schema["type"]:
+            fields[name]["items"] = {"type": [each for each in fields[name]["type"] if each != "array"]}
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 

@@ -9,6 +9,7 @@ const LETTER = 6.5; // width of a character in pixels, about
 const SLOT = 0.76; // of the room of a label, for its bars
 const PAPER = 700; // width of a drawing on paper in pixels: that of a page between its margins, about
 const LEGEND_ROW = 26; // height in pixels
+const DOT_ROOM = 0.02; // of an axis, beyond its fixed ends
 
 // Bokeh takes text between such marks for TeX.
 const plain = (text) => text.replaceAll("$$", "$\u200b$").replaceAll("\\[", "\\\u200b[").replaceAll("\\(", "\\\u200b(");
@@ -61,6 +62,7 @@ function styleAxes(plot, drawing) {
     if (told.format) axis.formatter = new Bokeh.NumeralTickFormatter({ format: told.format });
     else if (!told.log) axis.formatter.use_scientific = false;
     if (told.ticks.length) labelTicks(axis, told.ticks);
+    else if (told.whole && !told.log) axis.ticker.min_interval = 1;
   }
   plot.xaxes[0].major_label_policy = new Bokeh.NoOverlap({ min_distance: 4 });
   plot.xgrid.grid_line_color = null;
@@ -135,8 +137,13 @@ function addLegend(plot, drawn, width) {
 
 function setRanges(plot, drawing, renderers) {
   const first = (drawing.lines ?? []).flatMap(({ y }) => y).find((value) => value !== null) ?? 0;
+  const hasDots = renderers.some((renderer) => renderer.glyph instanceof Bokeh.Scatter);
   for (const [name, { low, high, log }] of [["x_range", drawing.x], ["y_range", drawing.y]]) {
-    const ends = { ...(low !== null && { start: low }), ...(high !== null && { end: high }) };
+    // Bokeh cuts off the half of a dot that lies beyond the end of an axis, so a fixed end gets room for it.
+    const length = log ? Math.log(high / low) : high - low;
+    const room = hasDots ? DOT_ROOM * (Number.isFinite(length) ? length : 1) : 0;
+    const beyond = (end, sign) => (log ? end * Math.exp(sign * room) : end + sign * room);
+    const ends = { ...(low !== null && { start: beyond(low, -1) }), ...(high !== null && { end: beyond(high, 1) }) };
     const span = name === "y_range" && !log ? Math.abs(first) / 10 || 2 : 2; // of a single value: Bokeh has 2
     plot[name] = new Bokeh.DataRange1d({ renderers, range_padding: 0.06, default_span: span, ...ends });
   }

@@ -4,6 +4,7 @@ import ast
 import math
 import os
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import packages_distributions
@@ -412,9 +413,39 @@ def test_a_bundle_hides_no_module_of_its_user(tiny_bundle, predictor, lines, tmp
     assert done.stdout == f"True True {float(predictor.score(lines[:1])[0]).hex()}\n", done.stderr
 
 
-def test_mlflow_s_loader_scores_a_table(tiny_bundle, predictor, lines):
-    table = pa.Table.from_pylist(as_mappings(predictor, lines[:20], "\t")).to_pandas()
-    assert predictor_module._load_pyfunc(str(tiny_bundle)).predict(table) == predictor.score(lines[:20]).tolist()
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda rows: pd.DataFrame(rows),  # dataframe_split and dataframe_records
+        lambda rows: {name: np.array([row[name] for row in rows]) for name in rows[0]},  # inputs, and instances of rows
+        lambda rows: {name: [row[name] for row in rows] for name in rows[0]},
+        lambda rows: rows,
+    ],
+)
+def test_mlflow_s_inputs_score_as_its_tables(tiny_bundle, predictor, lines, convert):
+    model = predictor_module._load_pyfunc(str(tiny_bundle))
+    assert model.predict(convert(as_mappings(predictor, lines[:20], "\t"))) == predictor.score(lines[:20]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("model_input", "message"),
+    [
+        (np.zeros((2, 39)), "dataframe_records"),
+        ("a,b", "dataframe_records"),
+        ({"C1": ["68fd1e64"]}, "missing I1"),
+        ({"C1": ["68fd1e64"], "C2": []}, "same length"),
+        ([5.0], "expected rows as lines"),
+    ],
+)
+def test_mlflow_names_what_it_cannot_score(tiny_bundle, model_input, message, monkeypatch):
+    """MLflow answers its own error with 400 and the message, and any other error with a stack trace."""
+    error = type("MlflowException", (Exception,), {"invalid_parameter_value": classmethod(lambda cls, text: cls(text))})
+    model = predictor_module._load_pyfunc(str(tiny_bundle))
+    with pytest.raises((ValueError, TypeError), match=message):
+        model.predict(model_input)
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", SimpleNamespace(MlflowException=error))
+    with pytest.raises(error, match=message):
+        model.predict(model_input)
 
 
 LARGE = {pa.string(): pa.large_string(), pa.int64(): pa.float64()}

@@ -182,8 +182,11 @@ def test_a_row_is_explained(client, predictor, golden):
         (effect.field, effect.change) for effect in predictor.explain(row)
     ]
     assert found["score"] == predictor.score([row]).tolist()[0]
+    assert client.post("/v1/explain", json=row).json() == found
     assert error_of(client.post("/v1/explain", json={"rows": [row, row]})) == "expected one row, found 2"
     assert "'C1'" in error_of(client.post("/v1/explain", json={"rows": [{**row, "C1": "zz"}]}))
+    for path, form in itertools.product(("/v1/score", "/v1/explain"), ("instances", "inputs")):
+        assert '{"rows": [{column: value …} …]}' in error_of(client.post(path, json={form: [row]}))
 
 
 def test_an_explained_row_is_none_of_those_that_are_served(make_service, tiny_bundle, golden):
