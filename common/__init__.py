@@ -10,3 +10,5 @@ The modules:
 - `signals`: stop a program at a safe point. `process`: memory limits, cores and signals of this process, and starting
   other processes.
 """
+
+RELEASE = "1.0.0"  # Version of the project, also in pyproject.toml, which an image of the service lacks.

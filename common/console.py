@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import sys
+import time
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -47,6 +48,15 @@ def progress_bar(**options: Any) -> tqdm:
 def log_to_console() -> None:
     """Write log messages to standard error, each on its own line."""
     logging.basicConfig(level=logging.INFO, handlers=[AboveBars(sys.stderr)])
+
+
+def log_with_times() -> None:
+    """Begin each log line of this process with its time in UTC, in the form of the service's access log."""
+    formatter = PrintableFormatter("%(asctime)s.%(msecs)03d+00:00 %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, AboveBars):
+            handler.setFormatter(formatter)
 
 
 class PrintableFormatter(logging.Formatter):

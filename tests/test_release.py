@@ -5,12 +5,14 @@ import tomllib
 
 import yaml
 
+from common import RELEASE
+
 
 def test_version_and_licence_are_the_same_everywhere(project):
     package = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((project / "CITATION.cff").read_text())
     newest = re.findall(r"^## (\d\S+)", (project / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
-    assert package["version"] == citation["version"] == newest
+    assert package["version"] == citation["version"] == newest == RELEASE
     assert package["license"] == citation["license"] == "Apache-2.0"
     assert {"cff-version", "message", "title", "authors", "date-released"} <= citation.keys()
 

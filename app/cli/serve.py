@@ -24,6 +24,7 @@ from app.serving.options import Limits, ServerOptions, host_name
 from app.serving.processes import serve
 from app.serving.statement import Statement
 from common.arguments import add_shared
+from common.console import log_with_times
 from common.packages import require
 
 Options = TypeVar("Options", Limits, ServerOptions)
@@ -107,6 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = _options(ServerOptions, arguments, name=name, logged_share=share, limits=limits)
     if arguments.version:
         _pin(options, arguments.version)
+    log_with_times()
     return serve(options)
 
 

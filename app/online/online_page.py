@@ -7,15 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.scoring.distribution import CHANGE
 from common.html.charts import Axis, Chart, Series, Size, line_chart
 from common.html.page import PagePart, Section, render_page
 from common.text import Unit, number_text
 
 Line = Mapping[str, Any]  # The measurements of one part, as in metrics.jsonl.
 
-IN_TABLE = 50  # Maximum number of parts in the page's table.
-# The page says that a population stability index (PSI) above this value counts as a change.
-CHANGE = 0.25
+IN_TABLE = 50  # Number of parts in the table.
 X = Axis("part")
 # The measurements that the page's table of parts shows: title of the column, and how its values are formatted.
 COLUMNS = {

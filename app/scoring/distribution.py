@@ -22,6 +22,10 @@ NUMBER_BINS = 33
 # A lower share of the rows in a bin is replaced by this one, because an empty bin would make the population stability
 # index infinite.
 _LEAST_SHARE = 1e-4
+CHANGE = 0.25  # A PSI above this counts as a change.
+# There is no PSI if chance alone is expected to make it more than this. By chance it then stays below CHANGE in 999 of
+# 1,000 cases.
+_MOST_BY_CHANCE = CHANGE / 5
 
 
 class Distribution:
@@ -64,18 +68,22 @@ class Distribution:
         """Return for each field and numeric column how far its distribution is from that in `expected`, the farthest
         first.
 
-        Each entry has the name (`field`), the population stability index (`psi`, see `stability_index`), and for a
-        categorical field the shares of unknown values here (`unseen`) and in `expected` (`unseen_there`). Both are None
-        for a numeric column.
+        The PSI is None if it could be large by chance, because there are few rows. For fields, the shares of unknown
+        values in both distributions are included.
         """
-        psi = [*stability_index(self.values, expected.values), *stability_index(self.numbers, expected.numbers)]
+        pairs = (self.values, expected.values), (self.numbers, expected.numbers)
+        psi = [
+            None if by_chance > _MOST_BY_CHANCE else float(index)
+            for here, there in pairs
+            for index, by_chance in zip(stability_index(here, there), expected_by_chance(here, there), strict=True)
+        ]
         unseen, there = (_shares(counts.values)[:, 0] for counts in (self, expected))
         drifts: list[dict[str, Any]] = []
         for place, name in enumerate(self.names):
             is_field = place < len(unseen)
             shares = (float(unseen[place]), float(there[place])) if is_field else (None, None)
-            drifts.append({"field": name, "psi": float(psi[place]), "unseen": shares[0], "unseen_there": shares[1]})
-        return sorted(drifts, key=lambda field: -field["psi"])
+            drifts.append({"field": name, "psi": psi[place], "unseen": shares[0], "unseen_there": shares[1]})
+        return sorted(drifts, key=lambda field: -(field["psi"] or 0.0))
 
     def write(self, folder: Path) -> None:
         """Write the counts as distribution.json into a bundle's folder."""
@@ -124,3 +132,14 @@ def stability_index(here: np.ndarray, there: np.ndarray) -> np.ndarray:
     p, q = (np.maximum(_shares(counts), _LEAST_SHARE) for counts in (here, there))
     psi: np.ndarray = ((p - q) * np.log(p / q)).sum(axis=1)
     return psi
+
+
+def expected_by_chance(here: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Return the expected PSI [k] of counts [k, bins] of rows that are drawn from the same distribution.
+
+    Near p = q, PSI is a sum of (p - q)² / q, which is χ² / n. Its expectation for samples of n and m rows is therefore
+    (bins - 1) (1 / n + 1 / m).
+    """
+    num_here, num_there = (np.maximum(counts.sum(axis=1), 1) for counts in (here, there))
+    expected: np.ndarray = (here.shape[1] - 1) * (1 / num_here + 1 / num_there)
+    return expected

@@ -285,14 +285,23 @@ class ScoringModel:
 
 def _rows_of(model_input: Any) -> Any:
     """Return rows that `Predictor.score` takes for an input of MLflow. Raise TypeError if it has no column names."""
-    if isinstance(model_input, Mapping):  # Arrays or lists by column.
-        columns = [np.asarray(cells).tolist() for cells in model_input.values()]
+    if isinstance(model_input, list):
+        return [dict(zip(row, _plain(list(row.values())), strict=True)) if isinstance(row, Mapping) else row
+                for row in model_input]  # fmt: skip
+    if isinstance(model_input, Mapping):  # Cells by column.
+        columns = _plain(list(model_input.values()))
         if not all(isinstance(cells, list) for cells in columns) or len({*map(len, columns)}) > 1:
             raise TypeError("expected a list of cells for each column, all of the same length")
         return [dict(zip(model_input, cells, strict=True)) for cells in zip(*columns, strict=True)]
-    if hasattr(model_input, "columns") or isinstance(model_input, list):
+    if hasattr(model_input, "columns"):
         return model_input
     raise TypeError('expected columns with names, as in {"dataframe_records": [{column: value …} …]}')
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without the NumPy arrays in it. MLflow makes arrays of lists, and of single cells too."""
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 def _load_pyfunc(path: str) -> ScoringModel:

@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from app.serving.forms.bodies import BODY_ARRIVED
 from app.serving.observed import ID_HEADER, request_id
 from app.serving.options import ServerOptions
-from app.serving.service import LIVE, READY, Service
+from app.serving.service import HEALTH, HEALTHZ, LIVE, Service
 
 # Maximum time from the beginning of a request until all its headers have arrived, and from the opening of a connection
 # until its first request begins.
@@ -98,13 +98,13 @@ class Application:
         await scope["extensions"][WHOLE_ANSWER](await self._answer(scope, receive))
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
-        is_health = scope["path"] in (LIVE, READY)
+        is_health = scope["path"] in HEALTH
         while self.service is None and not is_health and not self.is_ending:
             await asyncio.sleep(POLL_SECONDS)
         if self.service is not None:
             return await self.service.answer(scope, receive)
         headers = {ID_HEADER: request_id(scope["headers"])}
-        if scope["path"] == LIVE:
+        if scope["path"] in (LIVE, HEALTHZ):
             return JSONResponse({}, headers=headers)
         return JSONResponse({"error": "no model is open"}, 503, headers | {"retry-after": "1"})
 

@@ -86,13 +86,13 @@ class Generations:
     at a time looks for models, pins one or rolls back.
     """
 
-    def __init__(self, options: ServerOptions, folds: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        """Open the bundle at `options.path`. If the path is a folder of bundles, open the one that must serve.
+    def __init__(self, options: ServerOptions, is_first: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        """Open the bundle at `options.path`, or if that is a folder of bundles, the one that must serve.
 
-        `folds` says if this process folds deltas. It is True in only one of the service's processes. Raise the errors
-        of `Predictor.open`.
+        `is_first` is true in one of the service's processes, which folds deltas and logs which model serves. Raise the
+        errors of `Predictor.open`.
         """
-        self._path, self._num_threads, self._folds, self._clock = options.path, options.threads, folds, clock
+        self._path, self._num_threads, self._is_first, self._clock = options.path, options.threads, is_first, clock
         self._statement = Statement(options)
         self._is_folder = not (self._path / MANIFEST).is_file()
         self._lock = threading.Lock()
@@ -235,7 +235,9 @@ class Generations:
         self.current, self.since = predictor, self._clock()
         self.num_swaps += 1
         self._fold_pause, self._fold_again = FIRST_FOLD, 0.0
-        log.info("%s serves, version %s", predictor.folder, short(predictor.version))
+        # Every worker swaps, and one of them says so.
+        level = logging.INFO if self._is_first else logging.DEBUG
+        log.log(level, "%s serves, version %s", predictor.folder, short(predictor.version))
 
     def _refuse(self, path: Path, error: object) -> None:
         """Record the error because of which a bundle does not serve, and do not try the bundle again before a pause. An
@@ -392,7 +394,7 @@ class Generations:
             self._folding = None
         # `is_written` fails if another user is folding and this user may not read that user's files.
         with suppress(OSError):
-            return self._folds and not is_written(self._path, f"*{FOLDED}")
+            return self._is_first and not is_written(self._path, f"*{FOLDED}")
         return False
 
     def _fold(self) -> None:

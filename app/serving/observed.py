@@ -8,21 +8,27 @@ Of what a client has sent, a line of the access log contains only the request id
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
+import platform
 import random
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from app.scoring.bundle_model import Scored
 from app.scoring.distribution import SCORE_BINS, Distribution, count_scores, held_out_rows
@@ -30,6 +36,7 @@ from app.scoring.predictor import Predictor
 from app.serving.batching import REFUSED
 from app.serving.generations import Generations
 from app.serving.options import RECENT_BYTES
+from common import RELEASE
 from data_prep.encoding.encoder import Examples
 
 SECONDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -129,10 +136,14 @@ class Observed:
         self._num_waiting = 0  # Number of waiting requests that the gauge shows.
         most = {"multiprocess_mode": "livemax"}
         self._psi = self._make(Gauge, "psi", "Drift of a field from the held-out rows.", ["field"], **most)
+        self._drift_rows = self._make(Gauge, "drift_rows", "Recent rows that psi and unseen are about.", **most)
         self._unseen = self._make(Gauge, "unseen", "Share of values outside the vocabulary.", ["field"], **most)
         self._refused = self._make(Gauge, "refused_bundles", "Bundles of the folder that are refused.", **most)
         text = "Time for which the newest bundle is in the folder and does not serve."
         self._newest_age = self._make(Gauge, "newest_age_seconds", text, **most)
+        info = self._make(Gauge, "build_info", "Versions of the service.", ["version", "python", "onnxruntime"], **most)
+        info.labels(RELEASE, platform.python_version(), version("onnxruntime")).set(1)
+        self._registry.register(_Processes())
         self._bins = [self._scores.labels(str(number)) for number in range(SCORE_BINS)]
         self._predictor: Predictor | None = None
         self._held_out: Distribution | None = None
@@ -233,9 +244,12 @@ class Observed:
         return {"rows": served.num_rows, "scores": self._held_out.scores.tolist(), "fields": fields}
 
     def metrics(self) -> tuple[bytes, str]:
-        """Return the metrics of all workers in Prometheus' text format, and its media type."""
-        for field in (self._drift() or {"fields": []})["fields"]:
-            self._psi.labels(field["field"]).set(field["psi"])
+        """Return the metrics in Prometheus' text format, and the media type."""
+        drift = self._drift() or {"rows": 0, "fields": []}
+        self._drift_rows.set(drift["rows"])
+        for field in drift["fields"]:
+            if field["psi"] is not None:
+                self._psi.labels(field["field"]).set(field["psi"])
             if field["unseen"] is not None:
                 self._unseen.labels(field["field"]).set(field["unseen"])
         return generate_latest(self._collected()), CONTENT_TYPE_LATEST
@@ -245,6 +259,7 @@ class Observed:
             return self._registry
         registry = CollectorRegistry()
         MultiProcessCollector(registry)
+        registry.register(_Processes())
         return registry
 
     def status(self) -> dict[str, Any]:
@@ -256,9 +271,30 @@ class Observed:
             [sample.name.removeprefix("wide_deep_"), sample.labels, sample.value]
             for metric in self._collected().collect()
             for sample in metric.samples
-            if not sample.name.endswith("_created")
+            if sample.name.startswith("wide_deep_") and not sample.name.endswith("_created")
         ]
         return {"samples": samples, "drift": drift, "recent": self.recent.series()}
+
+
+class _Processes(Collector):
+    """The metrics process_* that Prometheus defines for every program, over the supervisor and its workers.
+
+    They are summed, except the start and the maximum number of files, which are those of the supervisor.
+    """
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics, as far as the system has them."""
+        supervisor, pids = multiprocessing.parent_process(), [str(os.getpid())]
+        if supervisor is not None:
+            children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children")
+            with suppress(OSError):
+                pids = [str(supervisor.pid), *children.read_text().split()]
+        of_each = [list(ProcessCollector(pid=partial(str, pid), registry=None).collect()) for pid in pids]
+        for alike in zip(*filter(None, of_each), strict=False):  # A process that has just ended has none.
+            metric, values = alike[0], [each.samples[0].value for each in alike]
+            is_whole = metric.name in ("process_start_time_seconds", "process_max_fds")
+            metric.samples = [metric.samples[0]._replace(value=values[0] if is_whole else sum(values))]
+            yield metric
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:

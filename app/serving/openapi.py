@@ -72,7 +72,8 @@ def document(
         "/v1/unpin": _post("Serve the newest version", "Described", _json("Nothing", {})),
         "/v1/status": _get("Model, its folder and metrics, for the page"),
         "/v2": _get("The server, by V2"),
-        "/v2/health/live": _get("The server is up"),
+        "/healthz": _get("The server is up"),
+        "/v2/health/live": _get("The server is up, by V2"),
         "/v2/health/ready": _get("The server can score"),
         "/metrics": _get("Metrics for Prometheus"),
     }

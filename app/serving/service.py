@@ -58,7 +58,8 @@ MOST_EXPLAINED_BYTES = 1 << 17
 # Larger bodies are decoded in another process. Decoding JSON of this size can hold the global interpreter lock for up
 # to 40 ms if it is made to be slow.
 MOST_DECODED_HERE = 1 << 17
-LIVE, READY = "/v2/health/live", "/v2/health/ready"
+LIVE, READY, HEALTHZ = "/v2/health/live", "/v2/health/ready", "/healthz"
+HEALTH = (LIVE, READY, HEALTHZ)  # HEALTHZ is the usual name of LIVE.
 MODEL = "/v2/models/{model}"
 _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
 _CHARSET, _UTF_8 = re.compile(r'charset\s*=\s*"?([^";\s]*)', re.IGNORECASE), ("utf-8", "utf8", "us-ascii", "ascii")
@@ -108,6 +109,7 @@ class Service:
             "/v1/unpin": {"POST": self._changing(lambda _: generations.pin(None))},
             "/v2": {"GET": self._server},
             LIVE: {"GET": self._live},
+            HEALTHZ: {"GET": self._live},
             READY: {"GET": self._ready},
         }
         for model in (MODEL, f"{MODEL}/versions/{{version}}"):
@@ -212,7 +214,7 @@ class Service:
         if is_admin and admin_port is not None and not is_admin_port:
             raise RequestError(404, f"{path} is on the port of --admin-port alone")
         host = request.headers.get("host")
-        if host is not None and path not in (LIVE, READY) and not self._allows(host, is_admin, is_admin_port):
+        if host is not None and path not in HEALTH and not self._allows(host, is_admin, is_admin_port):
             raise RequestError(421, f"this is not the host {host!r}; the option --allowed-hosts names others")
 
     def _find_route(self, path: str) -> tuple[str, dict[str, Handler], dict[str, Any]]:

@@ -1,12 +1,13 @@
 """Counts of rows, and how far apart two are."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 
 from app.scoring.bundle_model import BundleModel
-from app.scoring.distribution import Distribution, held_out_rows
+from app.scoring.distribution import _MOST_BY_CHANCE, CHANGE, VALUE_BINS, Distribution, held_out_rows, stability_index
 
 
 @pytest.fixture
@@ -51,6 +52,26 @@ def test_equal_rows_do_not_drift_and_unseen_values_do(tiny_schema, rows, bundle,
     assert first["psi"] > 0.25
     assert (first["unseen"], first["unseen_there"]) == (pytest.approx(0.5, abs=0.02), pytest.approx(0.1, abs=0.02))
     assert (last["psi"] < 0.02, last["unseen"]) == (True, None)
+
+
+@pytest.mark.parametrize("bins", [2, 5, 20, VALUE_BINS])
+@pytest.mark.parametrize("num_held_out", [1_320, 10**6])
+def test_chance_alone_stays_below_a_change(tiny_schema, bins, num_held_out):
+    """Draw both sides from one distribution, with as few rows as have a PSI, and count how often it is an alert."""
+    here, there = Distribution(tiny_schema), Distribution(tiny_schema)
+    num_rows = math.ceil((VALUE_BINS - 1) / (_MOST_BY_CHANCE - (VALUE_BINS - 1) / num_held_out))
+    for count, has_psi in ((1, False), (num_rows - 1, False), (num_rows, True)):
+        here.values[:, 0] = here.numbers[:, 0] = count
+        there.values[:, 0] = there.numbers[:, 0] = num_held_out
+        fields = [field for field in here.drift_from(there) if field["unseen"] is not None]
+        assert {field["psi"] is not None for field in fields} == {has_psi}
+    generator = np.random.default_rng(bins)
+    for shares in (np.ones(bins), 0.7 ** np.arange(bins), 1.0 / np.arange(1, bins + 1) ** 2, [50, *[1] * (bins - 1)]):
+        drawn = [
+            generator.multinomial(count, np.divide(shares, np.sum(shares)), 4_000) for count in (num_rows, num_held_out)
+        ]
+        assert np.quantile(stability_index(*drawn), 0.999) < CHANGE
+        assert np.mean(stability_index(*drawn)) < 2 * _MOST_BY_CHANCE
 
 
 def test_empty_places_of_lists_are_not_counted(tiny_schema):

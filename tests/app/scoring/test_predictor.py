@@ -417,9 +417,9 @@ def test_a_bundle_hides_no_module_of_its_user(tiny_bundle, predictor, lines, tmp
     "convert",
     [
         lambda rows: pd.DataFrame(rows),  # dataframe_split and dataframe_records
-        lambda rows: {name: np.array([row[name] for row in rows]) for name in rows[0]},  # inputs, and instances of rows
-        lambda rows: {name: [row[name] for row in rows] for name in rows[0]},
-        lambda rows: rows,
+        lambda rows: {name: np.array([row[name] for row in rows]) for name in rows[0]},  # inputs by column
+        lambda rows: {name: np.array([np.array(row[name]) for row in rows], object) for name in rows[0]},  # instances
+        lambda rows: [{name: np.array(cell) for name, cell in row.items()} for row in rows],  # inputs of rows
     ],
 )
 def test_mlflow_s_inputs_score_as_its_tables(tiny_bundle, predictor, lines, convert):

@@ -94,7 +94,7 @@ def make_service():
 
     def make(path, **limits):
         options = ServerOptions(path, "clicks", limits=Limits(**limits), allowed_hosts=("*",))
-        return Service(Generations(options, folds=False), Observed(), options)
+        return Service(Generations(options, is_first=False), Observed(), options)
 
     return make
 
@@ -102,7 +102,7 @@ def make_service():
 @pytest.fixture(scope="session")
 def service(tiny_bundle):  # noqa: F811
     options = ServerOptions(tiny_bundle, "clicks", allowed_hosts=("*",))
-    return Service(Generations(options, folds=False), Observed(), options)
+    return Service(Generations(options, is_first=False), Observed(), options)
 
 
 @pytest.fixture(scope="session")

@@ -68,8 +68,8 @@ def watched(models, tmp_path):
 
 @pytest.fixture
 def make_generations():
-    def make(folder, folds=False, **options):
-        return Generations(ServerOptions(folder, "clicks", **options), folds)
+    def make(folder, is_first=False, **options):
+        return Generations(ServerOptions(folder, "clicks", **options), is_first)
 
     return make
 
@@ -221,7 +221,7 @@ def test_a_chain_that_has_grown_is_folded(models, watched, make_generations, gol
     for name in ("1", "2", "3"):
         put(name)
     monkeypatch.setattr("app.serving.generations.FOLD_SHARE", 0.05)
-    generations = make_generations(folder, folds=True)
+    generations = make_generations(folder, is_first=True)
     generations.refresh()
     version = generations.current.version
     assert generations._folding.wait(60) == 0
@@ -408,8 +408,8 @@ def test_a_version_is_pinned_before_the_start(watched, monkeypatch, tmp_path, ti
     assert not started and not (folder / "current.json").exists()
     for version, serving in ((first, "1"), ("newest", "2")):
         run(folder, "--state", str(tmp_path / "state"), "--version", version)
-        assert Generations(started[-1], folds=False).status()["folder"] == serving
+        assert Generations(started[-1], is_first=False).status()["folder"] == serving
     shutil.rmtree(folder / "1")
     (tmp_path / "state" / "current.json").write_text(json.dumps({"pinned": first}))
     with pytest.raises(FileNotFoundError, match=f"{first}, which .*current.json pins .--version newest"):
-        Generations(started[-1], folds=False)
+        Generations(started[-1], is_first=False)

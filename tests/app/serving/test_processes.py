@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import httpx
@@ -445,6 +446,29 @@ def sample(address, name):
     return found and float(found[1])
 
 
+def test_workers_report_as_one_service(serve, watched, eventually):  # noqa: F811
+    """A line of the log has its time, a new model has one line, and the usual metrics are those of all processes."""
+    folder, put = watched
+    put("1")
+    with serve(folder, "--workers", "2", "--watch-seconds", "0.1") as (process, port):
+        address = f"http://127.0.0.1:{port}"
+        eventually(lambda: sample(address, "ready") == 2)
+        assert httpx.get(f"{address}/healthz", headers={"host": "elsewhere"}).status_code == 200
+        put("10")
+        eventually(lambda: sample(address, "swaps_total") == 2)
+        text, service = httpx.get(f"{address}/metrics").text, psutil.Process(process.pid)
+        found = dict(re.findall(r"^process_(\w+) (\S+)$", text, re.M))
+        memory = sum(each.memory_info().rss for each in (service, *service.children()))
+        assert float(found["resident_memory_bytes"]) == pytest.approx(memory, rel=0.1)
+        assert float(found["start_time_seconds"]) == pytest.approx(service.create_time(), abs=2)
+        assert {"cpu_seconds_total", "virtual_memory_bytes", "open_fds", "max_fds"} <= found.keys()
+        assert f'wide_deep_build_info{{onnxruntime="{version("onnxruntime")}",python=' in text
+        process.terminate()
+        lines = process.stderr.read().splitlines()
+        times = [line for line in lines if re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 ", line)]
+        assert lines == times and sum(" serves, version " in line for line in lines) == 1
+
+
 @pytest.mark.kills
 def test_a_dead_worker_leaves_its_counts_alone(serve, models, watched, golden, tmp_path, eventually):  # noqa: F811
     (_, scores), (folder, put) = models, watched
@@ -577,7 +601,7 @@ def test_a_worker_that_cannot_start_again_ends_no_other_and_pauses(
         process.terminate()
         assert process.wait(30) == 0
         # At once, after 1 second, after 2 more, and, with the folder back, after 4 more.
-        assert 2 <= process.stderr.read().count("\nerror: ") <= 3
+        assert 2 <= process.stderr.read().count("+00:00 error: ") <= 3
 
 
 def test_a_worker_that_starts_does_not_let_another_block_in_accept():
