@@ -24,6 +24,8 @@ from common.text import number_text
 from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.encoding.from_values import add_label
 from data_prep.encoding.rows_to_score import LogToScore
+from data_prep.options.columns import NumberGroup
+from data_prep.options.kinds import WEEKDAYS
 from data_prep.options.log_format import LogFormat
 
 if TYPE_CHECKING:
@@ -41,8 +43,8 @@ _MOST_CELLS = 3  # Number of ranges or values that the text output shows for a c
 class ColumnEffect:
     """Mean change, and mean absolute change, of the logit over some cells of a column, each compared with a blank cell.
 
-    `cells` says which cells these are: `all`, the `missing` ones, those with a number in a `range`, or those with one
-    `value`. `rows` is their number.
+    `cells` says which cells: `all`, the `missing` ones, a `range` of numbers, the times of one `hour` or `weekday`, or
+    those with one `value`.
     """
 
     column: str
@@ -200,7 +202,10 @@ def _summed(explained: Sequence[Explained], log_format: LogFormat, values: int) 
         whole += [_mean(name, "missing", changes[~present])] if not present.all() else []
         if name in log_format.numeric_fields:
             numbers = np.concatenate([rows.columns[name].values for rows, _ in explained])
-            parts = _ranges(name, numbers[present], changes[present], name in log_format.time_fields)
+            is_time = name in log_format.time_fields
+            parts = _by_clock(name, explained, log_format) if is_time else []
+            if not is_time or log_format.has_age(name):
+                parts += _ranges(name, numbers[present], changes[present], is_time)
         else:
             distinct, of_rows = _values(name, explained, changes)
             if log_format.columns[name] == "boolean":
@@ -234,6 +239,22 @@ def _ranges(column: str, numbers: np.ndarray, changes: np.ndarray, are_times: bo
         value = " to ".join(dict.fromkeys(texts))
         curve.append(_mean(column, "range", changes[places == place], value=value, low=low, high=high))
     return curve
+
+
+def _by_clock(column: str, explained: Sequence[Explained], log_format: LogFormat) -> list[ColumnEffect]:
+    """Return the effects of a time by hour of the day and by weekday, as far as the model sees these."""
+    place, effects = [name for name, _ in log_format.fields].index(column), []
+    for part in log_format.parts_of_time(column):
+        group = NumberGroup(part, log_format.timezone.get(column, ""), (column,))
+        cells = [rows.number_columns([group]) for rows, _ in explained]
+        values = np.concatenate([each.values[0][each.present[0]] for each in cells])
+        changes = np.concatenate(
+            [changes[place][each.present[0]] for each, (_, changes) in zip(cells, explained, strict=True)]
+        ).astype(np.float64)
+        for value in np.unique(values):
+            text = WEEKDAYS[value] if part == "weekday" else f"{value}:00"
+            effects.append(_mean(column, part, changes[values == value], value=text))
+    return effects
 
 
 def _time_text(milliseconds: float) -> str:

@@ -20,11 +20,13 @@ from app.tables.fields import field_of_position, position_weights
 from common.console import progress_bar
 from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.encoding.from_values import chunk_to_mapping, rejected
+from data_prep.options.kinds import UNITS, time_text
 from data_prep.options.log_format import TIME_FEATURES, LogFormat
 
 INTERCEPT = "(intercept)"  # Name of the logit of a row whose cells are all blank.
 ORDERS = 4
 _SEED = 0
+_SHOWN_TIME = "%Y-%m-%d %H:%M:%S"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class FieldEffect:
     """
 
     field: str
-    value: str | None
+    value: str | None  # The cell. A time that the log writes as a number is written as a date here.
     in_vocabulary: bool | None  # None for numeric columns.
     wide: float
     change: float
@@ -98,6 +100,10 @@ def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
     if parsed.rejects_tsv:
         raise ValueError(f"the row cannot be explained: {rejected(chunk, parsed)[0]}")
     cells = chunk_to_mapping(chunk, model.log_format)
+    for name in model.log_format.time_fields:
+        (time,), (is_present,) = parsed.rows.columns[name]
+        if is_present and model.log_format.time_form(name) in UNITS:  # Nobody reads a number as a time.
+            cells[name] = f"{time_text(int(time), _SHOWN_TIME)} UTC"
     (changes,) = changes_of_logits(model, parsed.rows).T
     ids, numeric = encoded.ids[0], encoded.numeric[0] * model.manifest.model["numeric_weights"]
     _, wide = lookup(model.tables, np.maximum(encoded.ids, 0))

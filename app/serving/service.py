@@ -34,6 +34,7 @@ from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
 from app.serving.observed import ID_HEADER, Observed, log_request, request_id
 from app.serving.options import ADMIN_PATHS, Limits, ServerOptions
+from data_prep.options.kinds import UNITS
 from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
@@ -403,6 +404,7 @@ class Service:
                 **self.observed.status(),
                 "trained": read_trained_parts(self.options.path),
                 "fields": dict(predictor.log_format.fields),
+                "units": _units(predictor.log_format),
                 "example": predictor.example,
             }
         )
@@ -455,6 +457,12 @@ def _is_true(request: ServiceRequest, name: str) -> bool:
     if value not in ("true", "false"):
         raise RequestError(400, f"the address has {name}={value!r}, expected true or false")
     return value == "true"
+
+
+def _units(log_format: LogFormat) -> dict[str, int]:
+    """Return the unit of each timestamp column whose times are numbers, as a power of 10 of a millisecond."""
+    forms = {name: log_format.time_form(name) for name in log_format.time_fields}
+    return {name: UNITS[form] for name, form in forms.items() if form in UNITS}
 
 
 def version_of(predictor: Predictor) -> str:

@@ -320,7 +320,7 @@ def test_effects_of_a_log_or_a_table_are_returned_and_stay_in_the_report(trained
     for written in (tmp_path / "of_command.parquet", run.path / EFFECTS):
         pd.testing.assert_frame_equal(pd.read_parquet(written), whole)
     assert whole[whole["cells"] == "value"].groupby("column").size().max() == 3
-    assert "3,000 rows" in page.read_text() and "by its number" in page.read_text()
+    assert "3,000 rows" in page.read_text() and "by range" in page.read_text()
 
     columns = run.predictor.log_format.columns
     cells = [line.split("\t") for line in tiny_log.read_text().splitlines()[:50]]

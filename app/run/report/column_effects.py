@@ -21,6 +21,7 @@ NOTE = (
 MOST_COLUMNS = 60
 # Number of columns that get a chart of their own.
 MOST_CURVES = 24
+DIVISIONS = {"range": "by range", "hour": "by hour", "weekday": "by weekday", "value": "its strongest values"}
 CHANGE = Axis("mean change of the logit")
 
 
@@ -54,16 +55,12 @@ def effects(runs: Sequence[RunRecord]) -> Section:
 
 
 def _of_column(name: str, lines: Any) -> list[Chart]:
-    """Return the chart of one column's mean effects by ranges of its number, or of its strongest values.
-
-    Return [] if there are no such effects.
-    """
-    parts = [line for line in lines if line["value"] is not None]
-    if not parts:
-        return []
-    texts, changes = [part["value"] for part in parts], [part["mean_change"] for part in parts]
-    words = "by its number" if parts[0]["cells"] == "range" else "its strongest values"
-    return [bar_chart(f"{name}: {words}", texts, [Bars("mean change", changes)], CHANGE, "half")]
+    """Return a chart for each way in which the cells of a column are divided, or [] if there is none."""
+    charts = []
+    for cells, parts in itertools.groupby((line for line in lines if line["value"] is not None), itemgetter("cells")):
+        texts, changes = zip(*((part["value"], part["mean_change"]) for part in parts), strict=True)
+        charts.append(bar_chart(f"{name}: {DIVISIONS[cells]}", texts, [Bars("mean change", changes)], CHANGE, "half"))
+    return charts
 
 
 def _source(runs: Sequence[RunRecord], run: RunRecord) -> str:

@@ -28,6 +28,12 @@ def test_they_are_the_means_of_the_explanations_of_the_rows(scored):
         elif line["cells"] == "range":
             numbers = pd.to_numeric(cells)
             changes = changes[numbers.between(line["low"], line["high"])]
+        elif line["cells"] in ("hour", "weekday"):
+            times = pd.to_datetime(pd.to_numeric(cells), unit="ms")
+            shown = (
+                times.dt.hour.map("{:.0f}:00".format) if line["cells"] == "hour" else times.dt.day_name().str.lower()
+            )
+            changes = changes[shown == line["value"]]
         elif line["cells"] == "value":
             separator = log_format.list_form(line["column"]).separator if is_list(predictor, line["column"]) else None
             changes = changes[[has_value(cell, line["value"], separator) for cell in cells]]
@@ -36,6 +42,8 @@ def test_they_are_the_means_of_the_explanations_of_the_rows(scored):
         assert line["mean_absolute_change"] == pytest.approx(changes.abs().mean(), abs=1e-12)
     whole = table[table["cells"] == "all"]["mean_absolute_change"]
     assert whole.is_monotonic_decreasing and whole.iloc[0] > 0
+    for name in log_format.time_fields:
+        assert {*table["cells"][table["column"] == name]} - {"all", "missing"} == {"hour", "weekday"}, name
     covered = table[table["cells"] != "all"].groupby("column")["rows"].sum()
     assert all(covered[name] >= len(rows) for name in log_format.sized_fields)
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from app.scoring.explain import INTERCEPT, parts_of_logits
+from app.scoring.predictor import Predictor
 from data_prep.encoding.from_values import mappings_to_chunk
 from data_prep.kernels.numpy_kernels import parse_chunk
 from data_prep.options.log_format import LogFormat
@@ -109,3 +110,10 @@ def test_without_pandas_the_message_names_it(scored, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ModuleNotFoundError, match="has no pandas; run make setup"):
         predictor.explain(mappings, orders=1)
+
+
+def test_a_time_is_explained_as_a_date(typed_bundle):
+    predictor = Predictor.open(typed_bundle)
+    row = predictor.example | {"seen": "1772319616000"}
+    assert {effect.field: effect.value for effect in predictor.explain(row)}["seen"] == "2026-02-28 23:00:16 UTC"
+    assert {effect.field: effect.value for effect in predictor.explain(row | {"seen": None})}["seen"] is None

@@ -161,7 +161,13 @@ def test_effects_in_the_run_s_folder_are_drawn(make_run):
         return of | {"mean_change": change, "mean_absolute_change": abs(change)}
 
     lines = [line("I1", "all", None, 0.5), line("I1", "missing", None, 0.0), line("I1", "range", "0 to 3", -0.5)]
-    lines += [line("C1", "all", None, 0.2), line("C1", "value", "<b>", 0.2), line("C2", "all", None, 0.0)]
+    lines += [line("at", "all", None, 0.3), *(line("at", "hour", f"{hour}:00", 0.1) for hour in (9, 10))]
+    lines += [
+        line("at", "weekday", "monday", 0.2),
+        line("C1", "all", None, 0.2),
+        line("C1", "value", "<b>", 0.2),
+        line("C2", "all", None, 0.0),
+    ]
     about = {"rows": 90, "lines": 2_000, "drawn": 100, "seed": 7, "step": 40}
     run = make_run("device_0")
     assert "bundle effects BUNDLE LOG --output device_0/effects.parquet" in page_of(run)
@@ -170,10 +176,11 @@ def test_effects_in_the_run_s_folder_are_drawn(make_run):
     page = page_of(run)
     assert "90 rows, drawn from 2,000 by seed 7, the model of step 40" in page
     drawn = charts(page)
-    assert drawn["Mean absolute change by column"]["bars"][0]["tops"] == [0.5, 0.2, 0]
-    assert drawn["I1: by its number"]["labels"] == ["0 to 3"] and drawn["C1: its strongest values"]["labels"] == ["<b>"]
+    assert drawn["Mean absolute change by column"]["bars"][0]["tops"] == [0.5, 0.3, 0.2, 0]
+    assert drawn["at: by hour"]["labels"] == ["9:00", "10:00"] and drawn["at: by weekday"]["labels"] == ["monday"]
+    assert drawn["I1: by range"]["labels"] == ["0 to 3"] and drawn["C1: its strongest values"]["labels"] == ["<b>"]
     both = charts(page_of(run, make_run("device_0.1")))
-    assert "Mean absolute change by column" in both and "I1: by its number" not in both
+    assert "Mean absolute change by column" in both and "I1: by range" not in both
 
 
 @pytest.fixture
