@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,13 @@ import numpy as np
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
 from app.evaluation.results import OUT_OF_VOCABULARY, first_column, names_of_ids
 from common.settings import did_you_mean
+from common.text import natural_order
 from data_prep.prepared.batches import Batch
 from data_prep.prepared.schema import Schema
 
-TIME, UNSEEN = "time", "unseen"  # Ways to divide the rows other than by the values of a field.
-TOP_VALUES = 10
+TIME, UNSEEN = "time", "unseen"  # Names of divisions of the rows, besides the names of fields.
+FEW_VALUES = 25  # A field with at most this many values, such as the hours of a day, has a part for each of them.
+TOP_VALUES = 10  # Number of the most frequent values of other fields that have parts of their own.
 TIME_PARTS = 10
 UNSEEN_COUNTS = (0, 1, 2, 4, 8)  # Rows of part i have at least UNSEEN_COUNTS[i] out-of-vocabulary values.
 EXACT_ROWS = 2**20  # The metrics of a part with more rows are computed from rounded logits.
@@ -98,7 +101,7 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
 def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Slices:
     """Return the division of a split's rows by `by`: a categorical field, `time` or `unseen`.
 
-    For a field, the parts are its most frequent values in the training rows, out-of-vocabulary values, and all others.
+    The parts of a field are its most frequent values in the training rows, and bands of the others by frequency.
     """
     if by != TIME:
         return _by_unseen(schema) if by == UNSEEN else _by_value(by, folder, schema)
@@ -130,17 +133,27 @@ def _by_unseen(schema: Schema) -> Slices:
 def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
     column = first_column(schema, by)
     field = next(field for field in schema.categorical if field.name == by)
-    # In the first range of ids, the most frequent value comes first. Further ranges have values that were added later.
-    top = np.arange(*field.id_ranges[0])[:TOP_VALUES] if field.id_ranges else np.zeros(0, np.int64)
+    # The ids of the first range are ordered by falling frequency. Later ranges belong to values that were added
+    # later.
+    start, stop = field.id_ranges[0] if field.id_ranges else (0, 0)
+    num_alone = stop - start if stop - start <= FEW_VALUES else TOP_VALUES
+    names = names_of_ids(folder, schema, field, np.arange(start, start + num_alone))
+    # The parts of these ranks are in the natural order of few values, such as the hours of a day, else by frequency.
+    order = sorted(range(num_alone), key=lambda rank: natural_order(names[rank])) if num_alone == stop - start else []
+    lows = [10**power for power in range(1, len(str(stop - start))) if num_alone <= 10**power < stop - start]
+    bands = [f"ranks {low + 1:,} to {high:,} by frequency" for low, high in pairwise([*lows, stop - start])]
+    names = [*([names[rank] for rank in order] or names), *bands, OUT_OF_VOCABULARY, OTHER]
+    part_of = np.argsort(order) if order else np.arange(num_alone)
     first, end = field.oov_ids
 
     def find(batch: Batch, _: int) -> np.ndarray:
         ids = batch.ids[:, column].astype(np.int64)
-        parts = np.full(len(ids), len(top) + 1)
-        parts[(ids >= first) & (ids < end)] = len(top)
-        if len(top):
-            is_known = (ids >= top[0]) & (ids <= top[-1])
-            parts[is_known] = ids[is_known] - top[0]
+        parts = np.full(len(ids), len(names) - 1)
+        parts[(ids >= first) & (ids < end)] = len(names) - 2
+        is_known, ranks = (ids >= start) & (ids < stop), ids - start
+        parts[is_known] = num_alone - 1 + np.searchsorted(lows, ranks[is_known], side="right")
+        is_alone = is_known & (ranks < num_alone)
+        parts[is_alone] = part_of[ranks[is_alone]]
         return parts
 
-    return Slices(by, [*names_of_ids(folder, schema, field, top), OUT_OF_VOCABULARY, OTHER], find)
+    return Slices(by, names, find)

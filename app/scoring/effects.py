@@ -24,7 +24,7 @@ from common.text import number_text
 from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.encoding.from_values import add_label
 from data_prep.encoding.rows_to_score import LogToScore
-from data_prep.options.columns import NumberGroup
+from data_prep.kernels.parsed import category_of
 from data_prep.options.kinds import WEEKDAYS
 from data_prep.options.log_format import LogFormat
 
@@ -203,7 +203,7 @@ def _summed(explained: Sequence[Explained], log_format: LogFormat, values: int) 
         if name in log_format.numeric_fields:
             numbers = np.concatenate([rows.columns[name].values for rows, _ in explained])
             is_time = name in log_format.time_fields
-            parts = _by_clock(name, explained, log_format) if is_time else []
+            parts = _by_clock(name, numbers[present], changes[present], log_format) if is_time else []
             if not is_time or log_format.has_age(name):
                 parts += _ranges(name, numbers[present], changes[present], is_time)
         else:
@@ -241,16 +241,11 @@ def _ranges(column: str, numbers: np.ndarray, changes: np.ndarray, are_times: bo
     return curve
 
 
-def _by_clock(column: str, explained: Sequence[Explained], log_format: LogFormat) -> list[ColumnEffect]:
-    """Return the effects of a time by hour of the day and by weekday, as far as the model sees these."""
-    place, effects = [name for name, _ in log_format.fields].index(column), []
+def _by_clock(column: str, times: np.ndarray, changes: np.ndarray, log_format: LogFormat) -> list[ColumnEffect]:
+    """Return the effects of times by hour of the day and by weekday, as far as the model sees these."""
+    effects = []
     for part in log_format.parts_of_time(column):
-        group = NumberGroup(part, log_format.timezone.get(column, ""), (column,))
-        cells = [rows.number_columns([group]) for rows, _ in explained]
-        values = np.concatenate([each.values[0][each.present[0]] for each in cells])
-        changes = np.concatenate(
-            [changes[place][each.present[0]] for each, (_, changes) in zip(cells, explained, strict=True)]
-        ).astype(np.float64)
+        values = category_of(part, log_format.timezone.get(column, ""), times)
         for value in np.unique(values):
             text = WEEKDAYS[value] if part == "weekday" else f"{value}:00"
             effects.append(_mean(column, part, changes[values == value], value=text))

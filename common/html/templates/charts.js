@@ -102,9 +102,10 @@ function drawBars(plot, bars, labels, drawn, room) {
   labelTicks(axis, labels.map((label, i) => [i + 0.5, label]));
   const longest = Math.max(...labels.map((label) => label.length));
   if ((longest + 1) * LETTER * labels.length < room - 60) return;
-  axis.major_label_orientation = 0.6;
-  // Slanted labels overlap as boxes long before they do as text.
-  if ((room - 60) / labels.length > 12) axis.major_label_policy = new Bokeh.AllLabels();
+  // Slanted lines of text need more room than upright ones, and overlap as boxes long before they do as text.
+  const slot = (room - 60) / labels.length;
+  axis.major_label_orientation = slot > 20 ? 0.6 : Math.PI / 2;
+  if (slot > 12) axis.major_label_policy = new Bokeh.AllLabels();
 }
 
 function addHover(plot, { edges, texts }) {
@@ -137,11 +138,10 @@ function addLegend(plot, drawn, width) {
 
 function setRanges(plot, drawing, renderers) {
   const first = (drawing.lines ?? []).flatMap(({ y }) => y).find((value) => value !== null) ?? 0;
-  const hasDots = renderers.some((renderer) => renderer.glyph instanceof Bokeh.Scatter);
   for (const [name, { low, high, log }] of [["x_range", drawing.x], ["y_range", drawing.y]]) {
-    // Bokeh cuts off the half of a dot that lies beyond the end of an axis, so a fixed end gets room for it.
+    // Bokeh cuts off the half of a dot or a line that lies beyond the end of an axis, so a fixed end gets room for it.
     const length = log ? Math.log(high / low) : high - low;
-    const room = hasDots ? DOT_ROOM * (Number.isFinite(length) ? length : 1) : 0;
+    const room = drawing.lines ? DOT_ROOM * (Number.isFinite(length) ? length : 1) : 0;
     const beyond = (end, sign) => (log ? end * Math.exp(sign * room) : end + sign * room);
     const ends = { ...(low !== null && { start: beyond(low, -1) }), ...(high !== null && { end: beyond(high, 1) }) };
     const span = name === "y_range" && !log ? Math.abs(first) / 10 || 2 : 2; // of a single value: Bokeh has 2

@@ -1,11 +1,14 @@
 """Parts of the rows against the same rows chosen by NumPy, in batches of any size."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from app.evaluation.metrics import MetricStream
 from app.evaluation.results import names_of_ids
 from app.evaluation.slices import OTHER, OUT_OF_VOCABULARY, SliceStream, check_slices, find_parts
+from common.text import natural_order
 from data_prep.prepared.batches import read_batches, written_order
 
 
@@ -56,16 +59,20 @@ def test_the_values_of_a_field(sliced, rows, tiny_dataset, tiny_schema, batch_si
         name: ids == number
         for name, number in zip(names_of_ids(tiny_dataset, tiny_schema, field, top), top, strict=True)
     }
+    ranks = ids - top[0]
+    ends = [*(end for end in (100, 1_000, 10_000) if end < field.num_values), field.id_ranges[0][1] - top[0]]
+    for low, high in itertools.pairwise([10, *ends]):
+        parts[f"ranks {low + 1:,} to {high:,} by frequency"] = (low <= ranks) & (ranks < high)
     parts[OUT_OF_VOCABULARY] = (ids >= field.oov_ids[0]) & (ids < field.oov_ids[1])
-    parts[OTHER] = ~np.any(list(parts.values()), axis=0)
-    assert parts[OTHER].any() and parts[OUT_OF_VOCABULARY].any()
+    assert np.all(np.sum(list(parts.values()), axis=0) == 1) and parts[OUT_OF_VOCABULARY].any()
     assert_parts(sliced(field.name, batch_size), parts, rows)
 
 
 def test_a_field_of_few_values_has_no_others(sliced, tiny_schema):
     field = min((field for field in tiny_schema.categorical if field.num_values), key=lambda field: field.num_values)
-    assert field.num_values < 10
-    assert OTHER not in sliced(field.name, 100)
+    assert field.num_values < 25
+    found = [name for name in sliced(field.name, 100) if name != OUT_OF_VOCABULARY]
+    assert OTHER not in found and found == sorted(found, key=natural_order)
 
 
 @pytest.mark.parametrize("batch_size", [1000, 7])

@@ -89,3 +89,28 @@ def test_charts_without_data_can_be_drawn(size):
         histogram("t", [0, 1], [Density("a", [0.0])], Axis(), size),
     ):
         assert chart.drawing["hover"]["edges"] in ([], [0], [0, 1])
+
+
+@given(
+    labels=st.lists(
+        st.text(min_size=1, max_size=9).map(lambda end: f"timestamp_{end}") | st.text(max_size=25), unique=True
+    )
+)
+def test_labels_that_differ_stay_different(labels):
+    """A label as it is drawn may be a cut one, but never that of another bar."""
+    shown = bar_chart("t", labels, [Bars("x", [1] * len(labels))], Axis()).drawing["labels"]
+    assert len(set(shown)) == len(shown)
+    assert [a for a, b in zip(labels, shown, strict=True) if len(a) <= 11 and a != b] == []
+
+
+def test_similar_long_labels_keep_their_ends():
+    drawing = bar_chart("t", ["timestamp_hour", "timestamp_weekday"], [Bars("x", [1, 2])], Axis()).drawing
+    assert drawing["labels"] == ["tim…mp_hour", "tim…weekday"]
+
+
+@pytest.mark.parametrize(
+    ("values", "axis", "is_whole"),
+    [([1, 2], Axis("part"), True), ([1, 2.5], Axis(), False), ([0, 1], Axis("share", "percent"), False)],
+)
+def test_an_axis_of_whole_numbers_says_so(values, axis, is_whole):
+    assert line_chart("t", [Series("a", values, [0.5, 0.25])], axis, Axis()).drawing["x"]["whole"] == is_whole

@@ -87,3 +87,17 @@ def test_a_browser_draws_every_chart_without_complaint(tmp_path, render, name):
     path.write_text(draw(name), encoding="utf-8")
     shown = render(path, ["bk-Figure"])
     assert shown.count("<section") == 2 and shown.count("bk-Figure") == 3
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_dot_at_the_end_of_an_axis_is_whole(tmp_path, render, log):
+    """An end that is fixed has room beyond it, because a browser cuts off what is not inside."""
+    x, y = Axis("step", low=1, high=100, log=log), Axis("share", "percent", low=0, high=1)
+    chart = line_chart("t", [Series("a", [1, 100], [0, 1], points=True)], x, y)
+    page = render_page("t", "", [], [Section("s", PagePart("charts", [chart]))])
+    script = """<script>setInterval(() => {
+      const {x_range, y_range} = Bokeh.documents.at(0)?.roots()[0] ?? {};
+      if (x_range) document.body.dataset.room = [x_range.start < 1, x_range.end > 100, y_range.start < 0, y_range.end > 1];
+    }, 100)</script></body>"""
+    (tmp_path / "dots.html").write_text(page.replace("</body>", script))
+    render(tmp_path / "dots.html", ['data-room="true,true,true,true"'])

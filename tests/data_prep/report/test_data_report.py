@@ -1,6 +1,7 @@
 """The report of a log with every kind of bad line, and the files that it is drawn from."""
 
 import dataclasses
+import json
 import re
 import shutil
 from typing import get_args, get_type_hints
@@ -10,7 +11,7 @@ import pytest
 
 from data_prep.__main__ import main
 from data_prep.kernels.numpy_kernels import NUM_BINS, count_bins
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import SPLIT_RULES, PrepareOptions
 from data_prep.pipeline.first_pass import numeric_fields
 from data_prep.pipeline.prepare import prepare
@@ -190,3 +191,20 @@ def test_integers_at_the_ends_of_int64_are_drawn(integers, transform):
         assert np.isfinite(edges).all()
         assert np.isfinite(tops).all()
         assert (np.diff(edges) > 0).all()
+
+
+def test_no_coverage_is_above_one(tmp_path):
+    """Count lists of several values, one value twice, and a column that shares its vocabulary."""
+    log = "clicked,tags,tag\n" + "".join(f"{n % 3 // 2},{n % 200};{n % 7};{n % 7},{n % 150}\n" for n in range(900))
+    (tmp_path / "log.csv").write_text(log)
+    log_format = LogFormat(
+        {"clicked": "label", "tags": "list", "tag": "string"}, separator=",", header=True,
+        lists={"tags": ListForm(";")}, shares={"tag": "tags"},
+    )  # fmt: skip
+    prepare(tmp_path / "log.csv", tmp_path / "prepared", PrepareOptions(data=log_format, workers=1))
+    page = write_report(tmp_path / "prepared").read_text()
+    drawings = re.findall(
+        r'aria-label="(Cells with an id|\w+: \d+ values)"></div>\n<script type.*?>(.*?)</script>', page
+    )
+    shares = [y for _, drawing in drawings for line in json.loads(drawing)["lines"] for y in line["y"]]
+    assert len(drawings) >= 2 and max(shares) == 1 and min(shares) >= 0
