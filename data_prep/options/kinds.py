@@ -16,7 +16,6 @@ Kind = Literal[
     "label", "integer", "float", "timestamp", "boolean", "hex32", "string", "list", "weight", "id", "ignored"
 ]
 
-_SCALARS = ("string", "number", "null")
 _INTEGERS = tuple(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))
 _NUMBERS = ("BOOL", *_INTEGERS, "FP32", "FP64")
 
@@ -76,9 +75,9 @@ class ColumnKind:
     # Function that makes a valid cell from any number. If the values of the kind are integers, the cell stands for this
     # number.
     made_up: Callable[[int], str] = "outside-{}".format
-    # JSON schema of the column's value in a request. A kind with `booleans` also takes true and false. A text is taken
-    # as the cell of a line, so every kind takes texts.
-    json_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": _SCALARS})
+    # JSON schema of the column's value in a request. A kind with `booleans` also takes true and false, and a list an
+    # array of such values. A text is taken as the cell of a line, so every kind takes texts.
+    json_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": ("string", "number", "null")})
 
 
 KINDS: dict[Kind, ColumnKind] = {
@@ -117,14 +116,7 @@ KINDS: dict[Kind, ColumnKind] = {
         arrow=("times",),
         datatypes=("BYTES", *_INTEGERS),
     ),
-    "list": ColumnKind(
-        "categorical",
-        "strings",
-        native="string",
-        is_exact=True,
-        arrow=("lists",),
-        json_schema={"type": (*_SCALARS, "array")},
-    ),
+    "list": ColumnKind("categorical", "strings", native="string", is_exact=True, arrow=("lists",)),
     "weight": ColumnKind(reason="weight"),
     "id": ColumnKind(array="strings", is_exact=True),
     "ignored": ColumnKind(),

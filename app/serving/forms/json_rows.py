@@ -91,10 +91,9 @@ def row_schema(log_format: LogFormat) -> dict[str, Any]:
     fields = {}
     for name, kind in log_format.fields:
         schema = KINDS[kind].json_schema
-        has_booleans = bool(log_format.texts_of_booleans(name))
-        fields[name] = {**schema, "type": [*schema["type"], *["boolean"] * has_booleans]}
-        if "array" in schema["type"]:
-            fields[name]["items"] = {"type": [each for each in fields[name]["type"] if each != "array"]}
+        types = [*schema["type"], *["boolean"] * bool(log_format.texts_of_booleans(name))]
+        lists = {"type": [*types, "array"], "items": {"type": types}} if "lists" in KINDS[kind].arrow else {}
+        fields[name] = {**schema, "type": types, **lists}
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 

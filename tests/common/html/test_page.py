@@ -97,7 +97,8 @@ def test_a_dot_at_the_end_of_an_axis_is_whole(tmp_path, render, log):
     page = render_page("t", "", [], [Section("s", PagePart("charts", [chart]))])
     script = """<script>setInterval(() => {
       const {x_range, y_range} = Bokeh.documents.at(0)?.roots()[0] ?? {};
-      if (x_range) document.body.dataset.room = [x_range.start < 1, x_range.end > 100, y_range.start < 0, y_range.end > 1];
+      if (!x_range) return;
+      document.body.dataset.room = [x_range.start < 1, x_range.end > 100, y_range.start < 0, y_range.end > 1];
     }, 100)</script></body>"""
     (tmp_path / "dots.html").write_text(page.replace("</body>", script))
     render(tmp_path / "dots.html", ['data-room="true,true,true,true"'])
