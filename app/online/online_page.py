@@ -14,7 +14,7 @@ from common.text import Unit, number_text
 
 Line = Mapping[str, Any]  # The measurements of one part, as in metrics.jsonl.
 
-IN_TABLE = 50  # Number of parts in the table.
+IN_TABLE = 50  # Maximum number of parts in the page's table.
 X = Axis("part")
 # The measurements that the page's table of parts shows: title of the column, and how its values are formatted.
 COLUMNS = {

@@ -68,8 +68,9 @@ class Distribution:
         """Return for each field and numeric column how far its distribution is from that in `expected`, the farthest
         first.
 
-        The PSI is None if it could be large by chance, because there are few rows. For fields, the shares of unknown
-        values in both distributions are included.
+        Each entry has the name (`field`), the population stability index (`psi`, see `stability_index`), and for a
+        categorical field the shares of unknown values here (`unseen`) and in `expected` (`unseen_there`). Both are None
+        for a numeric column. The index is None if it could be large by chance, because there are few rows.
         """
         pairs = (self.values, expected.values), (self.numbers, expected.numbers)
         psi = [

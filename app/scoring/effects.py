@@ -43,8 +43,8 @@ _MOST_CELLS = 3  # Number of ranges or values that the text output shows for a c
 class ColumnEffect:
     """Mean change, and mean absolute change, of the logit over some cells of a column, each compared with a blank cell.
 
-    `cells` says which cells: `all`, the `missing` ones, a `range` of numbers, the times of one `hour` or `weekday`, or
-    those with one `value`.
+    `cells` says which cells these are: `all`, the `missing` ones, those with a number in a `range`, those with a time in
+    one `hour` or `weekday`, or those with one `value`. `rows` is their number.
     """
 
     column: str

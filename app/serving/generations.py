@@ -87,10 +87,10 @@ class Generations:
     """
 
     def __init__(self, options: ServerOptions, is_first: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        """Open the bundle at `options.path`, or if that is a folder of bundles, the one that must serve.
+        """Open the bundle at `options.path`. If the path is a folder of bundles, open the one that must serve.
 
-        `is_first` is true in one of the service's processes, which folds deltas and logs which model serves. Raise the
-        errors of `Predictor.open`.
+        `is_first` is True in only one of the service's processes, which folds deltas and logs which model serves. Raise
+        the errors of `Predictor.open`.
         """
         self._path, self._num_threads, self._is_first, self._clock = options.path, options.threads, is_first, clock
         self._statement = Statement(options)

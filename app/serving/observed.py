@@ -244,7 +244,7 @@ class Observed:
         return {"rows": served.num_rows, "scores": self._held_out.scores.tolist(), "fields": fields}
 
     def metrics(self) -> tuple[bytes, str]:
-        """Return the metrics in Prometheus' text format, and the media type."""
+        """Return the metrics of all workers in Prometheus' text format, and its media type."""
         drift = self._drift() or {"rows": 0, "fields": []}
         self._drift_rows.set(drift["rows"])
         for field in drift["fields"]:

@@ -225,7 +225,10 @@ _WEEKDAY_OF_1970 = 3  # Weekday of 1970-01-01, a Thursday. Monday is 0.
 
 
 def category_of(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Convert hex values, times or integers of the log to the values of a categorical column of the given kind."""
+    """Convert hex values, times or integers of the log to the values of a categorical column of the given kind.
+
+    Values are integers: for example, the hour of a time from 0 to 23, or the bucket of an integer.
+    """
     values = zone_table(timezone).to_local(values) if timezone else values
     if kind == "hour":
         return values // HOUR % 24

@@ -91,9 +91,9 @@ def without_mark(body: bytes) -> bytes:
 
 
 def decode_json(decode: Callable[[bytes], Any], body: bytes, expected: str = "") -> Any:
-    """Decode JSON with a decoder of msgspec. Raise RequestError if it is not the expected JSON.
+    """Decode a JSON body with `decode`, a msgspec decoder for the expected type.
 
-    `expected` shows the right form in the message.
+    Raise RequestError if the body is empty, no JSON or of another type. Its message shows the form `expected`.
     """
     if not body:
         raise RequestError(400, "the body is empty, expected JSON")

@@ -29,13 +29,15 @@ _EXPECTED = '{"rows": [{column: value …} …]}'
 
 
 def read_rows(body: bytes) -> list[dict[str, Any]]:
-    """Return the rows of a body. Raise RequestError if it is not the expected JSON."""
+    """Return the rows of a JSON body as mappings from columns to values. Raise RequestError if the body is not the
+    expected JSON.
+    """
     rows: list[dict[str, Any]] = decode_json(_decode, body, _EXPECTED).rows
     return rows
 
 
 def read_row(body: bytes, log_format: LogFormat) -> dict[str, Any]:
-    """Return the only row of a body, which is the row itself or {"rows": [row]}. Raise RequestError otherwise."""
+    """Return the only row of a JSON body, which is the row itself or {"rows": [row]}. Raise RequestError otherwise."""
     row: dict[str, Any] = decode_json(_decode_object, body, _EXPECTED)
     rows = [row] if all(name in row for name, _ in log_format.fields) else read_rows(body)
     if len(rows) != 1:
