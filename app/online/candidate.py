@@ -101,8 +101,8 @@ class Samples:
             counts.add(rows.ids, rows.numeric, np.zeros(len(rows)))
         of_time = {f"{name}{ending}" for name in log_format.time_fields for ending in TIME_FEATURES.values()}
         for field in here.drift_from(before):
-            # There is no PSI if there are few rows. The name of a cross joins those of its fields by *. Leave out crosses
-            # with time features, too.
+            # There is no PSI if there are few rows. The name of a cross joins those of its fields by *. Leave out
+            # crosses with time features, too.
             if field["psi"] is not None and of_time.isdisjoint(field["field"].split("*")):
                 return {"shifted_field": field["field"], "fields_psi": field["psi"]}
         return {}

@@ -24,7 +24,7 @@ from common.text import number_text
 from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.encoding.from_values import add_label
 from data_prep.encoding.rows_to_score import LogToScore
-from data_prep.kernels.parsed import category_of
+from data_prep.options.columns import NumberGroup
 from data_prep.options.kinds import WEEKDAYS
 from data_prep.options.log_format import LogFormat
 
@@ -43,8 +43,8 @@ _MOST_CELLS = 3  # Number of ranges or values that the text output shows for a c
 class ColumnEffect:
     """Mean change, and mean absolute change, of the logit over some cells of a column, each compared with a blank cell.
 
-    `cells` says which cells these are: `all`, the `missing` ones, those with a number in a `range`, those with a time in
-    one `hour` or `weekday`, or those with one `value`. `rows` is their number.
+    `cells` says which cells these are: `all`, the `missing` ones, those with a number in a `range`, those with a time
+    in one `hour` or `weekday`, or those with one `value`. `rows` is their number.
     """
 
     column: str
@@ -203,7 +203,7 @@ def _summed(explained: Sequence[Explained], log_format: LogFormat, values: int) 
         if name in log_format.numeric_fields:
             numbers = np.concatenate([rows.columns[name].values for rows, _ in explained])
             is_time = name in log_format.time_fields
-            parts = _by_clock(name, numbers[present], changes[present], log_format) if is_time else []
+            parts = _by_clock(name, explained, changes[present], log_format) if is_time else []
             if not is_time or log_format.has_age(name):
                 parts += _ranges(name, numbers[present], changes[present], is_time)
         else:
@@ -241,11 +241,18 @@ def _ranges(column: str, numbers: np.ndarray, changes: np.ndarray, are_times: bo
     return curve
 
 
-def _by_clock(column: str, times: np.ndarray, changes: np.ndarray, log_format: LogFormat) -> list[ColumnEffect]:
-    """Return the effects of times by hour of the day and by weekday, as far as the model sees these."""
+def _by_clock(
+    column: str, explained: Sequence[Explained], changes: np.ndarray, log_format: LogFormat
+) -> list[ColumnEffect]:
+    """Return the effects of a time by hour of the day and by weekday, as far as the model sees these.
+
+    `changes` are those of the rows that have a time.
+    """
     effects = []
     for part in log_format.parts_of_time(column):
-        values = category_of(part, log_format.timezone.get(column, ""), times)
+        group = NumberGroup(part, log_format.timezone.get(column, ""), (column,))
+        cells = [rows.number_columns([group]) for rows, _ in explained]
+        values = np.concatenate([each.values[0][each.present[0]] for each in cells])
         for value in np.unique(values):
             text = WEEKDAYS[value] if part == "weekday" else f"{value}:00"
             effects.append(_mean(column, part, changes[values == value], value=text))

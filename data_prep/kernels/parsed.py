@@ -207,7 +207,7 @@ class ParsedRows:
             cells = self.block(sources)
             for first in range(0, len(self.labels), _ROWS_AT_ONCE):
                 rows = slice(first, first + _ROWS_AT_ONCE)
-                values[of_kind, rows] = category_of(kind, timezone, cells.values[:, rows])
+                values[of_kind, rows] = _category(kind, timezone, cells.values[:, rows])
             present[of_kind] = cells.present
         return Cells(values, present)
 
@@ -224,7 +224,7 @@ HOUR = 3_600_000  # An hour in milliseconds.
 _WEEKDAY_OF_1970 = 3  # Weekday of 1970-01-01, a Thursday. Monday is 0.
 
 
-def category_of(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
+def _category(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
     """Convert hex values, times or integers of the log to the values of a categorical column of the given kind.
 
     Values are integers: for example, the hour of a time from 0 to 23, or the bucket of an integer.

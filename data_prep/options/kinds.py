@@ -75,8 +75,8 @@ class ColumnKind:
     # Function that makes a valid cell from any number. If the values of the kind are integers, the cell stands for this
     # number.
     made_up: Callable[[int], str] = "outside-{}".format
-    # JSON schema of the column's value in a request for scores. A kind with `booleans` also takes true and false, and a list an
-    # array of such values. A text is taken as the cell of a line, so every kind takes texts.
+    # JSON schema of the column's value in a request for scores. A kind with `booleans` also takes true and false, and a
+    # list an array of such values. A text is taken as the cell of a line, so every kind takes texts.
     json_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": ("string", "number", "null")})
 
 

@@ -300,8 +300,8 @@ def schema(log_format: LogFormat) -> dict[str, Any]:
 
 
 def example(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
-    """Return a V2 request with the row `row`, in which the values are part of the JSON. Texts, such as "1" for true, are
-    sent as BYTES.
+    """Return a V2 request with the row `row`, in which the values are part of the JSON. Texts, such as "1" for true,
+    are sent as BYTES.
     """
     cells = [{**tensor, "shape": [1], "data": [row.get(tensor["name"])]} for tensor in inputs_of(log_format)]
     return {"inputs": [each | {"datatype": "BYTES"} if isinstance(each["data"][0], str) else each for each in cells]}
