@@ -22,6 +22,8 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
+from app.scoring.distribution import Distribution
+from app.serving import observed
 from app.serving.batching import (
     FREE_REFUSALS,
     LEAST_LATE,
@@ -206,6 +208,21 @@ def test_an_explained_row_is_none_of_those_that_are_served(make_service, tiny_bu
     after = counted()
     assert after["drift"] == before["drift"]
     assert {sample[1].get("route") for sample in after["samples"] if sample not in before["samples"]} == {"/v1/explain"}
+
+
+def test_drift_is_reported_once_rows_suffice(make_service, tiny_bundle, predictor, golden, monkeypatch):
+    held_out = Distribution(predictor.schema)
+    held_out.values[:, 0] = held_out.numbers[:, 0] = 10**6
+    monkeypatch.setattr(observed, "held_out_rows", lambda _: held_out)
+    client = Client(make_service(tiny_bundle))
+    for rows, total in ((golden.slice(0, 1), 1), (pa.concat_tables([golden] * 7), 1 + 7 * len(golden))):
+        score(client, rows.to_pylist())
+        text = client.get("/metrics").text
+        assert f"wide_deep_drift_rows {total}.0\n" in text
+        assert ("wide_deep_psi{" in text) == (total > 660), total
+        assert {field["psi"] is not None for field in client.get("/v1/status").json()["drift"]["fields"]} == {
+            total > 660
+        }
 
 
 def test_requests_wait_no_more_once_the_service_is_idle(make_service, tiny_bundle):
