@@ -16,7 +16,7 @@ from common.text import natural_order
 from data_prep.prepared.batches import Batch
 from data_prep.prepared.schema import Schema
 
-TIME, UNSEEN = "time", "unseen"  # Names of divisions of the rows, besides the names of fields.
+TIME, UNSEEN = "time", "unseen"  # Ways to divide the rows other than by the values of a field.
 FEW_VALUES = 25  # A field with at most this many values, such as the hours of a day, has a part for each of them.
 TOP_VALUES = 10  # Number of the most frequent values of other fields that have parts of their own.
 TIME_PARTS = 10
@@ -101,7 +101,8 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
 def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Slices:
     """Return the division of a split's rows by `by`: a categorical field, `time` or `unseen`.
 
-    The parts of a field are its most frequent values in the training rows, and bands of the others by frequency.
+    For a field, the parts are its most frequent values in the training rows, bands of the others by their rank in
+    frequency, out-of-vocabulary values, and values that were added later.
     """
     if by != TIME:
         return _by_unseen(schema) if by == UNSEEN else _by_value(by, folder, schema)
@@ -133,8 +134,7 @@ def _by_unseen(schema: Schema) -> Slices:
 def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
     column = first_column(schema, by)
     field = next(field for field in schema.categorical if field.name == by)
-    # The ids of the first range are ordered by falling frequency. Later ranges belong to values that were added
-    # later.
+    # In the first range of ids, the most frequent value comes first. Further ranges have values that were added later.
     start, stop = field.id_ranges[0] if field.id_ranges else (0, 0)
     num_alone = stop - start if stop - start <= FEW_VALUES else TOP_VALUES
     names = names_of_ids(folder, schema, field, np.arange(start, start + num_alone))

@@ -272,7 +272,8 @@ class ScoringModel:
 
         MLflow's server passes a table for `dataframe_split` and `dataframe_records`, and columns or rows for `inputs`
         and `instances`. Rows that cannot be scored raise MLflow's own error if MLflow calls, because its server answers
-        that with status 400 and the message, and any other error with a stack trace.
+        that with status 400 and the message, and any other error with a stack trace. MLflow passes `params`, which has
+        no effect.
         """
         try:
             return [float(score) for score in self._predictor.score(_rows_of(model_input))]

@@ -225,8 +225,8 @@ class _Scale:
     def described(self) -> dict[str, Any]:
         """Return the description of the axis that charts.js takes: label, ends, ticks, and format of the numbers.
 
-        `format` is for numeral.js, which Bokeh's NumeralTickFormatter uses. `whole` is true if all values are whole
-        numbers. There is nothing between them, such as part 1.5, so ticks must be whole numbers too.
+        The format is a pattern for Bokeh's NumeralTickFormatter, or None for Bokeh's default. `whole` is true if all
+        values are whole numbers. There is nothing between them, such as part 1.5, so ticks must be whole numbers too.
         """
         axis, numeral = self.axis, None
         if axis.unit == "percent":
