@@ -17,14 +17,23 @@ from common.settings import Settings, merge
 class CommandParser(argparse.ArgumentParser):
     """An argument parser that reports an unknown argument with the usage of the subcommand before it.
 
-    argparse itself would print the usage of the whole program.
+    argparse itself would print the usage of the whole program. Settings may stand anywhere among the options.
     """
+
+    _in_passes = False  # True while argparse parses the options and then the positional arguments.
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse as argparse does. Exit with a usage error if there are unknown arguments."""
-        parsed, unknown = super().parse_known_args(args, namespace)
+        if self._in_passes:
+            return super().parse_known_args(args, namespace)
+        self._in_passes = any(action.dest == "settings" for action in self._actions)
+        try:
+            parse = super().parse_known_intermixed_args if self._in_passes else super().parse_known_args
+            parsed, unknown = parse(args, namespace)
+        finally:
+            self._in_passes = False
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return parsed, unknown

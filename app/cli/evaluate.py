@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from app.checkpoint.read import Checkpoint
 from app.config.device import Target
-from app.distributed.mpirun import launch
+from app.distributed.mpirun import check_num_processes, launch
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, started_by_mpi
 from app.evaluation.metric_text import describe
 from app.run import rank
@@ -53,8 +53,7 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="FIELD",
-        help="also print metrics for the most frequent values of these fields; time and unseen count as fields. Put "
-        "this option after the settings",
+        help="also print metrics for the most frequent values of these fields; time and unseen count as fields",
     )
     add_shared(parser, "settings", metavar="eval.key=value", help="such as eval.group_field=C3")
     parser.set_defaults(command=run)
@@ -64,8 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command: evaluate a checkpoint, or with --follow each checkpoint of a run. Print and save the metrics,
     and return the exit status.
     """
-    if arguments.ranks < 1:
-        raise ValueError(f"--ranks must be 1 or more, found {arguments.ranks}")
+    # `--by` takes all words until the next option, which may include settings.
+    arguments.settings = [*arguments.settings, *(word for word in arguments.by if word.startswith("eval."))]
+    arguments.by = [word for word in arguments.by if not word.startswith("eval.")]
+    check_num_processes(arguments.ranks, host_file=arguments.hostfile)
     if arguments.follow is not None:
         arguments.run, arguments.target = arguments.follow, arguments.target or "CPU"
         return follow(arguments.run, lambda checkpoint: _evaluate(arguments, checkpoint))

@@ -106,6 +106,7 @@ def test_a_finished_run(command, checkpoint_of, tmp_path, tiny_config, tiny_sche
         (("--split", "tset"), "has no rows in split 'tset'; the splits with rows: train, valid, test"),
         (("--dataset", "nowhere"), "no prepared data in nowhere"),
         (("eval.group_field=C99",), "eval.group_field=C99 is no categorical field of the data"),
+        (("--by", "C9", "eval.group_field=C99"), "eval.group_field=C99 is no categorical field of the data"),
     ],
 )
 def test_an_evaluation_of_what_is_not_there(command, checkpoint_of, words, message):

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import errno
+import itertools
 import json
 import logging
 import os
@@ -532,6 +533,26 @@ def _lowest_parsers(commands, before=()):
             yield from _lowest_parsers(below[0], (*before, name))
         else:
             yield (*before, name), parser
+
+
+def test_settings_may_stand_anywhere_among_other_arguments():
+    cases = {
+        "train": ("a.b=1", ["--config", "c.yaml"], ["--dataset", "x=1.y=2"], ["--dry-run"]),
+        "online": ("a.b=1", ["parts"], ["--from", "device_0"], ["--serve", "bundles"], ["--once"]),
+        "evaluate": ("eval.b=1", ["--run", "r"], ["--calibrate"], ["--split", "valid"]),
+        "export": ("rows=int8", ["device_0", "bundle"], ["--calibrate"], ["--dataset", "x"]),
+    }
+    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    parsers = {" ".join(names): parser for names, parser in _lowest_parsers(commands)}
+    taking = {name for name, parser in parsers.items() if any(action.dest == "settings" for action in parser._actions)}
+    assert taking == set(cases)
+    for name, (setting, *groups) in cases.items():
+        expected = vars(_parser().parse_args([name, *itertools.chain(*groups), setting]))
+        assert list(expected["settings"]) == [setting]
+        positional = name in ("online", "export")  # Their own arguments come before the settings.
+        for order in itertools.permutations([*groups, [setting]]):
+            if not positional or order.index([setting]) > order.index(groups[0]):
+                assert vars(_parser().parse_args([name, *itertools.chain(*order)])) == expected
 
 
 def test_the_help_of_a_command_ends_with_an_example_that_its_parser_takes():
