@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.config.config import Config
-from app.distributed.mpirun import CHOSEN_PRECISION, check_rank_table, launch
+from app.distributed.mpirun import CHOSEN_PRECISION, check_num_processes, check_rank_table, launch
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, started_by_mpi
 from app.run import rank
 from app.run.claim import FIRST_RANK, RunIsFinishedError, check_name
@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     where the model would run.
     """
     check_name(arguments.name)
+    check_num_processes(arguments.ranks, arguments.servers, arguments.hostfile)
     path = Path.cwd() / arguments.name
     config, crosses = settle(
         lambda base: yaml_settings.resolve(Config, arguments.config, arguments.settings, base),

@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import IO, Any
 
-from app.distributed.process_group import load_mpi
+from app.distributed.process_group import load_mpi, started_by_mpi
 from common.packages import project_environment
-from common.process import die_with_parent
+from common.process import die_with_parent, num_cores
 from common.signals import handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
@@ -45,6 +45,23 @@ CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: ")
 
 # Exit status of a training that has ended regularly, but has learned nothing (`why_useless` has the reason).
 DID_NOT_LEARN = 4
+
+
+# More processes on one host cannot be meant: starting them would exhaust its memory.
+MOST_PROCESSES_PER_CORE = 32
+
+
+def check_num_processes(num_ranks: int, num_servers: int = 0, host_file: str = "") -> None:
+    """Raise ValueError unless these numbers of processes can be started. The slots of a host file are not checked."""
+    for name, found, least in (("ranks (RANK_SIZE)", num_ranks, 1), ("servers (SERVERS)", num_servers, 0)):
+        if found < least:
+            raise ValueError(f"the number of {name} must be {least} or more, found {found}")
+    most = MOST_PROCESSES_PER_CORE * num_cores()
+    if num_ranks + num_servers > most and not host_file and not started_by_mpi():
+        raise ValueError(
+            f"{num_ranks + num_servers} processes are too many for this host, which has {num_cores()} cores: at most "
+            f"{most}; start fewer, or name further hosts in a file: --hostfile FILE (HOSTFILE=FILE of the scripts)"
+        )
 
 
 def launch(num_ranks: int, host_file: str, arguments: list[str]) -> int:

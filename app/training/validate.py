@@ -23,10 +23,6 @@ def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, b
     `num_ranks` processes train. If `num_servers` is not 0, as many additional processes own all table rows. `backend`
     is the result of `pick_backend`. MindSpore is not imported.
     """
-    if num_ranks < 1:
-        raise ValueError(f"RANK_SIZE must be 1 or more, found {num_ranks}")
-    if num_servers < 0:
-        raise ValueError(f"SERVERS must be 0 or more, found {num_servers}")
     _validate_data(config, schema)
     if config.tables.dtype == "bfloat16" and config.deep_optimizer.name == "ftrl":
         raise ValueError(

@@ -92,8 +92,12 @@ def launch_here(own_handlers, project, tmp_path, monkeypatch, caplog, capsys):
     ("arguments", "message"),
     [
         ((1, 1), "usage: bash .*RANK_SIZE EPOCHS DATASET RANK_TABLE_FILE"),
-        ((0, 1, "{data}", "-"), "error: RANK_SIZE must be 1 or more, found 0"),
+        ((0, 1, "{data}", "-"), r"error: the number of ranks \(RANK_SIZE\) must be 1 or more, found 0"),
+        ((-1, 1, "{data}", "-", "device.precision=auto"), "must be 1 or more, found -1"),
+        ((10**12, 1, "{data}", "-"), "processes are too many for this host"),
         (("one", 1, "{data}", "-"), "--ranks: invalid int value: 'one'"),
+        (("", 1, "{data}", "-"), "--ranks: invalid int value: ''"),
+        ((1, "", "{data}", "-"), "'train.epochs' must be a whole number"),
         ((1, 0, "{data}", "-"), "train.epochs must be 1 or more; found 0"),
         ((1, "many", "{data}", "-"), "'train.epochs' must be a whole number; found str 'many'"),
         ((1, 1, "nowhere", "-"), "error: no prepared data in nowhere: the folder does not exist"),

@@ -50,8 +50,6 @@ def test_what_fits_together_passes(check, words, others):
 @pytest.mark.parametrize(
     ("words", "others", "message"),
     [
-        ((), {"num_ranks": 0}, "RANK_SIZE must be 1 or more, found 0"),
-        ((), {"num_servers": -1}, "SERVERS must be 0 or more, found -1"),
         # the data
         ((), {"valid": (0, 10)}, r"'valid' has 10 rows, and none of them is a click: eval\.metric=auc is undefined"),
         (
