@@ -1,7 +1,8 @@
 """Run a sweep: train a run for each of many settings, stop the worse ones early, and compare all runs.
 
 Each run is a `python -m app train` in its own folder. A rung is a number of epochs. All remaining runs train up to it,
-and the best of them by `eval.metric` on valid continue to the next rung.
+and the best of them by `eval.metric` on valid continue to the next rung. Learning rates that `train.auto` chooses fall until the last
+rung, so that a run which continues equals one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
@@ -37,11 +37,12 @@ from app.run.record import read_run
 from app.run.report import REPORT_FILE, RUN, write_sweep_report
 from app.run.stop_signals import StopRequest
 from app.training.auto.crosses import measure_cross_effects
+from app.training.auto.settle import settle
 from common import settings, yaml_settings
 from common.files import FolderInUse, is_locked, lock_folder, write_whole
 from common.packages import project_environment
 from common.process import die_with_parent, num_cores
-from data_prep.prepared.schema import read_schema
+from data_prep.prepared.schema import Schema, read_schema
 
 log = logging.getLogger("app")
 
@@ -76,10 +77,14 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of the sweep: `words` are its settings as on a command line, and `run` is its folder."""
+    """One run of the sweep: `words` are its settings as on a command line, and `run` is its folder.
+
+    `more` are further words of the command line, which do not distinguish the runs.
+    """
 
     words: tuple[str, ...]
     run: Path
+    more: tuple[str, ...] = ()
 
     def best(self, metric: str, epochs: int) -> dict[str, Any] | None:
         """Return the values of the run's best evaluation on valid within its first `epochs` epochs, or None without
@@ -133,11 +138,16 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
     output, points = output.absolute(), find_points(values, options, where)
     trials = [Trial(words, output / folder_name(words) / "device_0") for words in points]
     config_path, dataset = Path(options.config) if options.config else None, Path(options.dataset)
-    configs = [yaml_settings.resolve(Config, config_path, trial.words) for trial in trials]
-    lock = _begin(output, yaml_settings.resolve(Config, config_path), dataset, where)
+    schema = _read_schema(dataset, where)
+    configs = [_settled(trial, config_path, dataset) for trial in trials]
     rungs = options.rungs or (max(config.train.epochs for config in configs),)
-    metric, remaining = configs[0].eval.metric, trials
-    messages: dict[str, str] = {}
+    basis = yaml_settings.resolve(Config, config_path)
+    if basis.train.auto:  # The learning rates of the runs depend on the last rung.
+        basis = replace(basis, train=replace(basis.train, epochs=rungs[-1]))
+    lock = _begin(output, basis, schema)
+    metric, messages = configs[0].eval.metric, dict[str, str]()
+    trials = [replace(trial, more=_schedules(trial, config_path, dataset, rungs[-1])) for trial in trials]
+    remaining = trials
 
     def ranked(some: list[Trial], epochs: int) -> list[Trial]:
         return sorted(some, key=lambda trial: trial.score(metric, epochs), reverse=True)
@@ -146,9 +156,10 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
         for epochs in rungs:
             unfinished = [trial for trial in remaining if not trial.has_trained(epochs)]
             if unfinished and any(config.train.auto and not config.train.init_from for config in configs):
-                # Measure the effects of crosses once, here. All runs take over the result.
-                messages = measure_cross_effects(dataset, read_schema(dataset)).as_message()
-            _train_all(unfinished, epochs, options, stop, messages)
+                # Measure the effects once. All runs reuse the result.
+                messages = measure_cross_effects(dataset, schema).as_message()
+            log.info("up to epoch %d: %d run(s), %d of them to train", epochs, len(remaining), len(unfinished))
+            _train_all(unfinished, epochs, options, stop, messages, metric)
             remaining = ranked(remaining, epochs)
             best = " ".join(remaining[0].words)
             log.info("the best of %d run(s) up to epoch %d: %s", len(remaining), epochs, best)
@@ -157,7 +168,7 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
         lines = io.StringIO()
         writer = csv.DictWriter(lines, list(results[0]))
         writer.writeheader()
-        writer.writerows(results)
+        writer.writerows({**result, RUN: Path(result[RUN]).relative_to(output)} for result in results)
         write_whole(output / RESULTS, lines.getvalue())
         write_sweep_report(results, values, metric, output / REPORT_FILE)
     return metric, results
@@ -183,51 +194,58 @@ def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[st
 
 
 def folder_name(words: tuple[str, ...]) -> str:
-    """Return the name of a run's folder, which states its settings. If it is too long, a checksum replaces the end.
+    """Return the name of a run's folder: its settings, in characters that are safe in shells and on all file systems.
 
-    Different settings get different names: `x=1` and `x="1"`, `"a b"` and `"ab"` are different values.
+    A checksum follows if the settings contain more than numbers, or if the name would be too long, because different
+    points need different names even where upper and lower case are the same.
     """
-    settings_of = (word.partition("=") for word in words)
-    name = ",".join(f"{setting}={_in_name(json.loads(text))}" for setting, _, text in settings_of)
-    if len(content := name.encode()) <= MAX_NAME_BYTES:
+    name = re.sub(r"[^a-z0-9_.+-]+", "-", "-".join(words).lower()).strip("-.")
+    are_numbers = all(isinstance(json.loads(word.partition("=")[2]), int | float) for word in words)
+    if are_numbers and len(name) <= MAX_NAME_BYTES:
         return name
-    checksum = xxhash.xxh3_64_hexdigest(content)
-    return content[: MAX_NAME_BYTES - len(checksum) - 1].decode(errors="ignore") + f"-{checksum}"
+    checksum = xxhash.xxh3_64_hexdigest("\0".join(words).encode())
+    return f"{name[: MAX_NAME_BYTES - len(checksum) - 1]}-{checksum}"
 
 
-def _in_name(value: Any) -> str:
-    """Return the text that stands for a setting's value in a folder name.
+def _settled(trial: Trial, config_path: Path | None, dataset: Path, *more: str) -> Config:
+    """Return the settings of a run with `more` words. With `train.auto`, effects of crosses are not considered."""
+    words = (*trial.words, *more)
+    return settle(lambda base: yaml_settings.resolve(Config, config_path, words, base), dataset, trial.run, dry=True)[0]
 
-    It is JSON, in which text has no quotes unless it would then read as a value of another type.
+
+def _schedules(trial: Trial, config_path: Path | None, dataset: Path, epochs: int) -> tuple[str, ...]:
+    """Return words with the schedules of a training for `epochs` epochs, or () without `train.auto`.
+
+    `train.auto` would otherwise let the learning rates of each rung fall until the end of that rung.
     """
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_in_name(key)}:{_in_name(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_in_name, value)) + "]"
-    if not isinstance(value, str):
-        return json.dumps(value)
-    text = re.sub(r'[\x00- "%,/:=\[\]{}\x7f\ud800-\udfff]', lambda match: f"%{ord(match[0]):02X}", value)
-    with suppress(ValueError):
-        json.loads(text)
-        return f'"{text}"'
-    return text
+    config = _settled(trial, config_path, dataset, f"train.epochs={epochs}")
+    schedules = {f"{group}_optimizer.schedule": options.schedule for group, options in config.optimizers.items()}
+    words = (f"{name}={json.dumps(settings.as_dict(schedule))}" for name, schedule in schedules.items())
+    return tuple(words) if config.train.auto else ()
 
 
-def _begin(output: Path, config: Config, dataset: Path, where: str) -> IO[str]:
-    """Create the sweep's folder, or check that it belongs to a sweep of the same settings and data. Return its open
-    lock.
-
-    Raise ValueError if the folder belongs to another sweep, or if a sweep is running in it.
-    """
+def _read_schema(dataset: Path, where: str) -> Schema:
     try:
-        schema = read_schema(dataset)
+        return read_schema(dataset)
     except FileNotFoundError as error:
         start = "" if dataset.is_absolute() else f", which starts from the working folder, {Path.cwd()}"
         raise FileNotFoundError(f"{where}: dataset: {dataset}{start}: {error}") from error
+
+
+def _begin(output: Path, config: Config, schema: Schema) -> IO[str]:
+    """Create the sweep's folder, or check that it belongs to the same settings and data. Return the lock on it.
+
+    Raise ValueError if the folder belongs to another sweep, or if a sweep is running in it.
+    """
     basis = {"config": settings.as_dict(config), "data": data_identity(schema)}
     text, path = json.dumps(basis, indent=1) + "\n", output / BASIS
     if path.is_file() and path.read_text(encoding="utf-8") != text:
         raise ValueError(f"{output} holds a sweep over other settings or data; give another --output")
+    if path.is_file() and any("=" in folder.name for folder in output.iterdir()):
+        raise ValueError(
+            f"{output} holds a sweep of an earlier release, whose folders have other names; {RESULTS} and "
+            f"{REPORT_FILE} there have its results; give another --output"
+        )
     try:
         lock = lock_folder(output)
     except FolderInUse:
@@ -237,14 +255,20 @@ def _begin(output: Path, config: Config, dataset: Path, where: str) -> IO[str]:
 
 
 def _train_all(
-    trials: list[Trial], epochs: int, options: SweepOptions, stop: StopRequest, messages: Mapping[str, str]
+    trials: list[Trial],
+    epochs: int,
+    options: SweepOptions,
+    stop: StopRequest,
+    messages: Mapping[str, str],
+    metric: str,
 ) -> None:
-    """Train all trials up to `epochs` epochs, `options.parallel` runs at a time.
+    """Train all trials up to `epochs` epochs, `options.parallel` runs at a time. Log each start and each result.
 
     Raise ValueError for wrong settings, Stopped after a signal.
     """
     queue, running = list(trials), dict[subprocess.Popen[bytes], Trial]()
-    # Runs of a sweep that was killed a moment ago may not have ended yet.
+    best_score, best_text = -math.inf, "none"
+    # Runs of a sweep that was just killed may still be ending.
     for trial in filter(lambda trial: is_locked(trial.run), queue):
         log.info("%s: another process trains there still; its end is waited for", trial.run)
     try:
@@ -252,15 +276,24 @@ def _train_all(
             free = [trial for trial in queue if not is_locked(trial.run)]
             for trial in free[: options.parallel - len(running)]:
                 queue.remove(trial)
+                number, words = len(trials) - len(queue), " ".join(trial.words)
+                log.info("up to epoch %d: run %d of %d starts: %s", epochs, number, len(trials), words)
                 running[_start(trial, epochs, options, messages)] = trial
             for process in [process for process in running if process.poll() is not None]:
-                folder, status = running.pop(process).run.parent, process.returncode
+                trial, status = running.pop(process), process.returncode
+                folder = trial.run.parent
                 last = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
                 if status == 2:
                     raise ValueError(f"{folder.name}: {last.removeprefix('error: ')}")
                 # A run that did not learn has finished regularly. Its result ranks it.
                 if status not in (0, DID_NOT_LEARN):
                     log.warning("warning: %s ended with status %d: %s", folder.name, status, last)
+                score, line = trial.score(metric, epochs), trial.best(metric, epochs)
+                text = f"{line[metric]:.6f}" if line else "none"
+                best_score, best_text = max((best_score, best_text), (score, text))
+                ended = f"{len(trials) - len(queue) - len(running)} of {len(trials)} run(s) ended"
+                best_of = f"{metric} {text} (the best so far: {best_text})"
+                log.info("up to epoch %d: %s, %s: %s", epochs, ended, best_of, " ".join(trial.words))
             time.sleep(POLL_SECONDS)
             stop.check()
     finally:
@@ -277,7 +310,7 @@ def _start(trial: Trial, epochs: int, options: SweepOptions, messages: Mapping[s
     command += [f"device.threads={max(1, num_cores() // options.parallel)}"] if options.parallel > 1 else []
     with (trial.run.parent / LOG).open("ab") as output:
         return subprocess.Popen(  # noqa: S603 (this program)
-            [*command, *trial.words, f"train.epochs={epochs}"],
+            [*command, *trial.words, *trial.more, f"train.epochs={epochs}"],
             cwd=trial.run.parent,
             env={**project_environment(), **messages},
             stdout=output,

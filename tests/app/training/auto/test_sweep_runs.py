@@ -1,6 +1,7 @@
 """Sweeps: their points, and the runs of a small one as processes, which stop and resume."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -23,6 +24,7 @@ from app.run.decision import read_state
 from app.training.auto import crosses, sweep_runs
 from app.training.auto.sweep_runs import SweepOptions, Trial, find_points
 from common.files import lock_folder
+from data_prep.prepared.schema import read_schema
 from tests.programs import run_program
 
 VALUES = {"model.hidden_widths": [[8], [16, 8]], "train.seed": [1, 2, 3]}
@@ -94,6 +96,16 @@ def test_another_sweep_s_folder_is_refused(sweep_file, monkeypatch, caplog, tmp_
     assert "holds a sweep over other settings or data; give another --output" in caplog.text
 
 
+def test_a_sweep_with_folders_of_earlier_names_is_refused(sweep_file, monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr(sweep_runs, "_train_all", lambda *_: None)
+    monkeypatch.setattr(sweep_runs, "write_sweep_report", lambda *_: None)
+    path = sweep_file("settings: {train.seed: [1]}")
+    assert main(["sweep", path]) == 0
+    (tmp_path / "s" / "train.seed=1").mkdir()
+    assert main(["sweep", path]) == 2
+    assert "holds a sweep of an earlier release" in caplog.text and "give another --output" in caplog.text
+
+
 def test_a_second_sweep_in_the_folder_is_refused_before_it_ends_the_first_one_s_runs(sweep_file, tmp_path, caplog):
     path = sweep_file("settings: {train.seed: [1]}")
     with lock_folder(tmp_path / "s"):
@@ -116,7 +128,7 @@ def test_the_end_of_a_run_of_a_killed_sweep_is_waited_for(sweep_file, tmp_path, 
     monkeypatch.setattr(sweep_runs, "_start", start)
     monkeypatch.setattr(time, "sleep", lambda _: len(started) == 1 and older.close())
     with caplog.at_level("INFO"):
-        sweep_runs._train_all(trials, 1, SweepOptions(parallel=2), SimpleNamespace(check=lambda: None), {})
+        sweep_runs._train_all(trials, 1, SweepOptions(parallel=2), SimpleNamespace(check=lambda: None), {}, "auc")
     assert started == [("train.seed=2", False), ("train.seed=1", True)]
     assert f"{trials[0].run}: another process trains there still" in caplog.text
 
@@ -155,6 +167,8 @@ def test_losers_stop_at_each_rung_and_a_restart_decides_alike(sweep_file, monkey
     monkeypatch.chdir("/")
     config, dataset = settings_of(tmp_path / "s.yaml")
     called = app.sweep({"train.seed": (1, 2, 3, 4)}, dataset, tmp_path / "s", config, rungs=[1, 3])
+    assert table["run"].tolist() == [f"train.seed-{seed}/device_0" for seed in (3, 4, 2, 1)]
+    table["run"] = [str(tmp_path / "s" / run) for run in table["run"]]
     pd.testing.assert_frame_equal(called[table.columns], table, check_dtype=False)
 
 
@@ -180,7 +194,7 @@ def test_a_run_of_many_settings_has_a_folder_of_its_own(tmp_path):
     for folder in folders:
         folder.mkdir()  # which a name of more than 255 bytes does not allow
     assert len(folders) == 2
-    assert sweep_runs.folder_name(("a.b=[1, 2]", 'c.d="x/y"')) == "a.b=[1,2],c.d=x%2Fy"
+    assert sweep_runs.folder_name(("a.b=-1", "c.d=1e-05")) == "a.b--1-c.d-1e-05"
 
 
 texts = st.text(alphabet='ab1e./_,:="[]{}% né\0', max_size=5) | st.sampled_from(["1", "null", "true", "[1]", "x" * 400])
@@ -195,8 +209,7 @@ def test_no_two_points_share_a_folder(tried):
     names = {sweep_runs.folder_name(point) for point in points}
     assert len(names) == len(points)
     for name in names:
-        assert "/" not in name and "\0" not in name
-        assert len(name.encode()) <= sweep_runs.MAX_NAME_BYTES
+        assert re.fullmatch(r"a[a-z0-9_.+-]*", name) and len(name) <= sweep_runs.MAX_NAME_BYTES
 
 
 def test_a_run_without_a_result_ranks_last(tmp_path):
@@ -204,7 +217,7 @@ def test_a_run_without_a_result_ranks_last(tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_with_train_auto_share_what_one_fit_found_of_crosses(tmp_path, monkeypatch):
+def test_runs_with_train_auto_share_what_one_fit_found_of_crosses(tmp_path, project, monkeypatch, caplog):
     """Put another gain in place of the fit's: a run that fits for itself has not this one in its log."""
     numbers = np.arange(2000)
     frame = pd.DataFrame({"click": numbers % 3 // 2, "A": numbers % 7, "B": numbers % 5})
@@ -213,11 +226,25 @@ def test_runs_with_train_auto_share_what_one_fit_found_of_crosses(tmp_path, monk
     gain, fits = {"auc": 0.0525, "log_loss": 0.02, "error": 0.003, "inverse_penalty": 1.0}, []
     monkeypatch.setattr(crosses, "run_module", lambda *words: fits.append(words) or json.dumps(gain))
     monkeypatch.delenv(crosses.CHOICE_OF_CROSSES, raising=False)
-    values = {"train.seed": [1, 2], "train.auto": [True]}
-    app.sweep(values, tmp_path / "crossed", tmp_path / "sweep", rungs=[1, 2], parallel=2)
+    values, caplog.handler.level = {"train.seed": [1, 2]}, logging.INFO
+    path = project / "configs" / "auto.yaml"
+    app.sweep(values, tmp_path / "crossed", tmp_path / "sweep", path, rungs=[1, 2], parallel=2)
     logs = [path.read_text() for path in (tmp_path / "sweep").glob(f"*/{sweep_runs.LOG}")]
     assert len(logs) == 2 and all("logistic regression on valid rows by +0.0525" in text for text in logs)
     assert len(fits) == 1 and crosses.CHOICE_OF_CROSSES not in os.environ
+    # The winner continues, and its learning rates fall until the last rung.
+    (winner,) = (run for run in (tmp_path / "sweep").glob("*/device_0") if read_state(run)["epochs"] == 2)
+    config, steps = yaml.safe_load((winner / "config.yaml").read_text()), len((winner / "loss.log").open().readlines())
+    schema = read_schema(tmp_path / "crossed")
+    assert steps == 2 * -(-schema.splits["train"].rows // config["train"]["batch_size"])
+    assert {config[f"{group}_optimizer"]["schedule"]["decay_steps"] for group in ("wide", "deep", "tower")} == {steps}
+    assert not list((tmp_path / "sweep").glob("*/device_0.1"))
+    progress = [record.getMessage() for record in caplog.records if record.name == "app"]
+    assert sum("starts: train.seed=" in line for line in progress) == 3
+    (last,) = (line for line in progress if line.startswith("up to epoch 2: 1 of 1 run(s) ended, auc 0."))
+    assert "(the best so far: 0." in last
+    with pytest.raises(ValueError, match="a sweep over other settings or data"):
+        app.sweep(values, tmp_path / "crossed", tmp_path / "sweep", path, rungs=[1, 3])
 
 
 @pytest.mark.slow
