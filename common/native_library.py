@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from common.packages import make_command
+
 _COMMENT_OR_DIRECTIVE = re.compile(r"//.*|^#(?:.*\\\n)*.*", re.MULTILINE)
 _ENUM = re.compile(r"typedef enum \{([^}]*)\} (\w+);")
 _STRUCTURE = re.compile(r"typedef struct \{([^}]*)\} (\w+);")
@@ -115,8 +117,8 @@ class NativeLibrary:
     def _load(self, path: Path) -> ctypes.CDLL:
         if not path.is_file():
             raise FileNotFoundError(
-                f"the native {self._what} not built: {path} is missing; run `make native` (it needs g++ and make), "
-                f"or {self._otherwise}"
+                f"the native {self._what} not built: {path} is missing; run `{make_command('native')}` (it needs "
+                f"g++ and make), or {self._otherwise}"
             )
         csrc = path.parents[1]
         # A library that was built from other sources may expect other arguments and crash. This cannot be checked in a
@@ -128,7 +130,8 @@ class NativeLibrary:
                 # If the source's time is in the future, building again does not help: the source stays newer.
                 is_ahead = newer.stat().st_mtime > time.time()
                 advice = "set this machine's clock right, which is behind, or touch all sources; then " * is_ahead
-                raise OSError(f"{path} was built before {newer} changed; {advice}run `make native` to build it again")
+                build = make_command("native")
+                raise OSError(f"{path} was built before {newer} changed; {advice}run `{build}` to build it again")
         added = _WHILE_LOADING.keys() - os.environ.keys()
         os.environ.update((name, _WHILE_LOADING[name]) for name in added)
         try:
@@ -138,7 +141,7 @@ class NativeLibrary:
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:  # The file is no library, or belongs to another release.
             raise OSError(
-                f"{path} cannot be loaded: {error}; run `make native` to build it for this machine"
+                f"{path} cannot be loaded: {error}; run `{make_command('native')}` to build it for this machine"
             ) from error
         finally:
             for name in added:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import sysconfig
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 
 PROJECT = Path(__file__).parents[1]  # The folder that contains app, data_prep and common.
 _PYTHON = (3, 11)
+_INSTALLED = "wide_deep.pth"  # File of `make setup` with which its Python finds the project from any folder.
 # Packages that only benchmarks use. They belong to the extra `bench`.
 _PEERS = {"fastapi", "lightgbm", "polars", "torch"}
 
@@ -28,7 +32,28 @@ def explain_missing(*packages: str) -> str:
     python = f"{sys.executable} (Python {sys.version_info[0]}.{sys.version_info[1]})"
     fault = f"has no {', '.join(packages)}" if packages else f"is older than {'.'.join(map(str, _PYTHON))}"
     target = ".venv/.bench-installed" if _PEERS.intersection(packages) else "setup"
-    return f"{python} {fault}; run make {target}, then use .venv/bin/python"
+    return f"{python} {fault}; run {make_command(target)}, then use .venv/bin/python"
+
+
+def python_command(words: str) -> str:
+    """Return the command line `python -m WORDS`, for the user's shell, in a form that works in the working folder.
+
+    A Python that is not the first one on the path is named by its path. Outside the project's folder, -P keeps modules
+    of the working folder from taking the place of the project's.
+    """
+    on_path = shutil.which("python")
+    is_on_path = on_path is not None and Path(on_path).parent == Path(sys.executable).parent
+    python = "python" if is_on_path else min(os.path.relpath(sys.executable), sys.executable, key=len)
+    if Path.cwd() == PROJECT:
+        return f"{quote(python)} -m {words}"
+    installed = Path(sysconfig.get_path("purelib"), _INSTALLED)
+    is_installed = installed.is_file() and installed.read_text(encoding="utf-8").strip() == str(PROJECT)
+    return f"{'' if is_installed else f'PYTHONPATH={quote(str(PROJECT))} '}{quote(python)} -P -m {words}"
+
+
+def make_command(target: str) -> str:
+    """Return the command line `make TARGET` in a form that works in the working folder."""
+    return f"make {target}" if Path.cwd() == PROJECT else f"make -C {quote(str(PROJECT))} {target}"
 
 
 def project_environment() -> dict[str, str]:

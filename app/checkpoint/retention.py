@@ -15,6 +15,7 @@ from app.config.run_settings import CheckpointOptions
 from app.evaluation.metrics import as_score
 from common.arrays.disk import Progress, no_progress
 from common.files import sync_folder
+from common.packages import python_command
 
 # Function that returns the manifest in a checkpoint's folder, such as `read_manifest`.
 Read = Callable[[Path], Manifest]
@@ -53,7 +54,11 @@ def open_named(path: Path) -> Checkpoint:
     except FileNotFoundError as error:
         nearby = (path, path / "checkpoints", path.parent)
         names = ", ".join(str(each.path) for folder in nearby for each in whole_checkpoints(folder))
-        raise FileNotFoundError(f"{error}; whole ones nearby: {names or 'none; train first: make train'}") from error
+        raise FileNotFoundError(f"{error}; whole ones nearby: {names or f'none; {_train_first()}'}") from error
+
+
+def _train_first() -> str:
+    return f"train first: {python_command('app train --dataset PREPARED')}"
 
 
 def best_or_newest(folder: Path, metric: str) -> Checkpoint:
@@ -65,7 +70,7 @@ def best_or_newest(folder: Path, metric: str) -> Checkpoint:
     if whole:
         return [*best_first(whole, metric), whole[-1]][0]
     reasons = [f"{path.name}: {open_if_whole(path)}" for path in step_folders(folder)[-1:]]
-    raise FileNotFoundError(f"no whole checkpoint in {folder}; {'; '.join([*reasons, 'train first: make train'])}")
+    raise FileNotFoundError(f"no whole checkpoint in {folder}; {'; '.join([*reasons, _train_first()])}")
 
 
 def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:

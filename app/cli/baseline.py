@@ -8,6 +8,7 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from app.evaluation.measure import best_on, check_split
@@ -16,6 +17,7 @@ from app.run.record import read_runs
 from app.training.auto.crosses import crosses_gain
 from app.training.auto.regression import MAX_ROWS, evaluate, fit
 from common.arguments import add_shared
+from common.packages import python_command
 from common.text import show
 from data_prep.prepared.data_files import check_files
 from data_prep.prepared.schema import read_schema
@@ -75,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
         of_split = [content for content in record.evaluations if content["split"] == split]
         evaluations = [content for content in of_split if "calibrated" not in content] or of_split
         if not evaluations:
-            advice = f"run: make eval RUN={arguments.run} SPLIT={split}"
+            advice = "run: " + python_command(f"app evaluate --run {quote(str(arguments.run))} --split {split}")
             raise ValueError(f"{arguments.run} has no evaluation on split {split!r}; {advice}")
         rows[f"Wide&Deep in {record.name}"] = evaluations[-1]["metrics"]
     fitted = fit(folder, schema, arguments.max_rows)

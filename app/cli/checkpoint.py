@@ -32,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser("checkpoint", help="list, check and convert checkpoints")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
 
-    action = actions.add_parser("list", help="print a line for each checkpoint, and mark the one that `make eval` uses")
+    action = actions.add_parser("list", help="print a line for each checkpoint, and mark the one that `evaluate` uses")
     action.add_argument("place", type=Path, nargs="?", metavar="RUN", help="run folder (the one of --run)")
     add_shared(action, "--run")
     action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the one of the run)")
@@ -88,7 +88,7 @@ def _list(arguments: argparse.Namespace) -> None:
         with suppress(FileNotFoundError):  # The error means that no checkpoint of the run is complete.
             best = best_of_run(run).path
     for path in paths:
-        show(f"{path.name}  {_one_line(path)}{'  <- make eval takes this one' if path == best else ''}")
+        show(f"{path.name}  {_one_line(path)}{'  <- evaluate takes this one' if path == best else ''}")
 
 
 def _one_line(path: Path) -> str:

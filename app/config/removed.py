@@ -13,7 +13,7 @@ REMOVED = {
     **REMOVED_OF_PREPARE,
     "parallel": _TOWER,
     "checkpoint.tower_slices": _TOWER,
-    "checkpoint.compact": Removed("python -m app checkpoint compact makes a delta a full checkpoint"),
+    "checkpoint.compact": Removed("the command `checkpoint compact` makes a delta a full checkpoint"),
     "checkpoint.full_every": Removed(
         "every tenth checkpoint of a run with checkpoint.delta is full, every 24th online"
     ),

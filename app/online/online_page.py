@@ -10,6 +10,7 @@ from typing import Any
 from app.scoring.distribution import CHANGE
 from common.html.charts import Axis, Chart, Series, Size, line_chart
 from common.html.page import PagePart, Section, render_page
+from common.packages import python_command
 from common.text import Unit, number_text
 
 Line = Mapping[str, Any]  # The measurements of one part, as in metrics.jsonl.
@@ -64,7 +65,8 @@ def _aside(reasons: Mapping[str, str]) -> Section | None:
     if not reasons:
         return None
     table = PagePart("table", [("part", "text"), ("why", "text")], list(reasons.items()))
-    note = "Look at the part. One that is right is trained on after: python -m app online release PART --work DIR"
+    release = python_command("app online release PART --work DIR")
+    note = f"Look at the part. One that is right is trained on after: {release}"
     return Section("Parts held aside", table, note=note)
 
 

@@ -28,6 +28,7 @@ from app.training.context import RunContext
 from app.training.learning_rates import LearningRates
 from app.training.start import Launch, plan_launch
 from app.training.warm_start.source import find_source
+from common.packages import make_command
 from common.yaml_settings import override
 from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 
@@ -60,7 +61,8 @@ def plan_online(
         config = replace(config, checkpoint=replace(config.checkpoint, keep_last=options.keep))
     launch = plan_launch(config, dataset or own_dataset, work)
     if launch.backend == "stock":
-        raise ValueError("online needs tables.backend=native or reference; build the native tables: make native")
+        advice = f"build the native tables: {make_command('native')}"
+        raise ValueError(f"online needs tables.backend=native or reference; {advice}")
     # `make_plan` checks every byte of the checkpoints. If none is usable, the launch would rename the run's folder and
     # begin a new run, so raise an error instead.
     if resumes and config.train.resume == "auto":

@@ -30,6 +30,7 @@ from app.run.decision import STATE_FILE, Plan, checkpoint_folder, make_plan
 from app.run.folder import CONFIG_FILE, RunFolder
 from app.run.logs import forget_after
 from common.files import LOCK_FILE, FolderInUse, lock_folder, sync_folder
+from common.packages import python_command
 from data_prep.prepared.schema import Schema
 
 FIRST_RANK = "device_0"  # Folder of rank 0 if the run has no name.
@@ -202,8 +203,8 @@ def _check_is_run(path: Path) -> None:
 
 
 def evaluation_of(path: Path) -> str:
-    """Return the command, for a message, that evaluates the run in the folder `path`."""
-    return "make eval" if path.name == FIRST_RANK else f"make eval RUN={shlex.quote(str(path))}"
+    """Return the command, for a message, that evaluates the run in the folder `path`. It works in the working folder."""
+    return python_command(f"app evaluate --run {shlex.quote(min(os.path.relpath(path), str(path), key=len))}")
 
 
 def check_launch(path: Path, config: Config, schema: Schema, find_source: FindSource) -> None:

@@ -28,6 +28,7 @@ from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, RunLog
 from app.run.older import FORMAT_VERSION, read_config
 from common import settings, yaml_settings
 from common.files import message_of, write_whole
+from common.packages import python_command
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -159,7 +160,10 @@ def run_config(run_path: Path) -> Config:
     """
     path = run_path / CONFIG_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"no run in {run_path}: it has no {CONFIG_FILE}; train first (make train) or give RUN=")
+        train = python_command("app train --dataset PREPARED")
+        raise FileNotFoundError(
+            f"no run in {run_path}: it has no {CONFIG_FILE}; train first ({train}), or name a run's folder"
+        )
     return read_config(yaml_settings.read_yaml(path), where=str(path))
 
 

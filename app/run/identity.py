@@ -11,6 +11,7 @@ from app.checkpoint.manifest import Manifest
 from app.config.config import Config
 from app.run.older import upgraded
 from common import settings
+from common.packages import python_command
 from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema
 
 # These settings may differ between a run and its continuation, because they do not change steps already taken.
@@ -110,11 +111,12 @@ def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
     )
     changed = first_difference(there, here)
     if changed:
+        prepare = python_command(f"data_prep prepare LOG OUTPUT --vocabulary {shlex.quote(manifest.dataset)}")
         raise ValueError(
             f"{folder} does not fit the checkpoint, whose inputs mean something else: {changed}; "
             "give the folder that the run was trained on (--dataset DIR). Rows of another log have the model's ids if "
-            f"prepared by: python -m data_prep prepare LOG OUTPUT --vocabulary {shlex.quote(manifest.dataset)} "
-            "(with the same --data). Or score the log by a bundle: make export, make predict"
+            f"prepared by: {prepare} (with the same --data). Or score the log by a bundle: "
+            f"{python_command('app export RUN BUNDLE')}, then {python_command('app predict BUNDLE LOG SCORES')}"
         )
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from app.run.decision import STATE_FILE
 from app.run.folder import CONFIG_FILE
 from app.run.logs import LOSS_LOG, METRICS, OP_TIMES, PROFILE_FOLDER
 from common.files import parse_json
+from common.packages import python_command
 from common.yaml_settings import load_yaml
 
 log = logging.getLogger(__name__)
@@ -181,10 +183,10 @@ def _read_effects(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     except (OSError, ValueError, KeyError) as error:
         log.warning(
             "warning: the report is without the effects of the columns: %s is damaged (%s); remove it, or write it "
-            "again with python -m app bundle effects BUNDLE LOG --output %s",
+            "again with %s",
             path,
             str(error).splitlines()[0],
-            path,
+            python_command(f"app bundle effects BUNDLE LOG --output {quote(str(path))}"),
         )
         return {}, []
 

@@ -26,6 +26,7 @@ import xxhash
 
 from app.scoring.bundle_tables import TABLES
 from common.files import DamagedFileError, FileRecord, check_format_version, check_size, checksum, parse_json, record_of
+from common.packages import python_command
 
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
@@ -89,7 +90,8 @@ def read_manifest(folder: Path) -> BundleManifest:
     if not path.is_file():
         within = read_manifests(folder) if folder.is_dir() else {}
         newest = max(chains(within).values(), key=rank, default=())
-        advice = f"the newest one in it is {newest[-1][0]}" if newest else "make one: python -m app export RUN BUNDLE"
+        make_one = f"make one: {python_command('app export RUN BUNDLE')}"
+        advice = f"the newest one in it is {newest[-1][0]}" if newest else make_one
         raise FileNotFoundError(f"{folder} is no bundle: it has no {MANIFEST}; {advice}")
     try:
         content = parse_json(path.read_text(encoding="utf-8"))

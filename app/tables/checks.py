@@ -23,6 +23,7 @@ from app.tables.interface import (
 )
 from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN_STEP
 from app.tables.rounding import BFLOAT16
+from common.packages import python_command
 
 # Upper bound of a gradient's absolute value. An optimizer squares the sum of an id's gradients after it has removed the
 # loss scale. The square fits into float32 if that sum is below 2^64. With this bound and a loss_scale of 1024, sums
@@ -47,7 +48,7 @@ def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
         raise ValueError(
             f"batch row {row}, field {field.name}: id {ids[row, position]} is outside "
             f"0 … {spec.vocabulary_size - 1}{of_lists}; was the data prepared with another vocabulary than the "
-            "model's, or is it damaged (python -m data_prep inspect FOLDER)?"
+            f"model's, or is it damaged ({python_command('data_prep inspect FOLDER')})?"
         )
 
 

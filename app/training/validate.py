@@ -12,6 +12,7 @@ from app.config.run_settings import EvalOptions
 from app.config.schedules import ConstantSchedule
 from app.evaluation.metrics import METRICS
 from app.tables.model_fields import fields_of_model, is_plain
+from common.packages import python_command
 from common.settings import did_you_mean
 from data_prep.prepared.data_files import has_one_class, whole_log
 from data_prep.prepared.schema import Schema
@@ -89,8 +90,9 @@ def _check_both_classes(schema: Schema, name: str, consequence: str) -> None:
         # The whole log has labels of one class, so dividing it into splits in another way would not help.
         if has_one_class(whole_log(schema)):
             way = (
-                "the whole log has one class, so there is nothing to learn: python -m data_prep describe LOG names its "
-                "column and its values, and --label NAME=VALUE says which value is a click"
+                "the whole log has one class, so there is nothing to learn: "
+                f"{python_command('data_prep describe LOG')} names its column and its values, and "
+                "--label NAME=VALUE says which value is a click"
             )
         of_rows = f"{split.rows:,} rows"
         if split.unlabelled:

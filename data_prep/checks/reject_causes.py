@@ -15,7 +15,7 @@ from typing import TextIO
 
 import numpy as np
 
-from common.packages import load
+from common.packages import load, python_command
 from common.text import printable, show
 from data_prep.execution.prepared_folder import REJECTS_FILE
 from data_prep.kernels.parse import is_utf8, parse_labels, take_quotes_off
@@ -51,7 +51,6 @@ _NO_OBJECTS = (
     "\nThe first one is no JSON object: a log of JSON has one a line, and no blank lines. jq -c . OLD > NEW makes such "
     "a log of objects of several lines, or with blank lines; remove a line that was cut off"
 )
-_HOW_TO_DESCRIBE = "python -m data_prep describe LOG > my.yaml, then --data my.yaml"
 _NOT_UTF8 = "is not UTF-8, as a text has to be"
 # Encodings of scripts other than Latin, in which most letters have bytes above 127. Keys are Python's names of the
 # encodings, and values are iconv's.
@@ -163,7 +162,7 @@ def _explain_columns(lines: Sequence[bytes], expected: int, log_format: LogForma
     likely = own if usual > 1 else max(widths, key=lambda each: widths[each] * (each != b" "))
     return (
         f"lines have {widths.get(likely, 1)} columns between {likely.decode()!r}, expected {log_format.description}; "
-        f"{_HOW_TO_DESCRIBE}"
+        f"{python_command('data_prep describe LOG')} > my.yaml, then --data my.yaml"
     )
 
 

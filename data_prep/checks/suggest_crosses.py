@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from common.packages import python_command
 from data_prep.kernels.strings import combinations, shorten
 from data_prep.prepared.examples import Examples, concatenate, one_hot
 from data_prep.prepared.reader import read_spread
@@ -182,4 +183,5 @@ def describe_gains(gains: list[Gain], most: int, crosses: Sequence[tuple[str, ..
         return "\n".join([*lines, f"no{more} pair helps by more than chance: {advice}"])
     of_pairs = ",".join(f"[{','.join(pair)}]" for pair in (*crosses, *certain))
     setting = shlex.quote(f"prepare.crosses=[{of_pairs}]")
-    return "\n".join([*lines, f"prepare again with: {setting}", "and compare: python -m app baseline"])
+    compare = f"and compare: {python_command('app baseline PREPARED')}"
+    return "\n".join([*lines, f"prepare again with: {setting}", compare])

@@ -147,7 +147,7 @@ def check_files(folder: Path, schema: Schema) -> None:
     The content of row files is not read here; `read_blocks` checks it when it reads them.
     """
     for sentence in (*damaged_files(folder, schema, VOCABULARY), *wrong_sizes(folder, schema)):
-        raise ValueError(f"{sentence}; {advice(folder)}; see python -m data_prep inspect {folder}")
+        raise ValueError(f"{sentence}; {advice(folder)}")
 
 
 def verify_files(folder: Path, schema: Schema) -> int:

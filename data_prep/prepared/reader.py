@@ -75,10 +75,7 @@ def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
             )
     damaged = list(damaged_files(folder, schema, split))
     reasons = "; ".join(damaged) or f"{reason}, though its files have the checksums of schema.json"
-    return (
-        f"the data of split {split!r} in {folder} is damaged: {reasons}; "
-        f"{advice(folder)}; see python -m data_prep inspect {folder}"
-    )
+    return f"the data of split {split!r} in {folder} is damaged: {reasons}; {advice(folder)}"
 
 
 def read_samples(

@@ -31,6 +31,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from common.files import check_format_version, format_checksum, from_dict, parse_json
+from common.packages import python_command
 from data_prep.options.columns import EncodingOptions
 from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
@@ -262,9 +263,7 @@ def read_schema(folder: Path) -> Schema:
             if folder.is_dir()
             else "the folder does not exist"
         )
-        raise FileNotFoundError(
-            f"no prepared data in {folder}: {actual}; run: make preprocess INPUT=LOG OUTPUT={quote(str(folder))}"
-        )
+        raise FileNotFoundError(f"no prepared data in {folder}: {actual}; run: {_prepare('LOG', folder)}")
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
         version, expected = content["format_version"], content.pop(CHECKSUM, "")
@@ -281,14 +280,19 @@ def read_schema(folder: Path) -> Schema:
 
 def advice(folder: Path) -> str:
     """Return the end of an error message: what the user can do about a damaged prepared folder."""
-    return f"copy the folder again or prepare the data again: make preprocess INPUT=LOG OUTPUT={quote(str(folder))}"
+    inspect = python_command(f"data_prep inspect {quote(str(folder))}")
+    return f"see {inspect}; copy the folder again or prepare the data again: {_prepare('LOG', folder)} --overwrite"
+
+
+def _prepare(log: str, folder: Path) -> str:
+    return python_command(f"data_prep prepare {quote(log)} {quote(str(folder))} --config configs/auto.yaml")
 
 
 def _instead_of(file: Path) -> str:
     """Return the end of an error message: what to give instead of `file`, where a prepared folder was expected."""
     if (file.parent / SCHEMA_FILE).is_file():
         return f"give the folder that it is in: {file.parent}"
-    return f"if it is a log, prepare it: make preprocess INPUT={quote(str(file))} OUTPUT=prepared, and give prepared"
+    return f"if it is a log, prepare it: {_prepare(str(file), Path('prepared'))}, and give prepared"
 
 
 INDICATOR = "missing"

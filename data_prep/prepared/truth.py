@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.packages import python_command
+
 TRUTH_SCHEMA = pa.schema([("row_number", pa.int64()), ("probability", pa.float64()), ("label", pa.int8())])
 
 
@@ -38,7 +40,8 @@ def read_truth(path: Path, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndar
     """
     if not path.is_file():
         raise FileNotFoundError(
-            f"no true probabilities at {path}: only a synthetic log has them (python -m data_prep synthesize)"
+            f"no true probabilities at {path}: only a synthetic log has them "
+            f"({python_command('data_prep synthesize LOG --rows 1000000')})"
         )
     order = np.argsort(row_numbers, kind="stable")
     rows_in_order = np.asarray(row_numbers)[order]

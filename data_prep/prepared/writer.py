@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.files import NO_ROOM
+from common.packages import make_command
 from data_prep.prepared.data_files import block_checksum, data_file
 from data_prep.prepared.examples import KEY_PREFIX, Examples, concatenate
 from data_prep.prepared.schema import DataFile
@@ -57,7 +58,8 @@ def _library() -> Any:
         package = importlib.util.find_spec("mindspore")
         spec = PathFinder.find_spec(_LIBRARY, package.submodule_search_locations) if package else None
         if spec is None or spec.loader is None:
-            raise ImportError(f"MindRecord files are written by MindSpore, and there is no {_LIBRARY}; run: make setup")
+            advice = f"run: {make_command('setup')}"
+            raise ImportError(f"MindRecord files are written by MindSpore, and there is no {_LIBRARY}; {advice}")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         sys.modules[_LIBRARY] = module

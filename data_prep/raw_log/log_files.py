@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
+from common.packages import make_command
 from common.text import natural_order, nearest, shortened
 from data_prep.raw_log.formats import TAR_ENDINGS, format_of, unpacked_name
 from data_prep.raw_log.storage import (
@@ -32,8 +33,8 @@ _NAMES_SHOWN = 5
 _ARCHIVE = "dac.tar.gz"  # Name of the archive with Criteo's log.
 _HOW_TO_GET_IT = (
     "get it: the Criteo AI Lab offers dac.tar.gz as the Kaggle Display Advertising Challenge dataset "
-    "(https://ailab.criteo.com/ressources/), under its own terms: make download. "
-    "Or make a synthetic one: make synthesize"
+    "(https://ailab.criteo.com/ressources/), under its own terms: {}. Or make a synthetic "
+    "one: {}"
 )
 
 log = logging.getLogger(__name__)
@@ -178,7 +179,7 @@ def _what_is_there(location: str) -> str:
     It is a similar name, the names of the files in the folder, or where to get Criteo's log.
     """
     if file_name(location) in (_ARCHIVE, _WHOLE_LOG):
-        return _HOW_TO_GET_IT
+        return _HOW_TO_GET_IT.format(make_command("download"), make_command("synthesize"))
     if is_uri(location):
         return "there is no such object"
     folder = Path(location).parent

@@ -32,6 +32,9 @@ def test_from_the_scripts_folder_of_a_copy_with_a_rank_table(launch, project, ti
     status, errors = launch(scripts, 1, 1, tiny_dataset, table, script="run_auto_parallel_train.sh")
     assert status == 0, errors
     assert (scripts / "device_0" / "loss.log").read_text().startswith("epoch: 1 step: 1, wide_loss is 0.69")
+    (advice,) = re.findall(r"evaluate it on the test rows with: (.*) \(in Python", errors)
+    (scripts / "common").mkdir()  # The advice must not run modules of the folder where it is followed.
+    assert "auc" in run_program("bash", "-c", advice, cwd=scripts, env={"PATH": "/usr/bin:/bin"}).stdout.lower()
 
 
 def test_from_any_folder_with_relative_paths_and_settings(launch, tiny_dataset, tmp_path):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from operator import itemgetter
+from shlex import quote
 from typing import Any
 
 from app.run.record import RunRecord
 from app.run.report.quality import label
 from common.html.charts import Axis, Bars, Chart, bar_chart
 from common.html.page import PagePart, Section
+from common.packages import python_command
 
 TITLE = "Effects of the columns"
-NOT_THERE = "No table of effects: python -m app bundle effects BUNDLE LOG --output {0}/effects.parquet writes one."
 NOTE = (
     "The effect of a cell is the change of the logit against a blank cell, as in the explanation of a row. A cross "
     "counts in each of its columns. +0.7 doubles the odds of a click."
@@ -33,7 +34,9 @@ def effects(runs: Sequence[RunRecord]) -> Section:
     """
     explained = [run for run in runs if run.effects[1]]
     if not explained:
-        return Section(TITLE, note=NOT_THERE.format(runs[0].name if len(runs) == 1 else "RUN"))
+        output = f"{runs[0].name if len(runs) == 1 else 'RUN'}/effects.parquet"
+        command = python_command(f"app bundle effects BUNDLE LOG --output {quote(output)}")
+        return Section(TITLE, note=f"No table of effects: {command} writes one.")
     whole = [
         {line["column"]: line["mean_absolute_change"] for line in run.effects[1] if line["cells"] == "all"}
         for run in explained

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from app.run.record import RunRecord, read_runs
 from app.run.report.column_effects import effects
@@ -12,6 +13,7 @@ from app.run.report.quality import evaluations, learning, metrics_over_steps
 from app.run.report.speed import embedding_tables, operators, samples_per_second, time_and_memory
 from common.files import message_of, write_whole
 from common.html.page import PagePart, Section, render_page
+from common.packages import python_command
 from common.settings import flatten
 from common.text import number_text
 from common.yaml_settings import dump_yaml
@@ -94,7 +96,8 @@ def _key_figures(run: RunRecord) -> list[tuple[str, str, str]]:
             interval = f", 95 % interval {_interval(test, key)}" if key in test["intervals"] else ""
             figures.append((name, _digits(test["metrics"], key), f"step {test['step']:,}{interval}"))
     else:
-        figures.append(("on the test rows", "–", "evaluate them with: make eval"))
+        command = python_command(f"app evaluate --run {quote(run.name)}")
+        figures.append(("on the test rows", "–", f"evaluate them with: {command}"))
     memory = run.points("memory_bytes")[1]
     whole = f", {number_text(run.seconds, 'seconds')} with evaluations and saves"
     return [

@@ -1,8 +1,8 @@
 """Run a sweep: train a run for each of many settings, stop the worse ones early, and compare all runs.
 
 Each run is a `python -m app train` in its own folder. A rung is a number of epochs. All remaining runs train up to it,
-and the best of them by `eval.metric` on valid continue to the next rung. Learning rates that `train.auto` chooses fall until the last
-rung, so that a run which continues equals one that was never interrupted.
+and the best of them by `eval.metric` on valid continue to the next rung. Learning rates that
+`train.auto` chooses fall until the last rung, so that a run which continues equals one that was never interrupted.
 """
 
 from __future__ import annotations

@@ -165,5 +165,5 @@ def test_the_best_is_taken_or_the_newest(tmp_path):
     assert best_or_newest(tmp_path / "scored", "auc").path.name == "step-00000002"
     save_steps(tmp_path / "not scored", [None, None])
     assert best_or_newest(tmp_path / "not scored", "auc").path.name == "step-00000002"
-    with pytest.raises(FileNotFoundError, match=r"no whole checkpoint in .*nowhere; train first: make train"):
+    with pytest.raises(FileNotFoundError, match=r"no whole checkpoint in .*nowhere; train first: .* app train "):
         best_or_newest(tmp_path / "nowhere", "auc")

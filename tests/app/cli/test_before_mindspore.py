@@ -169,7 +169,7 @@ def test_a_training_on_no_prepared_folder_advises_a_command_that_can_be_pasted(c
     status, log = command("train", dataset=tmp_path / "mit Leer zeichen")
     assert status == 2
     assert "no prepared data in" in log
-    assert f"run: make preprocess INPUT=LOG OUTPUT='{tmp_path / 'mit Leer zeichen'}'" in log
+    assert f"-m data_prep prepare LOG '{tmp_path / 'mit Leer zeichen'}' --config configs/auto.yaml" in log
 
 
 def test_an_evaluation_on_other_data(command, checkpoint_of, tiny_schema):

@@ -85,7 +85,7 @@ def test_the_checkpoint_that_make_eval_takes_is_marked_and_is_the_default(tmp_pa
 
     def marked(*words):
         assert main(["checkpoint", "list", *words]) == 0
-        return [line.split()[0] for line in capsys.readouterr().out.splitlines() if "make eval takes" in line]
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines() if "evaluate takes" in line]
 
     assert marked("wide") == marked("--run", "wide") == ["step-00000002"] == [best_of_run(run).path.name]
     for action, text in (("show", "step-00000002: "), ("verify", "step-00000002: whole")):

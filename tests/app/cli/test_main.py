@@ -228,10 +228,10 @@ def test_the_run_of_another_user_is_evaluated(command, capsys, trained, monkeypa
 
 def test_the_report_in_a_run_shows_later_evaluations(command, capsys, trained, tmp_path):
     report = trained / "report.html"
-    assert "evaluate them with: make eval" in report.read_text()
+    assert "evaluate them with: " in report.read_text()
     assert "NativeTower" in report.read_text()  # a kernel of the profiled steps
     assert command("evaluate")[0] == 0
-    assert "evaluate them with: make eval" not in report.read_text()
+    assert "evaluate them with: " not in report.read_text()
     (tmp_path / "device_0.1").symlink_to("device_0")
     capsys.readouterr()
     assert command("report", "device_0", "device_0.1")[0] == 0

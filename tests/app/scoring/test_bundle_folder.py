@@ -193,7 +193,7 @@ def test_golden_rows_that_score_otherwise_are_found(copied, monkeypatch):
 
 
 def test_what_is_no_bundle_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"is no bundle.*python -m app export"):
+    with pytest.raises(FileNotFoundError, match=r"is no bundle.* -m app export"):
         Predictor.open(tmp_path)
 
 

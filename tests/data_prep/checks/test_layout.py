@@ -167,7 +167,7 @@ def test_prepare_says_how_many_lines_it_rejects(tmp_path, capsys, caplog):
     lines[5:7] = ["x,s1,1", "0,s1"]
     log = write(tmp_path, lines)
     assert main(["prepare", log, str(tmp_path / "out")]) == 2
-    assert "python -m data_prep describe LOG > my.yaml" in capsys.readouterr().err
+    assert " -m data_prep describe LOG > my.yaml" in capsys.readouterr().err
     (tmp_path / "my.yaml").write_text(PLAIN)
     words = ["prepare", log, str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml")]
     assert main([*words, "prepare.workers=1"]) == 0

@@ -53,7 +53,7 @@ def test_what_follows_from_the_fields():
 
 
 def test_an_unfinished_or_missing_folder_says_what_to_run(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"has no schema.json.*make preprocess"):
+    with pytest.raises(FileNotFoundError, match=r"has no schema.json.*data_prep prepare LOG"):
         read_schema(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"the folder does not exist"):
         read_schema(tmp_path / "none")
@@ -61,7 +61,7 @@ def test_an_unfinished_or_missing_folder_says_what_to_run(tmp_path):
 
 def test_a_file_in_place_of_a_folder_says_what_to_give(tmp_path):
     (tmp_path / "train.txt").touch()
-    with pytest.raises(FileNotFoundError, match=r"train.txt is a file, not .*: make preprocess INPUT=.*train.txt "):
+    with pytest.raises(FileNotFoundError, match=r"train.txt is a file, not .*: .*data_prep prepare .*train.txt "):
         read_schema(tmp_path / "train.txt")
     write_schema(SCHEMA, tmp_path)
     with pytest.raises(FileNotFoundError, match=rf"schema.json is a file, not .* give the folder .*: {tmp_path}$"):

@@ -118,7 +118,7 @@ def test_a_note_stands_for_what_is_missing(make_run):
         "Not profiled: train with train.profile=true.",
         "Nothing was saved yet: each save logs them.",
         "The run is running, or was killed; the page shows how far it came.",
-        "evaluate them with: make eval",
+        "evaluate them with: ",
     ):
         assert words in page, words
 

@@ -81,7 +81,7 @@ def test_a_missing_dataset_is_named_with_the_working_folder(sweep_file, tiny_dat
     (tmp_path / "s.yaml").write_text(text)
     assert main(["sweep", "s.yaml"]) == 2
     where = f"s.yaml: dataset: nowhere, which starts from the working folder, {tmp_path}: "
-    assert where + "no prepared data in nowhere: the folder does not exist; run: make preprocess" in caplog.text
+    assert where + "no prepared data in nowhere: the folder does not exist; run: " in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]
 
 
