@@ -170,7 +170,7 @@ def train(
     settled, crosses = settle(lambda base: _config(config, sections, base), Path(dataset), path)
     with log_shown(*LOGGERS):
         device.check_environment(settled.device)
-        launch = plan_launch(settled, Path(dataset), path, choices=[crosses.line])
+        launch = plan_launch(settled, Path(dataset), path, choices=crosses.lines)
         launch = replace(launch, on_step=_for_run(on_step), on_evaluation=_for_run(on_evaluation))
         try:
             launch.check_folder()

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     num_processes = arguments.ranks + arguments.servers
     # Check all settings before the run folder is opened, because opening it may rename the folder of an older run.
-    plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers, [crosses.line])
+    plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers, crosses.lines)
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:
@@ -88,8 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     target = plan.select_device()
     if arguments.dry_run:
         plan.describe_steps(plan.config)
-        if crosses.line:
-            show(crosses.line)
+        for line in crosses.lines:
+            show(line)
         _print_placement(plan.config, target, plan.backend)
         return 0
     return plan.train(target, group)

@@ -99,6 +99,17 @@ def resolve_by_rows(
     return by_rows(first.train.epochs, first.train.batch_size, first.train.steps, init_optimizer)
 
 
+def describe_given(config: Config, schema: Schema, cross_effects: CrossEffects) -> str:
+    """Return a line with the epochs and rows of a batch that `train.auto` would choose where `config` has others.
+
+    Return "" if there are none.
+    """
+    chosen = settings_by_rows(schema, steps=config.train.steps, cross_effects=cross_effects)["train"]
+    given = {name: value for name, value in chosen.items() if getattr(config.train, name) != value}
+    instead = [f"train.{name}={getattr(config.train, name)} in place of {value}" for name, value in given.items()]
+    return f"given instead of what train.auto would choose: {', '.join(instead)}" if instead else ""
+
+
 def settings_by_rows(
     schema: Schema, epochs: int = 0, batch_size: int = 0, steps: int = 0, cross_effects: CrossEffects = "none"
 ) -> dict[str, Any]:

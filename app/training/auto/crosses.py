@@ -42,12 +42,18 @@ class CrossesChoice:
     """How strong the effects of crosses on clicks are for `train.auto`, and a line about it for the log, or "".
 
     `data` is the checksum of the schema of the data on which the effects were measured, or "" if they were not
-    measured.
+    measured. `given` is a line for the log about given settings that replace choices of `train.auto`, or "".
     """
 
     effects: CrossEffects = "none"
     line: str = ""
     data: str = ""
+    given: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines for the log."""
+        return [line for line in (self.line, self.given) if line]
 
     def as_message(self) -> dict[str, str]:
         """Return the environment variable that passes this choice to a new process, which then measures nothing."""

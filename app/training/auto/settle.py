@@ -5,10 +5,11 @@ folder.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from app.config.config import Config
-from app.training.auto.by_rows import CrossEffects, resolve_by_rows
+from app.training.auto.by_rows import CrossEffects, describe_given, resolve_by_rows
 from app.training.auto.crosses import CrossesChoice, find_cross_effects
 from app.training.warm_start.source import source_settings
 from data_prep.prepared.schema import read_schema
@@ -22,7 +23,8 @@ def settle(
 
     `resolve` applies the given settings to defaults, as for `resolve_by_rows`. The second value says how strong the
     effects of crosses on clicks are. It is measured only with `train.auto`, for data with crosses, if the run does not
-    start from a trained model; otherwise it is the default. With `dry`, it is not measured either. Raise the errors of
+    start from a trained model; otherwise it is the default. With `dry`, it is not measured
+    either. It also has lines for the log about the choice. Raise the errors of
     `resolve`, of reading the folder, and of finding the model to start from.
     """
     config, choice = resolve(Config()), CrossesChoice()
@@ -35,4 +37,5 @@ def settle(
 
     if source is None and any(field.cross for field in schema.categorical):
         choice = find_cross_effects(dataset, path, schema, by_effects, dry)
-    return by_effects(choice.effects), choice
+    config = by_effects(choice.effects)
+    return config, replace(choice, given="" if source else describe_given(config, schema, choice.effects))

@@ -38,7 +38,14 @@ def test_crosses_are_asked_for_in_a_new_training(project, tiny_schema, monkeypat
     assert settled(True, "train.auto=false")[0].train == Config().train and not asked
     config, choice = settled(True, "wide_optimizer.l2=0.5")
     assert choice == CrossesChoice("strong", "dry: True")
+    assert settled(False)[1].given == settled(True, source=plain)[1].given == ""
+    # Of the settings that differ from the choice, only the given one is named.
+    said = "given instead of what train.auto would choose: train.epochs=1 in place of "
+    assert settled(False, "train.epochs=1")[1].given == f"{said}12"
+    assert settled(True, "train.epochs=1")[1].lines == ["dry: True", f"{said}20"]
+    assert settled(False, "train.batch_size=7")[1].given.endswith(f"batch_size=7 in place of {plain.train.batch_size}")
+    assert settled(False, "train.epochs=12")[1].given == ""
     assert (config.train.epochs, config.wide_optimizer.learning_rate, config.wide_optimizer.l2) == (20, 0.3, 0.5)
     assert config.tower_optimizer.schedule.decay_steps == 20 * math.ceil(50_000 / config.train.batch_size)
-    ((one, other),) = asked
+    (one, other), *_ = asked
     assert other == config and (one.train.epochs, one.wide_optimizer.l2) == (12, 0.5)
