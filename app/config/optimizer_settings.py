@@ -48,7 +48,8 @@ class FtrlOptions(_Optimizer):
     name: Literal["ftrl"] = "ftrl"
     learning_rate: Positive = 5e-2
     l1: NotNegative = 1e-8  # L1 coefficient of the proximal step.
-    l2: NotNegative = 1e-8  # L2 coefficient of the proximal step.
+    # L2 coefficient of the proximal step. It counts twice, as in MindSpore's FTRL: the paper's λ₂ is 2 · l2.
+    l2: NotNegative = 1e-8
     initial_accumulator: Positive = 1.0  # The value of Σ gradient² before the first step.
 
     def __post_init__(self) -> None:
@@ -106,7 +107,10 @@ class _Adam(_Optimizer):
 
 @dataclass(frozen=True)
 class LazyAdamOptions(_Adam):
-    """Adam on the rows of the batch only, as MindSpore has it. Other rows and their moments do not change."""
+    """Adam on the rows of the batch only, as MindSpore's LazyAdam with optimizer.target="CPU".
+
+    Other rows and their moments do not change.
+    """
 
     name: Literal["lazy_adam"] = "lazy_adam"
 
