@@ -203,7 +203,7 @@ def _check_is_run(path: Path) -> None:
 
 
 def evaluation_of(path: Path) -> str:
-    """Return the command, for a message, that evaluates the run in the folder `path`. It works in the working folder."""
+    """Return the command, for a message, that evaluates the run in `path` from the working folder."""
     return python_command(f"app evaluate --run {shlex.quote(min(os.path.relpath(path), str(path), key=len))}")
 
 

@@ -156,7 +156,7 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
         for epochs in rungs:
             unfinished = [trial for trial in remaining if not trial.has_trained(epochs)]
             if unfinished and any(config.train.auto and not config.train.init_from for config in configs):
-                # Measure the effects once. All runs reuse the result.
+                # Measure the effects of crosses once, here. All runs take over the result.
                 messages = measure_cross_effects(dataset, schema).as_message()
             log.info("up to epoch %d: %d run(s), %d of them to train", epochs, len(remaining), len(unfinished))
             _train_all(unfinished, epochs, options, stop, messages, metric)
@@ -268,7 +268,7 @@ def _train_all(
     """
     queue, running = list(trials), dict[subprocess.Popen[bytes], Trial]()
     best_score, best_text = -math.inf, "none"
-    # Runs of a sweep that was just killed may still be ending.
+    # Runs of a sweep that was killed a moment ago may not have ended yet.
     for trial in filter(lambda trial: is_locked(trial.run), queue):
         log.info("%s: another process trains there still; its end is waited for", trial.run)
     try:
