@@ -183,7 +183,7 @@ def rank_slice(num_rows: int, rank: int, size: int) -> slice:
 
 
 def max_rank_rows(num_rows: int, size: int) -> int:
-    """Return the largest number of rows that a rank gets if up to `num_rows` rows are divided evenly among `size` ranks."""
+    """Return the largest number of rows that one of `size` ranks gets, if up to `num_rows` rows are divided evenly."""
     return -(-num_rows // size)
 
 
