@@ -2,13 +2,16 @@
 
 The C headers are the only definition of the interface: this module parses functions, structures and enumerations from
 them.
+Idle threads of OpenMP sleep, whichever library of the process loads OpenMP first.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from common.packages import make_command
+from common.process import held, num_cores
 
 _COMMENT_OR_DIRECTIVE = re.compile(r"//.*|^#(?:.*\\\n)*.*", re.MULTILINE)
 _ENUM = re.compile(r"typedef enum \{([^}]*)\} (\w+);")
@@ -68,10 +72,45 @@ class Interface:
         return self.structures.get(name) or getattr(ctypes, f"c_{name.removesuffix('_t')}")
 
 
-# Environment variables that are set while a library is loaded. OpenMP reads OMP_WAIT_POLICY when the first library that
-# uses it is loaded. By default its threads spin between kernels, on cores that MindSpore's threads need: with one other
-# busy thread on two cores, a lookup took 32 ms with spinning threads and 14 ms with sleeping ones.
-_WHILE_LOADING = {"OMP_WAIT_POLICY": "passive"}
+# By default, idle OpenMP threads spin for milliseconds on cores that other threads need. Beside MindSpore's threads a
+# training on two cores then takes up to fourteen times as long. This environment variable lets them sleep, but GCC's
+# OpenMP library (libgomp) reads it only when it is loaded, and LightGBM, PyTorch and MindSpore load it too.
+WAIT_POLICY, SLEEP = "OMP_WAIT_POLICY", "passive"
+_LIBGOMP = "libgomp.so.1"
+
+
+def loaded_library(name: str) -> ctypes.CDLL | None:
+    """Return the shared library `name` (its soname) if this process has loaded it. Never load it."""
+    try:
+        return ctypes.CDLL(name, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return None
+
+
+def let_idle_threads_sleep() -> None:
+    """Shorten the spinning if OpenMP is already loaded and read no wait policy. A policy of the user is kept."""
+    if WAIT_POLICY not in os.environ and loaded_library(_LIBGOMP) is not None:
+        _start_surplus_threads()
+
+
+@functools.cache
+def _start_surplus_threads() -> None:
+    """Start one OpenMP thread more than there are cores, and keep these threads asleep until the process ends.
+
+    If libgomp manages more threads than there are cores, its threads spin for 100 rounds instead of 300,000
+    (GOMP_SPINCOUNT in its manual). It keeps the threads of a parallel region as long as the thread that started it.
+    """
+    libgomp, has_started = ctypes.CDLL(_LIBGOMP), threading.Event()
+
+    def start_and_stay() -> None:
+        # A function that does nothing with its argument serves as the body of the region.
+        libgomp.GOMP_parallel(libgomp.omp_get_thread_num, None, num_cores() + 1, 0)
+        has_started.set()
+        threading.Event().wait()
+
+    with held():  # These threads must not receive the signals, because handlers run in the main thread.
+        threading.Thread(target=start_and_stay, name="openmp-surplus", daemon=True).start()
+        has_started.wait()
 
 
 class NativeLibrary:
@@ -132,8 +171,10 @@ class NativeLibrary:
                 advice = "set this machine's clock right, which is behind, or touch all sources; then " * is_ahead
                 build = make_command("native")
                 raise OSError(f"{path} was built before {newer} changed; {advice}run `{build}` to build it again")
-        added = _WHILE_LOADING.keys() - os.environ.keys()
-        os.environ.update((name, _WHILE_LOADING[name]) for name in added)
+        # On two cores, one of them busy, a lookup took 32 ms with spinning threads and 14 ms with sleeping ones.
+        let_idle_threads_sleep()
+        is_added = WAIT_POLICY not in os.environ
+        os.environ.setdefault(WAIT_POLICY, SLEEP)
         try:
             library = ctypes.CDLL(str(path))
             for name, (result, arguments) in self.interface.functions.items():
@@ -144,8 +185,8 @@ class NativeLibrary:
                 f"{path} cannot be loaded: {error}; run `{make_command('native')}` to build it for this machine"
             ) from error
         finally:
-            for name in added:
-                del os.environ[name]
+            if is_added:
+                del os.environ[WAIT_POLICY]
         return library
 
 

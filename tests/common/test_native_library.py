@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from common.native_library import Interface, NativeLibrary, address, output_address
+from common.process import num_cores
+from tests.programs import run_python
 
 PROJECT = Path(__file__).parents[2]
 VALUES = np.arange(12, dtype=np.int64).reshape(3, 4)
@@ -123,3 +125,30 @@ def test_a_library_that_is_older_than_its_sources_is_not_loaded(tmp_path):
     os.utime(header, (11, 11))
     with pytest.raises(OSError, match="cannot be loaded"):
         library.load()
+
+
+SECONDS_OF_IDLE_THREADS = """
+import ctypes, sys, time
+from common.native_library import let_idle_threads_sleep, loaded_library
+from common.process import num_cores
+
+assert loaded_library("libgomp.so.1") is None
+libgomp = ctypes.CDLL("libgomp.so.1")
+if sys.argv[1] == "sleeping":
+    let_idle_threads_sleep()
+start = time.process_time()
+for _ in range(200):
+    libgomp.GOMP_parallel(libgomp.omp_get_thread_num, None, num_cores(), 0)
+    time.sleep(0.002)
+print(time.process_time() - start)
+"""
+
+
+@pytest.mark.skipif(num_cores() == 1, reason="one core runs no idle threads")
+def test_idle_threads_sleep_after_openmp_was_loaded():
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    seconds = {
+        how: float(run_python("-c", SECONDS_OF_IDLE_THREADS, how, env=environment).stdout)
+        for how in ("spinning", "sleeping")
+    }
+    assert seconds["sleeping"] < seconds["spinning"] / 3
