@@ -1,8 +1,9 @@
 """Python functions for programs and notebooks (describe, prepare, train, sweep, evaluate), and `Run`, a run's folder as
 an object.
 
-The first call that prepares, trains, evaluates or exports imports MindSpore. It reads the number of threads and the
-precision only once in a process, so all later calls must use the same settings for both.
+MindSpore is imported by the first call that prepares, trains, evaluates or exports. It reads the number of threads only
+once in a process, so later calls that set `device.threads` need the same one. The functions leave MindSpore's modes as
+they were.
 """
 
 from __future__ import annotations
@@ -123,11 +124,10 @@ def prepare(
             f"the table has not the columns of Criteo's log, which is expected without data; found "
             f"{', '.join(table.column_names)}. Give data=describe(table), or the name of a file of it"
         )
-    if not device.has_loaded_mindspore():
-        device.prepare_environment(DeviceOptions())
     how: dict[str, Any] = {"overwrite": overwrite, "restart": restart, "extend": extend, "report": True}
     how["vocabulary_of"] = None if vocabulary_of is None else Path(vocabulary_of)
-    with log_shown(*LOGGERS):
+    with log_shown(*LOGGERS), device.process_restored():
+        device.prepare_environment(DeviceOptions())
         try:
             if table is not None:
                 return prepare_table(table, Path(output), resolved, **how)
@@ -168,8 +168,8 @@ def train(
     """
     path = Path(run).absolute()
     settled, crosses = settle(lambda base: _config(config, sections, base), Path(dataset), path)
-    with log_shown(*LOGGERS):
-        device.check_environment(settled.device)
+    with log_shown(*LOGGERS), device.process_restored():
+        device.check_threads(settled.device)
         launch = plan_launch(settled, Path(dataset), path, choices=crosses.lines)
         launch = replace(launch, on_step=_for_run(on_step), on_evaluation=_for_run(on_evaluation))
         try:
@@ -249,10 +249,10 @@ def evaluate(
     folder = run.path if isinstance(run, Run) else Path(run)
     by = [by] if isinstance(by, str) else by
     opened = named_or_best(folder, Path(checkpoint) if checkpoint else None)
-    with log_shown(*LOGGERS):
+    with log_shown(*LOGGERS), device.process_restored():
         trained = open_trained(opened, Path(dataset) if dataset else None).with_device(target="auto")
         evaluate_split.check_evaluation(trained, split, by, calibrate)
-        device.check_environment(trained.config.device)
+        device.check_threads(trained.config.device)
         try:
             evaluation = evaluate_split.evaluate(trained, split, by, calibrate)
         except Stopped as stopped:
@@ -394,12 +394,10 @@ class Run:
         return self._open(Path(bundle))
 
     def _export(self, checkpoint: Checkpoint, bundle: Path, rows: RowType = "float32", calibrate: bool = False) -> None:
-        """Export a checkpoint as a bundle. Use another process if MindSpore runs in this one with other threads or
-        precision than an export needs.
-        """
-        with log_shown(*LOGGERS):
+        """Export a checkpoint. Use another process if MindSpore runs with other threads in this one."""
+        with log_shown(*LOGGERS), device.process_restored():
             try:
-                device.check_environment(replace(self.config.device, precision="float32"))
+                device.check_threads(self.config.device)
             except ValueError:
                 words = [str(checkpoint.path), str(bundle), f"rows={rows}", "--overwrite"]
                 run_module("app", "export", *words, *(["--calibrate"] if calibrate else []))

@@ -4,8 +4,10 @@ MindSpore, oneDNN and OpenMP read when they are imported.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from common.native_library import SLEEP, WAIT_POLICY, let_idle_threads_sleep, loaded_library
 from common.process import held, num_cores
 from common.settings import Bounds, Checked
 
@@ -24,7 +27,9 @@ CPU_INFO = Path("/proc/cpuinfo")
 # which oneDNN's math mode BF16 uses these instructions.
 BFLOAT16_FLAGS, MATH_MODE_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}, {"amx_bf16", "bf16"}
 
-ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
+# oneDNN as MindSpore ships it, the variable of its default math mode, and the numbers of dnnl_fpmath_mode_t.
+ONEDNN, ONEDNN_MATH_MODE = "libdnnl.so.3", "ONEDNN_DEFAULT_FPMATH_MODE"
+MATH_MODES = {"STRICT": 0, "BF16": 1, "F16": 2, "ANY": 3, "TF32": 4}
 # Name of an environment variable for debugging. If it is set, the tower runs as a MindSpore graph on a CPU too. By
 # default, native kernels compute a whole training step on a CPU, if they support the model (ReLU, no batch
 # normalization, no distinct first layer) and its optimizers (FTRL, Adam).
@@ -56,52 +61,78 @@ class DeviceOptions(Checked):
 
 
 def prepare_environment(options: DeviceOptions) -> None:
-    """Set the environment variables that oneDNN, OpenMP and MindSpore read at import.
+    """Set the environment variables that oneDNN, OpenMP and MindSpore read when they are loaded.
 
-    Call it before `import mindspore`.
+    Call it before `import mindspore`. In a process that has loaded these libraries already, OpenMP's threads sleep too,
+    oneDNN gets the precision, and MindSpore keeps its number of threads.
     """
-    # By default, idle OpenMP threads spin on cores that MindSpore's own threads need. Lookups then take twice as
-    # long.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    for name, value in _environment(options).items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
-def check_environment(options: DeviceOptions) -> None:
-    """Raise ValueError if this process has already imported MindSpore with other settings than `options` ask for.
-
-    MindSpore reads the number of threads and the precision only once.
-    """
+    let_idle_threads_sleep()
+    os.environ.setdefault(WAIT_POLICY, SLEEP)
     if not has_loaded_mindspore():
+        os.environ["OMP_NUM_THREADS"] = str(options.num_threads)
+    # On a CPU, oneDNN computes the matrix products of MindSpore's own operators. In its math mode BF16 it rounds their
+    # float32 inputs to bfloat16.
+    rounds = options.precision == "bfloat16" and cpu_flags() & MATH_MODE_FLAGS
+    _set_math_mode("BF16" if rounds else None)
+
+
+def _set_math_mode(mode: str | None) -> None:
+    """Set oneDNN's default math mode in the environment, and in oneDNN if this process has loaded it."""
+    if mode is None:
+        os.environ.pop(ONEDNN_MATH_MODE, None)
+    else:
+        os.environ[ONEDNN_MATH_MODE] = mode
+    if onednn := loaded_library(ONEDNN):
+        onednn.dnnl_set_default_fpmath_mode(MATH_MODES.get((mode or "").upper(), 0))
+
+
+@contextmanager
+def process_restored() -> Iterator[None]:
+    """Restore MindSpore's execution mode and oneDNN's math mode when the block ends, also after an error.
+
+    Notebooks and programs run other models in the same process.
+    """
+
+    def execution_mode() -> int | None:
+        return sys.modules["mindspore"].get_context("mode") if "mindspore" in sys.modules else None
+
+    before, math_mode = execution_mode(), os.environ.get(ONEDNN_MATH_MODE)
+    try:
+        yield
+    finally:
+        _set_math_mode(math_mode)
+        if execution_mode() not in (None, before):
+            import mindspore as ms
+
+            ms.set_context(mode=ms.PYNATIVE_MODE if before is None else before)
+
+
+def check_threads(options: DeviceOptions) -> None:
+    """Raise ValueError if this process has imported MindSpore with another number of threads than `options` set.
+
+    If they set none, MindSpore's operators use what it was imported with. The log says so once.
+    """
+    imported = re.match(r"\s*(\d+)", os.environ.get("OMP_NUM_THREADS", ""))
+    threads = int(imported[1]) if imported else num_cores()
+    if not has_loaded_mindspore() or threads == options.num_threads:
         return
-    there: dict[str, str | None] = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(num_cores()))}
-    there[ONEDNN_MATH_MODE] = os.environ.get(ONEDNN_MATH_MODE)
-    for name, value in _environment(options).items():
-        if there[name] != value:
-            raise ValueError(
-                f"device.threads={options.threads} and device.precision={options.precision} need {name}={value}, and "
-                f"this process has imported MindSpore with {there[name]}, which it reads once; use another process (in "
-                "a notebook: restart the kernel)"
-            )
+    if options.threads:
+        raise ValueError(
+            f"device.threads={options.threads} cannot be set here: this process has imported MindSpore with {threads} "
+            "threads, which it reads once; leave device.threads=0, or use another process (in a notebook: restart the "
+            "kernel)"
+        )
+    _say_threads(threads)
+
+
+@functools.cache
+def _say_threads(threads: int) -> None:
+    log.info("MindSpore's operators use %d threads, with which this process imported it (device.threads=0)", threads)
 
 
 def has_loaded_mindspore() -> bool:
     """Return True if this process has imported MindSpore, or its MindRecord library, which loads OpenMP too."""
     return bool({"mindspore", "mindspore._c_mindrecord"} & sys.modules.keys())
-
-
-def _environment(options: DeviceOptions) -> dict[str, str | None]:
-    """Return the values of the environment variables that depend on the options, by name.
-
-    None means that a variable must not be set.
-    """
-    # On a CPU, oneDNN computes the matrix products of MindSpore's own operators. In its math mode BF16 it rounds their
-    # float32 inputs to bfloat16.
-    rounds = options.precision == "bfloat16" and cpu_flags() & MATH_MODE_FLAGS
-    return {"OMP_NUM_THREADS": str(options.num_threads), ONEDNN_MATH_MODE: "BF16" if rounds else None}
 
 
 def cpu_flags() -> set[str]:
@@ -121,6 +152,13 @@ def select_device(options: DeviceOptions) -> str:
         import mindspore as ms
 
         ms.set_context(mode=ms.GRAPH_MODE)
+        if in_use := _device_in_use():
+            if options.target in ("auto", in_use):
+                return in_use
+            raise ValueError(
+                f"device.target={options.target} cannot be used here: this process runs MindSpore on {in_use} already, "
+                f"which it cannot change. Choose device.target={in_use} or auto, or use another process."
+            )
         candidates = ("Ascend", "GPU", "CPU") if options.target == "auto" else (options.target,)
         for target in candidates:
             try:
@@ -132,6 +170,18 @@ def select_device(options: DeviceOptions) -> str:
                 continue
             return target
     raise ValueError(f"device.target={options.target} cannot be used here: {reason}. Choose device.target=CPU or auto.")
+
+
+def _device_in_use() -> str | None:
+    """Return the target that was set in this process, or on which it has run an operator. It cannot be changed then."""
+    from mindspore import get_context
+    from mindspore._c_expression import DeviceContextManager, DeviceManagerConf
+
+    if DeviceManagerConf.get_instance().is_device_enable():
+        return str(DeviceManagerConf.get_instance().get_device_target())
+    target = get_context("device_target")
+    context = DeviceContextManager.get_instance().get_device_context(target)
+    return target if context is not None and context.initialized() else None
 
 
 def init_communication() -> None:

@@ -29,10 +29,70 @@ except ValueError as error:
     assert line.endswith("Choose device.target=CPU or auto.")
 
 
-def test_threads_are_set_for_openmp(monkeypatch):
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_threads_are_set_before_mindspore_is_imported(monkeypatch, is_loaded):
+    monkeypatch.setattr(device, "has_loaded_mindspore", lambda: is_loaded)
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     device.prepare_environment(DeviceOptions(threads=3))
-    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert os.environ["OMP_NUM_THREADS"] == ("77" if is_loaded else "3")
+
+
+def test_mindspore_s_threads_are_kept_unless_others_are_set(monkeypatch, caplog):
+    monkeypatch.setattr(device, "has_loaded_mindspore", lambda: True)
+    monkeypatch.setenv("OMP_NUM_THREADS", "77,2")
+    caplog.set_level(logging.INFO)
+    for _ in range(2):
+        device.check_threads(DeviceOptions(threads=77))
+        device.check_threads(DeviceOptions())
+    assert [record.args for record in caplog.records] == [(77,)]
+    with pytest.raises(ValueError, match=r"device.threads=3 .* with 77 threads, .* another process"):
+        device.check_threads(DeviceOptions(threads=3))
+
+
+SHARED_PROCESS = """
+import ctypes, sys
+import mindspore as ms, numpy as np
+from app import evaluate, train
+from app.config.device import DeviceOptions, _set_math_mode, select_device
+
+_set_math_mode("TF32")
+(ms.Tensor(np.ones(2, np.float32)) + ms.Tensor(np.ones(2, np.float32))).asnumpy()
+onednn = ctypes.CDLL("libdnnl.so.3", mode=4)
+
+def state():
+    mode = ctypes.c_int()
+    onednn.dnnl_get_default_fpmath_mode(ctypes.byref(mode))
+    return ms.get_context("mode"), mode.value
+
+def fail(run, values):
+    print(run.path.name, state())
+    1 / 0
+
+config, dataset, folder = sys.argv[1:]
+for precision in ("bfloat16", "float32", "auto"):
+    try:
+        train(config, dataset, f"{folder}/{precision}", on_step=fail, device={"precision": precision},
+              train={"log_every_steps": 1})
+    except ZeroDivisionError:
+        print("after", state())
+train(config, dataset, f"{folder}/whole")
+evaluate(f"{folder}/whole")
+print("after", state())
+try:
+    select_device(DeviceOptions(target="GPU"))
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_process_with_other_models_trains_and_keeps_its_modes(tiny_dataset, project, tmp_path, command_environment):
+    words = ("-c", SHARED_PROCESS, project / "configs/tiny.yaml", tiny_dataset, tmp_path)
+    lines = run_python(*words, env=command_environment).stdout.splitlines()
+    rounds = int(bool(device.cpu_flags() & device.MATH_MODE_FLAGS))
+    modes = dict.fromkeys(line for line in lines if line.startswith(("bfloat16", "float32")))
+    assert list(modes) == [f"bfloat16 (0, {rounds})", "float32 (0, 0)"]
+    assert [line for line in lines if line.startswith("after")] == ["after (1, 4)"] * 4
+    assert lines[-1].startswith("device.target=GPU cannot be used here: this process runs MindSpore on CPU already")
 
 
 def test_no_threads_given_are_all_that_this_process_may_use():
