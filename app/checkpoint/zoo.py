@@ -1,4 +1,6 @@
-"""Read a MindSpore `.ckpt` file of the model zoo's Wide&Deep, and rename its parameters to this project's names.
+"""Read a MindSpore checkpoint of the model zoo's Wide&Deep, and rename its parameters to this project's names.
+
+The file is a `.ckpt`, or a `.safetensors` of `save_checkpoint(…, format="safetensors")`.
 
 The zoo (mindspore-ai/models, official/recommend/Wide_and_Deep/src/wide_and_deep.py) looks up all fields, the numeric
 ones first. Its training saves these parameters, each with the prefix "network.":
@@ -20,6 +22,7 @@ from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from app.checkpoint.write import ModelState
@@ -33,20 +36,43 @@ TABLES = {
 }
 BIAS = "Wide_b"
 LAYER = "dense_layer_"
-DTYPES = {"Float16": np.float16, "Float32": np.float32, "Float64": np.float64, "Int32": np.int32, "Int64": np.int64}
+DTYPES = {
+    "Float16": np.float16,
+    "BFloat16": ml_dtypes.bfloat16,
+    "Float32": np.float32,
+    "Float64": np.float64,
+    "Int32": np.int32,
+    "Int64": np.int64,
+}
 # MindSpore may append 17 bytes with a checksum to the protobuf message. These bytes begin with this mark.
 CRC_MARK, CRC_BYTES = b"crc_num", 17
 
 
 def read_zoo_checkpoint(path: Path) -> ModelState:
-    """Return the model in a `.ckpt` file of the zoo, which looks up its numeric fields, too.
+    """Return the model in a checkpoint file of the zoo as float32, which looks up its numeric fields, too.
 
-    Each table has only the array `rows`, and no optimizer state. Raise ValueError if the file is no `.ckpt` file, or
-    belongs to another network.
+    Each table has only the array `rows`, and no optimizer state. Raise ValueError if the file is no checkpoint, is
+    encrypted, or belongs to another network.
     """
-    parameters = {re.sub(f"^({re.escape(PREFIX)})+", "", name): values for name, values in _parameters(path).items()}
+    saved = _safetensors(path) if path.suffix == ".safetensors" else _parameters(path)
+    parameters = {
+        re.sub(f"^({re.escape(PREFIX)})+", "", name): values.astype(np.float32, copy=False)
+        for name, values in saved.items()
+    }
     tables = {table: _rows(path, parameters, names) for table, names in TABLES.items()}
     return ModelState(_dense(path, parameters), tables)
+
+
+def _safetensors(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a `.safetensors` file by name."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        arrays: dict[str, np.ndarray] = load_file(path)
+    except (SafetensorError, KeyError) as error:  # KeyError: NumPy has no such dtype.
+        raise ValueError(f"{path} is no safetensors file that can be read: {error}") from error
+    return arrays
 
 
 def _parameters(path: Path) -> dict[str, np.ndarray]:
@@ -58,8 +84,14 @@ def _parameters(path: Path) -> dict[str, np.ndarray]:
     """
     import mindspore  # noqa: F401 (its package must be loaded first)
     from google.protobuf.message import DecodeError
+    from mindspore._c_expression import _is_cipher_file
     from mindspore.train.checkpoint_pb2 import Checkpoint
 
+    if _is_cipher_file(str(path)):
+        raise ValueError(
+            f"{path} is an encrypted checkpoint, expected a plain one; load it with mindspore.load_checkpoint(…, "
+            "dec_key=…), and save that with mindspore.save_checkpoint without enc_key"
+        )
     content = path.read_bytes()
     if content[-CRC_BYTES:].startswith(CRC_MARK):
         content = content[:-CRC_BYTES]
@@ -105,7 +137,7 @@ def _array(path: Path, name: str, tensors: list[Any]) -> np.ndarray:
 def _rows(path: Path, parameters: dict[str, np.ndarray], names: tuple[str, ...]) -> TableState:
     for name in names:
         if name in parameters:
-            rows = parameters[name].astype(np.float32, copy=False)
+            rows = parameters[name]
             if rows.ndim != 2:
                 raise ValueError(f"{path}: parameter {name!r} has shape {list(rows.shape)}, expected [rows, width]")
             return TableState(np.arange(len(rows), dtype=np.int64), {"rows": rows})

@@ -97,7 +97,8 @@ class TrainOptions(Checked):
     # The run saves and stops within this number of minutes after the launch. The same command resumes it. 0 sets no
     # limit.
     time_limit: Annotated[float, Bounds(least=0, expected="0 (none) or more minutes")] = 0.0
-    # The model that a new run starts from: a checkpoint, a run folder (its best checkpoint) or a .ckpt of the zoo.
+    # The model that a new run starts from: a checkpoint, a run folder (its best checkpoint), or a .ckpt or
+    # .safetensors of the zoo.
     init_from: str = ""
     init_take: Literal["all", "tables", "tower"] = "all"  # The parts of the model in init_from to take over.
     init_optimizer: bool = False  # Also take over the optimizer states of the model in init_from.

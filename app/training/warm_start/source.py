@@ -1,4 +1,4 @@
-"""Open the source of a warm start: a checkpoint, the best checkpoint of a run, or a `.ckpt` file of the model zoo."""
+"""Open the source of a warm start: a checkpoint, the best checkpoint of a run, or a file of the model zoo."""
 
 from __future__ import annotations
 
@@ -97,8 +97,7 @@ def source_settings(config: Config, run: Path) -> Config | None:
 
 
 def find_source(path: Path) -> Checkpoint | Path:
-    """Return the checkpoint, or the path of the zoo's `.ckpt` file, that `path`, a value of `train.init_from`, refers
-    to.
+    """Return the checkpoint, or the path of the zoo's file, that `path`, a value of `train.init_from`, refers to.
 
     If `path` is a run, the result is its best checkpoint. Raise FileNotFoundError if it is none of these.
     """
@@ -108,7 +107,8 @@ def find_source(path: Path) -> Checkpoint | Path:
         return run_or_checkpoint(path)
     raise FileNotFoundError(
         f"train.init_from={path}: expected a checkpoint (a folder with {MANIFEST}), a run (a folder with "
-        f"{CONFIG_FILE}) or a .ckpt file; {'it is none of them' if path.exists() else 'there is no such path'}"
+        f"{CONFIG_FILE}) or a .ckpt or .safetensors file; "
+        f"{'it is none of them' if path.exists() else 'there is no such path'}"
     )
 
 

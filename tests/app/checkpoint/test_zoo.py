@@ -3,11 +3,13 @@
 import re
 
 import mindspore as ms
+import ml_dtypes  # noqa: F401 (NumPy knows bfloat16 then)
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mindspore.train.checkpoint_pb2 import Checkpoint
+from safetensors.numpy import save_file
 
 from app.checkpoint.zoo import _parameters, read_zoo_checkpoint
 from app.tables.interface import DEEP, WIDE
@@ -58,6 +60,33 @@ def test_what_mindspore_writes_is_read_as_mindspore_reads_it(tmp_path):
     for name, array in found.items():
         assert array.dtype == expected[name].dtype
         np.testing.assert_array_equal(array, expected[name], strict=True)
+
+
+@pytest.mark.parametrize("ending", ["ckpt", "safetensors"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_model_of_any_dtype_and_format_is_read(tmp_path, ending, dtype):
+    arrays = {f"network.{name}": values.astype(dtype) for name, values in GOOD.items()}
+    path = tmp_path / f"zoo.{ending}"
+    if ending == "safetensors":
+        save_file(arrays, path)
+    else:
+        kind = {"bfloat16": "BFloat16", "float16": "Float16", "float32": "Float32"}[dtype]
+        path.write_bytes(message(*((name, array.shape, kind, array.tobytes()) for name, array in arrays.items())))
+    state = read_zoo_checkpoint(path)
+    np.testing.assert_array_equal(state.tables[DEEP].arrays["rows"], GOOD["V_l2"], strict=True)
+    assert {array.dtype for array in state.dense.values()} == {np.dtype(np.float32)}
+    path.write_bytes(b"no checkpoint")
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))} is no .* that can be read"):
+        read_zoo_checkpoint(path)
+
+
+def test_safetensors_of_mindspore_are_read_and_encryption_is_named(tmp_path):
+    parameters = [{"name": name, "data": ms.Tensor(array)} for name, array in GOOD.items()]
+    ms.save_checkpoint(parameters, str(tmp_path / "zoo"), format="safetensors")
+    assert read_zoo_checkpoint(tmp_path / "zoo.safetensors").dense["wide.bias"] == 2
+    ms.save_checkpoint(parameters, str(tmp_path / "secret.ckpt"), enc_key=b"0123456789abcdef")
+    with pytest.raises(ValueError, match=r"secret.ckpt is an encrypted checkpoint.*without enc_key"):
+        read_zoo_checkpoint(tmp_path / "secret.ckpt")
 
 
 def test_pieces_of_a_large_array_are_joined(ckpt):
