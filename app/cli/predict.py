@@ -84,6 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
             "Are they written as there (7, not 07)?",
             *(name, f"{found['unknown']:,}", f"{found['rows']:,}", 100 * found["held_out_share"]),
         )
+    if names := summary.get("trained_on"):
+        log.warning(
+            "warning: the model was prepared from %s and trained on most of these rows, so the metrics flatter it; "
+            "python -m app evaluate measures it on rows that it was not trained on",
+            ", ".join(names),
+        )
     if summary["bad_lines"] > bound * summary["rows"]:
         raise ValueError(
             f"{summary['bad_lines']:,} of {summary['rows']:,} lines are bad and have no score, more than "
@@ -114,6 +120,8 @@ def describe(summary: dict[str, Any], output: str) -> str:
         text = "undefined" if value != value else f"{value:.6f}"
         between = "" if low is None else f"   95 % within {low:.6f} … {high:.6f}"
         lines.append(f"  {name.replace('_', ' '):18} {text}{between}")
+    if summary.get("weighted"):
+        lines.append("  (each row counts by its weight)")
     return "\n".join(lines)
 
 

@@ -120,7 +120,8 @@ def predict(
     output.
 
     Return the numbers of rows and of bad lines. If nearly all values of a field are out of vocabulary, `unknown_values`
-    says so (see `_unknown_values`). For a log with labels, the result also has metrics and their 95 % intervals.
+    says so (see `_unknown_values`). For a log with labels, the result also has metrics, whether they are `weighted`,
+    their 95 % intervals, and in `trained_on` the names of files with rows that the model was trained on.
 
     Raise FileExistsError if the output exists and `overwrite` is not set. Raise ValueError if the input is no log of
     the model's columns, or if OUTPUT.partial belongs to another prediction and `restart` is not set.
@@ -153,7 +154,10 @@ def predict(
             sync_folder(folder / RESULT)
             (folder / RESULT).replace(output)
             sync_folder(Path(output).parent)
-    return writer.summary(predictor)
+        summary = writer.summary(predictor)
+        if "metrics" in summary and (names := log.files_among(predictor.schema.source.get("files", ()))):
+            summary["trained_on"] = names
+    return summary
 
 
 def _check_output(output: str, overwrite: bool) -> None:
@@ -291,6 +295,7 @@ class _ScoreWriter:
         self._keep = tuple(keep)
         self._num_rows = self._num_bad = self._num_labelled = 0
         self._unknown: Any = 0
+        self._is_weighted = False
         open_writer: Callable[..., Any] = pq.ParquetWriter if output.endswith(".parquet") else pa_csv.CSVWriter
         self._writer = open_writer(sys.stdout.buffer if output == STDIN else path, self._schema)
 
@@ -323,6 +328,7 @@ class _ScoreWriter:
             labelled = good & ~np.isnan(scored["labels"])
             self._num_labelled += int(labelled.sum())
             weights = None if scored["weights"] is None else scored["weights"][labelled]
+            self._is_weighted |= weights is not None
             self._metrics.add(logits[labelled], scored["labels"][labelled], weights)
 
     def summary(self, predictor: Predictor) -> dict[str, Any]:
@@ -333,6 +339,7 @@ class _ScoreWriter:
         if self._metrics is not None and self._num_labelled:
             metrics, bins = self._metrics.result_and_bins()
             content["metrics"] = {name: getattr(metrics, name) for name in ("click_rate", *MEASURED)}
+            content["weighted"] = self._is_weighted and bool(predictor.log_format.columns_of_kind("weight"))
             if not np.isnan(metrics.auc):
                 content["intervals"] = confidence_intervals(bins, REPLICATES, seed=1)
         return content

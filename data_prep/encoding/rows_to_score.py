@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.formats import ending_of, format_of
 from data_prep.raw_log.log_files import absolute, find_log
 from data_prep.raw_log.reading import LogReading, column_names, file_of_log, first_chunks
-from data_prep.raw_log.storage import LogFile
+from data_prep.raw_log.storage import LogFile, StoredFile, open_stream
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -281,6 +281,20 @@ class LogToScore:
     def identity(self) -> list[list[Any]]:
         """Location, size in bytes and modification time in ns of each file, to recognize the same log later."""
         return [[file.location, file.state.size, file.state.modified_ns] for file in self.files]
+
+    def files_among(self, recorded: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Return the names of the files whose size and checksum are recorded (`size_bytes`, `checksum`).
+
+        Only files of a recorded size are read.
+        """
+        known = {(file["size_bytes"], file["checksum"]) for file in recorded}
+        sizes, names = {size for size, _ in known}, []
+        for file in self.files:
+            if file.state.size in sizes:
+                with open_stream(file.location) as raw, StoredFile(raw) as stored:
+                    found = stored.fingerprint()
+                names += [file.name] * ((found.size_bytes, found.checksum) in known)
+        return names
 
     def chunks(self) -> Generator[Chunk, None, None]:
         """Read the log in this process and yield its chunks in order. Raise the errors of `open_reader`."""

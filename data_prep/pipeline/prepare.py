@@ -168,7 +168,8 @@ def _log_result(result: schema.Schema, options: PrepareOptions, output: Path, se
     whole = whole_log(result)
     without_label = f", {whole.unlabelled:,} more have no label" if whole.unlabelled else ""
     rate, rows = 100 * whole.click_rate, f"{whole.num_labelled:,}"
-    log.info("%s; click rate %.2f %% of %s rows%s", options.data.label_in_words, rate, rows, without_label)
+    weights = ", each counted once whatever its weight" if options.data.columns_of_kind("weight") else ""
+    log.info("%s; click rate %.2f %% of %s rows%s%s", options.data.label_in_words, rate, rows, weights, without_label)
     if result.rejected_rows:
         reasons = ", ".join(f"{name} {count:,}" for name, count in result.source["rejected_by_reason"].items() if count)
         counts = f"{result.rejected_rows:,} of {num_lines:,}"

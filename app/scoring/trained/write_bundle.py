@@ -175,7 +175,11 @@ def write_model(
         elif model.expired is not None:
             deleted = model.expired
     spec = replace(spec, num_rows=len(row_ids), num_deleted=len(deleted))
+    # `predict` tells by the files' sizes and checksums that it scores rows which the model was trained on.
     source = {key: schema.source[key] for key in ("name", "lines")}
+    source["files"] = [
+        {key: file[key] for key in ("size_bytes", "checksum")} for file in schema.source.get("files", ())
+    ]
     write_schema(replace(schema, splits={}, other_files=(), source=source), folder)
     write_tower(folder, dense, config.model.activation, model.calibration)
     write_rows(folder, spec, row_ids, stored, deleted)

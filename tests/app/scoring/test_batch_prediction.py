@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -449,7 +450,21 @@ def test_the_command_prints_metrics(tiny_bundle, log, tmp_path, capsys):
     assert arguments.command(arguments) == 0
     printed = capsys.readouterr().out
     assert "1,200 rows, 0 of them bad lines" in printed
-    assert "auc " in printed and "95 % within" in printed
+    assert "auc " in printed and "95 % within" in printed and "weight" not in printed
+
+
+def test_a_log_that_the_model_was_trained_on_is_named(tiny_bundle, tiny_log, log, tmp_path, caplog):
+    same = shutil.copy(tiny_log, tmp_path / "same.txt")
+    other = tmp_path / "other.txt"
+    other.write_bytes(tiny_log.read_bytes()[:-2] + b"0\n")  # another file of the same size
+    for place, (path, names) in enumerate(((same, ["same.txt"]), (other, None), (log, None))):
+        arguments = _parser().parse_args(["predict", str(tiny_bundle), str(path), str(tmp_path / f"{place}.csv")])
+        caplog.clear()
+        assert arguments.command(arguments) == 0
+        assert ("trained on most of these rows" in caplog.text) == bool(names)
+        assert (
+            predict(tiny_bundle, [str(path)], str(tmp_path / f"{place}.csv"), overwrite=True).get("trained_on") == names
+        )
 
 
 def test_a_damaged_state_is_no_other_prediction_s(tiny_bundle, log, tmp_path):
