@@ -36,13 +36,22 @@ def progress_bar(**options: Any) -> tqdm:
     """
     # A notebook redraws a line after a carriage return, but does not report a width, and cannot draw one bar above
     # another. So the width is fixed, and all bars share one line.
-    if type(sys.stderr).__module__.startswith("ipykernel"):
-        return tqdm(**{"mininterval": 0.5, "ncols": 110, **options, "position": 0})
+    if _is_notebook():
+        return tqdm(**{"mininterval": 0.5, "ncols": 110, **options, "position": 0, "file": sys.stdout})
     if sys.stderr.isatty():
         return tqdm(**{"mininterval": 0.5, **options})
     line = _LINE if options.get("total") else _LINE_WITHOUT_TOTAL
     times = dict.fromkeys(("mininterval", "maxinterval", "delay"), SECONDS_PER_LINE)
     return tqdm(**{**options, **times}, file=_Lines(sys.stderr), bar_format=line)
+
+
+def log_stream() -> TextIO:
+    """Return the stream for log lines: standard error, or in a notebook, which shows that in red, standard output."""
+    return sys.stdout if _is_notebook() else sys.stderr
+
+
+def _is_notebook() -> bool:
+    return type(sys.stderr).__module__.startswith("ipykernel")
 
 
 def log_to_console() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,7 +14,7 @@ import numpy as np
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.evaluation.groups import GroupStream, KeyNumbers
-from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals, measure_groups
+from app.evaluation.metrics import MEASURED, METRICS, Metrics, MetricStream, confidence_intervals, measure_groups
 from app.evaluation.results import (
     TOP_VALUES,
     Groups,
@@ -73,6 +74,19 @@ class Evaluation:
         calibrated = ", calibrated" if self.calibration else ""
         text = f"auc {self.metrics.auc:.6f}, log_loss {self.metrics.log_loss:.6f}"
         return f"<Evaluation {self.split}, step {self.step}{calibrated}: {text}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a table of the metrics of all rows, with their 95 % intervals."""
+        rows = ""
+        for name in MEASURED:
+            value = getattr(self.metrics, name)
+            low_high = " … ".join(f"{end:.6f}" for end in self.intervals.get(name, ()))
+            shown = "undefined" if math.isnan(value) else f"{value:.6f}"
+            rows += f"<tr><th>{METRICS[name].title}</th><td>{shown}</td><td>{low_high}</td></tr>"
+        calibrated = ", calibrated" if self.calibration else ""
+        title = html.escape(f"{self.split}: {self.metrics.rows:,} rows, step {self.step}{calibrated}")
+        head = "<tr><th>metric</th><th>value</th><th>95 % within</th></tr>"
+        return f"<table><caption>{title}</caption>{head}{rows}</table>"
 
     @property
     def metrics(self) -> Metrics:
