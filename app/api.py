@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import html
 import logging
-import sys
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -42,11 +42,11 @@ from app.training.auto import sweep_runs
 from app.training.auto.settle import settle
 from app.training.start import plan_launch, report_finished
 from common import settings, yaml_settings
-from common.console import AboveBars
+from common.console import AboveBars, log_stream
 from common.process import run_module
 from common.text import show
 from data_prep.encoding.rows_to_score import arrow_table
-from data_prep.options.options_file import PREPARE_SECTION, read_data
+from data_prep.options.options_file import PREPARE_SECTION, RECIPE, read_data
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import Schema
 
@@ -61,8 +61,33 @@ Log: TypeAlias = "str | Path | Sequence[str | Path] | pa.Table | pd.DataFrame"
 Values: TypeAlias = Mapping[str, Any]
 BUNDLE = "bundle"  # Name of the bundle in a run's folder to which `Run.predict` and others export the best checkpoint.
 LOGGERS = ("app", "data_prep")
+# Patterns of commands' options in error messages, and the arguments of this module's functions that correspond.
+ARGUMENTS = {
+    r"--(overwrite|restart|extend|calibrate)\b": r"\1=True",
+    r"--(label|by|dataset) (?=\S)": r"\1=",
+    r"--rows (?=\d)": "num_rows=",
+    r"--rows\b": "num_rows",
+    r"--vocabulary (?=\S)": "vocabulary_of=",
+    r"--vocabulary\b": "vocabulary_of",
+    r"--(label|by|data|dataset|output)\b": r"\1",
+}
 
 
+@contextlib.contextmanager
+def _errors_name_arguments() -> Iterator[None]:
+    """Replace the options of commands in the messages of errors by the arguments of this module's functions."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if "in Python" not in str(error):
+            texts = list(error.args)
+            for pattern, argument in ARGUMENTS.items():
+                texts = [re.sub(pattern, argument, text) if isinstance(text, str) else text for text in texts]
+            error.args = tuple(texts)
+        raise
+
+
+@_errors_name_arguments()
 def describe(log: Log, **named: Any) -> Any:
     """Propose a description of a log: which column is the label, the kind of each column, and the format of the lines.
 
@@ -82,6 +107,7 @@ def describe(log: Log, **named: Any) -> Any:
     return describe(_paths(log) if table is None else table, **named)
 
 
+@_errors_name_arguments()
 def prepare(
     log: Log,
     output: str | Path,
@@ -98,7 +124,8 @@ def prepare(
     An unfinished preparation in `output` is resumed, also after Ctrl-C (in a notebook: interrupt).
 
     - `log`: a file, folder or glob, several of them, or a table of pandas (its index is ignored), polars or pyarrow.
-    - `config`: a YAML file of settings, or a `Config`. Only its section `prepare` is used.
+    - `config`: a YAML file of settings (by default configs/auto.yaml), or a `Config`. Only its section `prepare` is
+      used.
     - `data`: the description of a log whose columns are not Criteo's: what `describe` returned, or a file or mapping
       with the same content.
     - `overwrite`: replace a complete prepared folder in `output`. `restart`: start anew instead of resuming an
@@ -128,6 +155,7 @@ def prepare(
     how["vocabulary_of"] = None if vocabulary_of is None else Path(vocabulary_of)
     with log_shown(*LOGGERS), device.process_restored():
         device.prepare_environment(DeviceOptions())
+        logging.getLogger("app").info("settings: %s", _name_of(config))
         try:
             if table is not None:
                 return prepare_table(table, Path(output), resolved, **how)
@@ -136,6 +164,7 @@ def prepare(
             raise KeyboardInterrupt("stopped; the same call resumes") from None
 
 
+@_errors_name_arguments()
 def train(
     config: Config | str | Path | None,
     dataset: str | Path,
@@ -149,8 +178,8 @@ def train(
     A run in that folder with the same settings and data is resumed. Ctrl-C (in a notebook: interrupt) finishes the
     step, saves, and raises KeyboardInterrupt; the same call then resumes to the same bits.
 
-    - `config`: a YAML file of settings. If it is a `Config` object, its settings are used as they are, and `train.auto`
-      chooses none.
+    - `config`: a YAML file of settings (None: configs/auto.yaml). If it is a `Config` object, its settings are used as
+      they are, and `train.auto` chooses none.
     - `dataset`: the prepared folder.
     - `on_step`: called with the run and the mean losses, learning rates and speed after each `train.log_every_steps`
       steps.
@@ -170,7 +199,7 @@ def train(
     settled, crosses = settle(lambda base: _config(config, sections, base), Path(dataset), path)
     with log_shown(*LOGGERS), device.process_restored():
         device.check_threads(settled.device)
-        launch = plan_launch(settled, Path(dataset), path, choices=crosses.lines)
+        launch = plan_launch(settled, Path(dataset), path, choices=[f"settings: {_name_of(config)}", *crosses.lines])
         launch = replace(launch, on_step=_for_run(on_step), on_evaluation=_for_run(on_evaluation))
         try:
             launch.check_folder()
@@ -187,6 +216,7 @@ def train(
     return Run(path)
 
 
+@_errors_name_arguments()
 def sweep(
     values: Mapping[str, Sequence[Any]],
     dataset: str | Path,
@@ -221,6 +251,7 @@ def sweep(
     return data_frame(results)
 
 
+@_errors_name_arguments()
 def evaluate(
     run: Run | str | Path,
     split: str = "test",
@@ -384,6 +415,7 @@ class Run:
             self._predictor = self._open(folder)
         return self._predictor
 
+    @_errors_name_arguments()
     def export(self, bundle: str | Path, rows: RowType = "float32", calibrate: bool = False) -> Predictor:
         """Export the best checkpoint to the folder `bundle`, replacing an existing one, and open the bundle.
 
@@ -440,8 +472,12 @@ def _described(data: Any) -> Mapping[str, Any]:
 
 def _config(config: Config | str | Path | None, sections: Mapping[str, Any], base: Config | None = None) -> Config:
     if not isinstance(config, Config):
-        config = yaml_settings.resolve(Config, Path(config) if config else None, base=base)
+        config = yaml_settings.resolve(Config, Path(config or RECIPE), base=base)
     return settings.merge(config, sections, where="arguments")
+
+
+def _name_of(config: Config | str | Path | None) -> str:
+    return "a Config object" if isinstance(config, Config) else str(config or RECIPE)
 
 
 def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ...]:
@@ -459,12 +495,12 @@ def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ..
 
 @contextlib.contextmanager
 def log_shown(*names: str) -> Iterator[None]:
-    """Write the messages of these loggers to standard error during the `with` block, unless the program has already
+    """Write the messages of these loggers to `log_stream` during the `with` block, unless the program has already
     configured logging.
     """
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
-    handler = None if logging.getLogger().handlers else AboveBars(sys.stderr)
+    handler = None if logging.getLogger().handlers else AboveBars(log_stream())
     for logger in loggers:
         # Set the level in any case, because the run's own log file needs these messages, too.
         logger.setLevel(logging.INFO)

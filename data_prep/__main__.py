@@ -11,6 +11,7 @@ if __name__ == "__main__":
 import argparse
 import dataclasses
 import io
+import logging
 import re
 import sys
 from collections.abc import Callable
@@ -27,9 +28,11 @@ from common.text import show
 from common.yaml_settings import CommandParser
 from data_prep.options.columns import EncodingOptions
 from data_prep.options.executor import EXECUTORS, ExecutorChoice
-from data_prep.options.options_file import PREPARE_SECTION, read_options
+from data_prep.options.options_file import PREPARE_SECTION, RECIPE, read_options
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import SCHEMA_FILE, read_schema
+
+log = logging.getLogger("data_prep")
 
 CRITEO_DATA = Path(__file__).parents[1] / "configs" / "data" / "criteo.yaml"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -187,7 +190,13 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
         "settings",
         "Arguments of the form prepare.key=value change single settings. docs/configuration.md lists all settings.",
     )
-    settings.add_argument("--config", type=Path, metavar="FILE", help="YAML file whose section prepare is used")
+    settings.add_argument(
+        "--config",
+        type=Path,
+        default=RECIPE,
+        metavar="FILE",
+        help="YAML file whose section prepare is used (%(default)s)",
+    )
     add_shared(settings, "--data")
     settings.add_argument(
         "--layout",
@@ -272,6 +281,7 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
     from data_prep.pipeline.prepare import prepare
 
     options = read_options(command.config, [*_LAYOUTS[command.layout], *settings], command.data)
+    log.info("settings: %s", command.config)
     prepare(
         command.input,
         command.output,

@@ -19,16 +19,15 @@ from app.training.start import plan_launch, report_finished
 from common import yaml_settings
 from common.arguments import add_shared
 from common.text import show
+from data_prep.options.options_file import RECIPE
 from data_prep.prepared.data_files import verify_files
-
-CONFIG = Path("configs/auto.yaml")
 
 
 def add_parser(commands: Any) -> None:
     """Add the command `train` with its arguments to the parser of `python -m app`."""
     parser = commands.add_parser("train", help="train a new run, or resume the one in ./device_0 or ./NAME")
     parser.add_argument(
-        "--config", type=Path, default=CONFIG, metavar="FILE", help="YAML file with settings (%(default)s)"
+        "--config", type=Path, default=RECIPE, metavar="FILE", help="YAML file with settings (%(default)s)"
     )
     add_shared(parser, "--dataset", required=True, help="the prepared folder")
     parser.add_argument("--name", default=FIRST_RANK, help=f"name of the run folder to create here ({FIRST_RANK})")
@@ -62,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     num_processes = arguments.ranks + arguments.servers
     # Check all settings before the run folder is opened, because opening it may rename the folder of an older run.
-    plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers, crosses.lines)
+    choices = [f"settings: {arguments.config}", *crosses.lines]
+    plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers, choices)
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:

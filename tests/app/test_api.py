@@ -1,6 +1,7 @@
 """The commands as functions, in one process: trainings one after another, Ctrl-C, callbacks, scores."""
 
 import html
+import io
 import logging
 import os
 import signal
@@ -26,6 +27,7 @@ from app.tables.native import library
 from app.training.start import plan_launch
 from app.training.step import first_layer, precision
 from common import settings
+from common.console import progress_bar
 from tests.programs import run_program
 
 THREADS = {"threads": 2}  # as the tests' MindSpore was imported
@@ -235,7 +237,7 @@ def test_a_callback_that_fails_ends_the_training_and_keeps_its_checkpoints(again
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": {"threads": 1}}, "device.threads=1 .* OMP_NUM_THREADS=1, and this process has .* MindSpore with 2"),
+        ({"device": {"threads": 1}}, "device.threads=1 .* this process has imported MindSpore with 2 threads"),
         ({"trian": {"epochs": 2}}, "arguments: unknown key 'trian'; did you mean 'train.epochs'"),
         ({"train": {"epochs": 0}}, "arguments: train.epochs must be 1 or more"),
     ],
@@ -267,6 +269,9 @@ def test_a_calibrated_evaluation_of_parts_is_printed_and_in_the_report(trained, 
     assert repr(calibrated).startswith(f"<Evaluation test, step {calibrated.step}, calibrated: auc 0.")
     assert f"calibrated: {calibrated.calibration}" in printed
     assert "by unseen" in printed
+    low, high = calibrated.intervals["auc"]
+    cells = f"<th>AUC</th><td>{calibrated.metrics.auc:.6f}</td><td>{low:.6f} … {high:.6f}</td>"
+    assert cells in calibrated._repr_html_()
     page = run.report().page
     assert "Where the model is wrong" in page
     assert str(calibrated.calibration) in page
@@ -524,3 +529,35 @@ def test_what_is_no_log_is_refused(tmp_path, log, options, error, message):
 def test_a_folder_without_a_run_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="no run in"):
         load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "said", "command"),
+    [
+        (
+            lambda frame, folder: prepare(frame, folder / "out", data=describe(frame), extend=True),
+            "vocabulary_of=DIR",
+            "--",
+        ),
+        (lambda frame, folder: describe(frame, label="clic"), "^label=clic: no column", "--"),
+        (lambda frame, folder: describe(frame, num_rows=0), "found num_rows=0", "--"),
+    ],
+)
+def test_errors_name_arguments_not_options(frame, tmp_path, call, said, command):
+    with pytest.raises(ValueError, match=said) as raised:
+        call(frame, tmp_path)
+    assert command not in str(raised.value)
+
+
+def test_a_notebook_s_log_is_standard_output(monkeypatch):
+    class OutStream(io.StringIO):
+        __module__ = "ipykernel.iostream"
+
+    out, error = OutStream(), OutStream()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", error)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with app.api.log_shown("app"), progress_bar(total=1, desc="epoch") as bar:
+        logging.getLogger("app").info("a line")
+        bar.update()
+    assert "a line\n" in out.getvalue() and "epoch" in out.getvalue() and not error.getvalue()

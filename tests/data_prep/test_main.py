@@ -7,6 +7,7 @@ import pytest
 
 from data_prep.__main__ import _parser, main
 from data_prep.checks import pre_check, propose
+from data_prep.options.options_file import RECIPE, read_options
 from data_prep.pipeline import prepare as prepare_module
 from data_prep.prepared.schema import read_schema
 from data_prep.sources import synthetic
@@ -22,6 +23,15 @@ def test_prepare_then_inspect(tmp_path, log_path, capsys):
     for name in ("describe", "inspect"):
         assert main([name, out]) == 0
         assert "click rate" in capsys.readouterr().out
+
+
+def test_without_settings_the_recipe_is_that_of_training(tmp_path, log_path, caplog):
+    caplog.set_level("INFO")
+    assert main(["prepare", str(log_path), str(tmp_path / "out"), "prepare.workers=1"]) == 0
+    options = read_schema(tmp_path / "out").options
+    expected = read_options(RECIPE)
+    assert (options["min_count"], options["integer_buckets"]) == (expected.min_count, expected.integer_buckets)
+    assert "settings: configs/auto.yaml" in caplog.text
 
 
 def test_synthesize_then_prepare(tmp_path, capsys):
