@@ -139,7 +139,7 @@ def prepare(
     >>> from app import prepare
     >>> schema = prepare("log.txt", "prepared", min_count=2)  # a log in Criteo's format
     >>> schema.splits["train"].rows > 0, len(schema.categorical)
-    (True, 26)
+    (True, 39)
     """
     from data_prep.pipeline.prepare import prepare, prepare_table
 

@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     if names := summary.get("trained_on"):
         log.warning(
             "warning: the model was prepared from %s and trained on most of these rows, so the metrics flatter it; "
-            "python -m app evaluate measures it on rows that it was not trained on",
+            "evaluate its run on the split test, whose rows it was not trained on",
             ", ".join(names),
         )
     if summary["bad_lines"] > bound * summary["rows"]:

@@ -38,8 +38,13 @@ def read_rows(body: bytes) -> list[dict[str, Any]]:
 
 def read_row(body: bytes, log_format: LogFormat) -> dict[str, Any]:
     """Return the only row of a JSON body, which is the row itself or {"rows": [row]}. Raise RequestError otherwise."""
-    row: dict[str, Any] = decode_json(_decode_object, body, _EXPECTED)
-    rows = [row] if all(name in row for name, _ in log_format.fields) else read_rows(body)
+
+    def decode(body: bytes) -> list[dict[str, Any]]:
+        found: dict[str, Any] = _decode_object(body)
+        is_row = all(name in found for name, _ in log_format.fields)
+        return [found] if is_row else msgspec.convert(found, ScoreRequest).rows
+
+    rows: list[dict[str, Any]] = decode_json(decode, body, _EXPECTED)
     if len(rows) != 1:
         raise RequestError(400, f"expected one row, found {len(rows)}")
     return rows[0]

@@ -173,7 +173,8 @@ def test_what_is_measured_is_of_the_model_before_the_part(never_killed, parts):
         labels = np.array([row[0] == "1" for row in rows])
         assert line["calibration"] == pytest.approx(scores.sum() / labels.sum(), rel=1e-5)
         assert 0.5 < line["best_auc"] < 1
-    assert ["scores_psi" in line for line in lines] == ["fields_psi" in line for line in lines] == [False, True, True]
+    assert ["scores_psi" in line for line in lines] == [False, True, True]
+    assert not any("fields_psi" in line for line in lines)  # The parts have too few rows for it.
     shown = read_trained_parts(never_killed.path / "bundles")["parts"]
     assert [(part["part"], part["auc"]) for part in shown] == [(line["part"], line["auc"]) for line in lines]
     assert all(part["lag_seconds"] > 0 for part in shown)

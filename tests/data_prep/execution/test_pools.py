@@ -75,7 +75,7 @@ def test_mpi_ranks_give_the_same_bytes(
     command = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
     command += [sys.executable, "-P", "-m", "mpi4py.futures", "-m", "data_prep"]
     command += ["prepare", os.path.relpath(log_path, tmp_path), "out", "--executor", "mpi"]
-    command += ["prepare.min_count=3", "prepare.shuffle_window_rows=500"]
+    command += ["prepare.min_count=3", "prepare.shuffle_window_rows=500", "prepare.integer_buckets=false"]
     done = subprocess.run(
         command, cwd=tmp_path, env=command_environment, capture_output=True, text=True, timeout=300, check=False
     )
@@ -165,4 +165,4 @@ def test_a_signal_to_all_processes_while_workers_start_is_one_line(tmp_path, log
         errors = process.communicate()[1]
     assert process.returncode == 128 + number
     lines = [line for line in errors.replace("\r", "\n").splitlines() if line and "counts:" not in line]
-    assert lines == [f"stopped by {number.name}; the same command resumes"]
+    assert lines == ["settings: configs/auto.yaml", f"stopped by {number.name}; the same command resumes"]

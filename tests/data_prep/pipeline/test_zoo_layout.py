@@ -17,7 +17,7 @@ from data_prep.prepared.schema import SPLITS, read_schema
 from data_prep.sources.synthetic import synthesize
 
 NUM_ROWS = 54_321  # some samples a shard, and rest in every split
-SETTINGS = ("prepare.workers=1", "prepare.shuffle_window_rows=20000")
+SETTINGS = ("prepare.workers=1", "prepare.shuffle_window_rows=20000", "prepare.integer_buckets=false")
 
 
 @pytest.fixture(scope="module")
