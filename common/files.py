@@ -169,6 +169,15 @@ def from_dict(plain: Mapping[str, Any], cls: type[Plain]) -> Plain:
     return cls(**{name: _from_plain(value, hints[name]) for name, value in dict(plain).items()})
 
 
+def fields_of(cls: type, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recorded options that are fields of the dataclass `cls`, by name.
+
+    Options that an earlier release recorded and a later release removed are left out.
+    """
+    names = recorded.keys() & {field.name for field in dataclasses.fields(cls)}
+    return {name: recorded[name] for name in names}
+
+
 _type_hints = functools.cache(typing.get_type_hints)
 
 

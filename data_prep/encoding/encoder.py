@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.files import from_dict
+from common.files import fields_of, from_dict
 from data_prep.execution.pieces import storable
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.crosses import text_columns
@@ -312,19 +312,10 @@ def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) ->
     lookup, *additions = tables = [tables_of(*link) for link in chain]
     for each in tables:
         each.check(schema.vocabulary_size)
-    recorded = _fields_of(EncodingOptions, schema.options)
-    recorded["data"] = _fields_of(LogFormat, recorded["data"])
+    recorded = fields_of(EncodingOptions, schema.options)
+    recorded["data"] = fields_of(LogFormat, recorded["data"])
     options = from_dict(recorded, EncodingOptions)
     return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options.without_label(), additions, expired_of(chain))
-
-
-def _fields_of(cls: type, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded options that are fields of the dataclass `cls`, by name.
-
-    Options that an earlier release recorded and a later release removed are left out.
-    """
-    names = recorded.keys() & {field.name for field in dataclasses.fields(cls)}
-    return {name: recorded[name] for name in names}
 
 
 def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:

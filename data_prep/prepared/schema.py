@@ -30,7 +30,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from common.files import check_format_version, format_checksum, from_dict, parse_json
+from common.files import check_format_version, fields_of, format_checksum, from_dict, parse_json
 from common.packages import python_command
 from data_prep.options.columns import EncodingOptions
 from data_prep.options.kinds import TEXT_KINDS
@@ -185,15 +185,19 @@ class Schema:
         return "zoo" if self.options.get("layout") == "zoo" else "blocks"
 
     @property
+    def log_format(self) -> LogFormat:
+        """The format of the log that was prepared."""
+        return from_dict(fields_of(LogFormat, self.options.get("data", {})), LogFormat)
+
+    @property
     def label_in_words(self) -> str:
         """A description of the log's label column, and of the cells that count as clicks."""
-        return from_dict(self.options.get("data", {}), LogFormat).label_in_words
+        return self.log_format.label_in_words
 
     @property
     def bucket_fields(self) -> set[str]:
         """Names of the categorical fields made from integer columns by the setting `prepare.integer_buckets`."""
-        log_format = from_dict(self.options.get("data", {}), LogFormat)
-        columns = EncodingOptions(log_format, self.options.get("integer_buckets", False)).categorical_columns
+        columns = EncodingOptions(self.log_format, self.options.get("integer_buckets", False)).categorical_columns
         return {column.name for column in columns if column.kind == "bucket"}
 
     @property

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from common.files import from_dict, write_whole
+from common.files import write_whole
 from common.html.charts import Axis, Bars, Chart, Density, Series, bar_chart, histogram, line_chart
 from common.html.page import PagePart, Section, render_page
 from common.text import number_text
 from data_prep.kernels.numpy_kernels import FLOAT_BINS, bin_bounds
-from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import SPLIT_RULES
 from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, read_schema, transform_numbers
@@ -172,7 +171,7 @@ def _categorical(schema: Schema, profile: Profile) -> Section:
 
 def _clocks(schema: Schema) -> Iterator[str]:
     """For each timestamp column whose hours or weekdays are used, yield a sentence that names their time zone."""
-    log_format = from_dict(schema.options.get("data", {}), LogFormat)
+    log_format = schema.log_format
     for name in log_format.time_fields:
         if log_format.parts_of_time(name):
             zone = log_format.timezone.get(name, "UTC (prepare.data.timezone names another place)")

@@ -1,7 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 
+from data_prep.options.log_format import LogFormat
+from data_prep.options.options_file import REMOVED
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.data_files import all_files, block_sizes, write_schema
 from data_prep.prepared.schema import (
     FORMAT_VERSION,
@@ -86,3 +90,13 @@ def test_a_damaged_schema_is_an_error(tmp_path, damage):
     message = "version 99, this program reads 4; prepare the" if damage == "other version" else "is damaged"
     with pytest.raises(ValueError, match=message):
         read_schema(tmp_path)
+
+
+def test_removed_settings_of_an_earlier_release_are_ignored():
+    data = LogFormat({"click": "label", "n": "integer", "site": "string"}, separator=",", header=True)
+    options = {**PrepareOptions(data=data, integer_buckets=True).decisive(), "numeric_transform": "log1p"}
+    now = replace(SCHEMA, options=options)
+    removed = {name.rpartition(".")[2]: 1 for name in REMOVED if name.startswith("prepare.data.")}
+    earlier = replace(now, options={**options, "block_rows": 64, "data": {**options["data"], **removed}})
+    assert removed and earlier.log_format == now.log_format == data
+    assert (earlier.label_in_words, earlier.bucket_fields) == (now.label_in_words, {"n_bucket"})
