@@ -33,12 +33,18 @@ def pick_backend(setting: Backend, fold_numeric: bool, num_ranks: int = 1, fits_
 
 
 def pick_host_backend() -> str:
-    """Return the name of the fastest backend that can run here outside MindSpore's graph, `native` or `reference`."""
+    """Return the faster backend that works on this machine: `native` if its C++ library loads, else `reference`.
+
+    Both run outside MindSpore's graph.
+    """
     return "native" if _native_works("reference") else "reference"
 
 
 def fastest_history() -> type[StepHistory]:
-    """Return the class in C++ for letting rows take missed `adam` steps, or the one in NumPy if there is no library."""
+    """Return the faster class that lets rows take the `adam` steps which they missed.
+
+    It is `NativeStepHistory` (C++), or `StepHistory` (NumPy) if the native library cannot be loaded.
+    """
     if not _native_works("reference"):
         return StepHistory
     from app.tables.native.history import NativeStepHistory

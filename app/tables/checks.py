@@ -79,7 +79,7 @@ def check_gradients(gradients: RowGradients, batch: int, spec: TablesSpec, only_
 
 
 def check_gradients_shape(gradients: RowGradients, batch: int, spec: TablesSpec) -> None:
-    """Raise ValueError unless dtypes and shapes fit a batch of `batch` rows and the scale is finite."""
+    """Raise ValueError unless `gradients` has the dtypes and shapes of a batch of `batch` rows and a finite `scale`."""
     expected = {DEEP: (batch, len(spec.deep_names) * spec.embedding_dim), WIDE: (batch,)}
     for name, shape in expected.items():
         gradient = getattr(gradients, name)
@@ -152,9 +152,10 @@ def check_values(table: str, name: str, row_ids: np.ndarray, values: np.ndarray,
 
 
 def check_bounds(table: str, name: str, row_ids: np.ndarray, values: np.ndarray, step: int) -> None:
-    """Raise ValueError unless sums of squares and learning rates are 0 or more, and last steps lie in 0 … step.
+    """Raise ValueError if the state array `name` of a table has `values` that are impossible after `step` steps.
 
-    Other arrays pass. The kernels use a row's last step as an index, so a wrong one must not reach them.
+    Sums of squares and learning rates must be 0 or more. The numbers of rows' last steps must lie in 0 … step, because
+    the kernels use them as indices. Other state arrays are not checked. The message names the first bad row.
     """
     if name not in NEVER_NEGATIVE or not values.size:
         return
@@ -190,6 +191,6 @@ def _describe(value: Any) -> str:
 
 
 def check_released(released: bool) -> None:
-    """Raise RuntimeError unless `released`, which tells whether the last snapshot was released, is True."""
+    """Raise RuntimeError if `released` is False, that is, if the last snapshot of the tables is still open."""
     if not released:
         raise RuntimeError("a snapshot of the tables is open: release it before the next one, and before a load")

@@ -35,7 +35,7 @@ def field_of_position(fields: Sequence[TableField]) -> np.ndarray:
 
 
 def columns_of(fields: Sequence[TableField], part: Literal["wide", "deep"]) -> list[int]:
-    """Return the indices of the id columns whose fields one part of the model sees, ascending."""
+    """Return the indices of the columns of a batch's ids [B, P] whose fields `part` of the model sees, ascending."""
     ends = np.cumsum([field.length for field in fields]).tolist()
     bounds = [(end - field.length, end) for field, end in zip(fields, ends, strict=True) if getattr(field, part)]
     return [column for first, end in bounds for column in range(first, end)]

@@ -1,4 +1,4 @@
-"""Compute initial deep rows as a hash of (seed, table, row, column).
+"""Compute the initial values of the deep table's rows, each value as a hash of (seed, table, row, column).
 
 The hash depends on nothing else, so the order in which rows arrive, the number of shards and the backend do not
 matter. A row that was never touched need not be stored.

@@ -118,8 +118,8 @@ class TablesSpec:
         alone = replace(self, fields=fields, tables=(table,))
         if table == WIDE:
             return replace(alone, embedding_dim=0, deep_optimizer=SgdOptions())
-        # The result stores no wide rows, but a batch still has a wide row per id. SGD has no optimizer state, so that
-        # row takes one float.
+        # A backend still allocates a wide row for each touched id, although nothing uses or saves it. With SGD, which
+        # has no optimizer state, that row takes one float.
         return replace(alone, wide_optimizer=SgdOptions())
 
     def width(self, table: str) -> int:
@@ -162,8 +162,9 @@ def update_name(spec: TablesSpec, table: str) -> str:
 
 @dataclass(frozen=True)
 class ListPositions:
-    """The n values at the positions of a batch with list fields, in the order of batch rows. Empty positions are left
-    out.
+    """The batch row, field and pooling factor of each of the n values in a batch that has list fields.
+
+    The values are in the order of batch rows. Empty positions are left out.
     """
 
     # int32 [B * C + 1]: the values of batch row b and field c are number first[b * C + c] up to first[b * C + c + 1] -
@@ -187,9 +188,9 @@ class UniqueIds:
     lists: ListPositions | None = field(default=None, kw_only=True)
 
     def of(self, table: str) -> UniqueIds:
-        """Return the distinct ids of the fields that one part of the model sees, which its `table` looks up.
+        """Return the distinct ids that `table` (`wide` or `deep`) looks up: the ids of the fields that this part sees.
 
-        It is `self` if the wide and the deep part see the same fields.
+        The result is `self` if the wide and the deep part of the model see the same fields.
         """
         return self
 
@@ -280,7 +281,7 @@ class WidenedTable:
 
 
 class CaughtUpTable:
-    """A view of the table `saved` in which every row has taken all steps of `history`.
+    """A view of the table `saved` in which every row has taken all optimizer steps that `history` records.
 
     `saved` must be a table with `adam`, in which each row has its value after its own last step.
     """
@@ -324,7 +325,7 @@ class MeanTable:
 def scored_table(
     saved: TableSnapshot, step: int, history: StepHistory | None = None, means: RunningMean | None = None
 ) -> TableSnapshot:
-    """Return a float32 view of the table `saved` whose `rows` are the weights that the model scores with after `step`.
+    """Return a float32 view of the table `saved` whose `rows` are the weights for scoring after training step `step`.
 
     The weights are the running means if `means` is given and `step` is not 0, otherwise the rows themselves. A table
     with `adam` needs its `history`, so that its rows can take the steps that they missed.
@@ -349,10 +350,10 @@ class Snapshot(Protocol):
         ...
 
     def release(self, saved: bool) -> None:
-        """End the snapshot, so that the tables may drop its rows. May be called from any thread.
+        """End the snapshot, so that the tables may free its copies of rows. May be called from any thread.
 
         `saved` tells whether the rows were written to a checkpoint. If not, they count as changed again, so the next
-        delta includes them.
+        delta checkpoint includes them.
         """
         ...
 
@@ -405,12 +406,13 @@ class Tables(ABC):
 
     @abstractmethod
     def loading(self, step: int) -> AbstractContextManager[PlaceRows]:
-        """Return a context manager that forgets all rows, sets the step count, and yields a function that takes new
-        rows.
+        """Return a context manager in which the caller replaces all rows of the tables.
 
-        Arrays of a row that are not written keep their initial values. A write raises ValueError for values that are
-        not finite, or that no optimizer can produce (`check_bounds`). If the `with` block raises, the tables are empty
-        afterwards. Raise RuntimeError, before any row is forgotten, if a snapshot is open.
+        On entry it forgets all rows, sets the step count to `step`, and yields the function with which the caller
+        writes new rows (`PlaceRows`). State arrays of a row that are not written keep their initial values. A write
+        raises ValueError for values that are not finite, or that no optimizer can produce (`check_bounds`). If the
+        `with` block raises, the tables are empty afterwards. Raise RuntimeError, before any row is forgotten, if a
+        snapshot is open.
         """
 
 

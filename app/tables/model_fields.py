@@ -39,9 +39,9 @@ def is_plain(fields: tuple[TableField, ...]) -> bool:
 
 
 def are_seen(ids: np.ndarray, schema: Schema, by_field: Sequence[bool]) -> np.ndarray:
-    """Return a boolean mask of the `ids` that belong to a field which is seen.
+    """Return a boolean array that is True for each of `ids` whose field one part of the model sees.
 
-    All numeric fields are seen. A categorical field is seen if its entry in `by_field` is True.
+    The part sees all numeric fields, and the categorical fields whose entry in `by_field` is True.
     """
     mask: np.ndarray = ids < schema.num_numeric
     for field, is_seen in zip(schema.categorical, by_field, strict=True):

@@ -297,7 +297,8 @@ def ftrl_linear(
 def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str, np.ndarray]:
     """Return a complete FTRL state for the weights `arrays["rows"]`, so that the next step starts from these weights.
 
-    `arrays` may contain some or all state arrays of another FTRL. Missing arrays get the initial values of `options`.
+    `arrays` may also contain other state arrays of a table that FTRL trained with other options. Missing arrays get the
+    initial values of `options`.
 
     The returned linear terms are computed for one learning rate per value. With a schedule, it is the rate of the
     value's last step (`last_rate`), unless that is more than `LARGEST_RISE` times smaller than `options.learning_rate`.

@@ -33,7 +33,9 @@ def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> ListPositions:
 
 
 def expand(unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return `Rows.deep` and `Rows.wide` from the distinct rows `deep_rows` [U, D] and `wide_rows` [U].
+    """Return the rows of a batch by field, [B, C * D], and its sums of wide weights, [B], for `Rows`.
+
+    They are made from the rows of its distinct ids, `deep_rows` [U, D] and `wide_rows` [U].
 
     Rows of the values of one list field, and wide rows of one batch row, are added in the order of positions.
     """
@@ -52,7 +54,7 @@ def expand(unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> t
 
 
 def sum_deep_by_id(unique: UniqueIds, deep: np.ndarray, embedding_dim: int) -> np.ndarray:
-    """Sum the gradients `deep` [B, C * D] of the same id, in the order of positions. Return float32 [U, D]."""
+    """Sum the gradients `deep` [B, C * D] over all positions of each distinct id, in order. Return float32 [U, D]."""
     by_position = deep.reshape(unique.shape[0] * unique.shape[1], embedding_dim)
     if unique.lists is not None:
         by_position = unique.lists.weights[:, None] * by_position[unique.lists.places]
@@ -60,7 +62,7 @@ def sum_deep_by_id(unique: UniqueIds, deep: np.ndarray, embedding_dim: int) -> n
 
 
 def sum_wide_by_id(unique: UniqueIds, wide: np.ndarray) -> np.ndarray:
-    """Sum the gradients `wide` [B] of the same id, in the order of positions. Return float32 [U].
+    """Sum the gradients `wide` [B] over all positions of each distinct id, in order. Return float32 [U].
 
     The gradient of a batch row counts once for each position of that row.
     """

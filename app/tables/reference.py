@@ -127,7 +127,7 @@ class WholeTables(Tables):
 
 @dataclass
 class CopiedSnapshot:
-    """A `Snapshot` whose rows are copies."""
+    """A `Snapshot` whose rows are copies. If it is released unsaved, `give_back` marks them as changed again."""
 
     tables: dict[str, TableState]
     give_back: Callable[[], None]
@@ -204,7 +204,7 @@ class ReferenceTables(WholeTables, HostTables):
         self._touched[moved], self._changed[moved], self._not_saved = True, changed, unsaved
 
     def _rows_and_means(self, table: str, row_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Return copies of the state arrays of some rows, in which rows and running means have taken the last step."""
+        """Return copies of the state arrays of some rows, with rows and running means brought up to the last step."""
         states = self._gather(table, row_ids)
         if table == DEEP and self._history is not None:
             self._history.catch_up(tuple(states.values()), self._means)

@@ -30,9 +30,9 @@ class NativeStepHistory(StepHistory):
 
 
 def history_until(history: StepHistory | None, step: int) -> Any:
-    """Return a pointer to the steps 0 … `step` of `adam` as the C structure `HostTablesHistory`.
+    """Return a pointer to the C structure `HostTablesHistory` with the rates and constants of `adam` steps 0 … `step`.
 
-    The pointer is valid until the next step is appended. Return None if `history` is None.
+    The pointer is valid until the next step is appended to `history`. Return None if `history` is None.
     """
     if history is None:
         return None
@@ -48,7 +48,7 @@ def history_until(history: StepHistory | None, step: int) -> Any:
 
 
 def means_until(means: RunningMean, step: int) -> Any:
-    """Return a pointer to the weights of running means after the steps 0 … `step` as the C structure `HostTablesMeans`.
+    """Return a pointer to the C structure `HostTablesMeans` with the factors of running means in the steps 0 … `step`.
 
     The pointer is valid until `means` is extended.
     """

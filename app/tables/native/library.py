@@ -173,8 +173,8 @@ class NativeHandle:
         return NativeUniqueIds(shape, values[:count], inverse, offsets[: count + 1], positions, lists=lists)
 
     def _find_lists(self, ids: np.ndarray) -> tuple[np.ndarray, ListPositions]:
-        """Return the values [n] at the positions of `ids` [B, P] that are not empty, and the field and factor of each
-        value.
+        """Return the ids [n] at the positions of `ids` [B, P] that are not empty, and the batch row, field and pooling
+        factor of each.
         """
         lengths = np.array([field.length for field in self._spec.fields], np.int32)
         means = np.array([field.mean for field in self._spec.fields], np.int32)
@@ -193,7 +193,7 @@ class NativeHandle:
 
 
 def unknown_isa() -> ValueError:
-    """Return the error to raise if a function of the library returns UNKNOWN_ISA."""
+    """Return the error to raise if the library does not know the instruction set that HOST_TABLES_ISA names."""
     return ValueError(
         f"HOST_TABLES_ISA={os.environ.get('HOST_TABLES_ISA')} is none of the instruction sets "
         "avx512, avx2, plain that this library and this machine have"
@@ -201,7 +201,7 @@ def unknown_isa() -> ValueError:
 
 
 def has_kernel(spec: TablesSpec, table: str) -> bool:
-    """Return True if the library has a kernel for a table's optimizer."""
+    """Return True if the C++ library has a kernel for the optimizer of `table` (`wide` or `deep`)."""
     return spec.optimizer(table).name in OPTIMIZER_NUMBERS
 
 
@@ -212,7 +212,11 @@ def _kernel_number(spec: TablesSpec, table: str) -> int:
 
 
 def _array_counts(spec: TablesSpec) -> tuple[int, int, int, bool]:
-    """Return `wide_states`, `deep_states`, `deep_scalars` and `has_last_step` of the C structure `HostTablesSpec`."""
+    """Return how many state arrays the tables have, as four fields of the C structure `HostTablesSpec`.
+
+    The fields are the number of wide arrays, the number of deep arrays with D values per row, the number of deep arrays
+    with one value per row, and whether the array `last_step` is one of them.
+    """
     wide, deep = spec.state_arrays(WIDE), spec.state_arrays(DEEP)
     scalars = [array.name for array in deep if array.one_a_row]
     return len(wide), len(deep) - len(scalars), len(scalars), LAST_STEP in scalars

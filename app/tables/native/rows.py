@@ -1,7 +1,7 @@
 """Manage the touched rows of the native tables: their slots, state arrays and snapshots.
 
-A slot is the number of a row's place in memory. Snapshots copy on write, slot by slot: taking one costs only a list
-of rows.
+A slot is the number of a row's place in memory. Taking a snapshot only lists the touched rows. A row is copied when it
+is about to be updated while the snapshot is open.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class NativeSnapshot:
 
 
 class NativeRows:
-    """The touched rows of a `NativeHandle`: their slots, values and changes. At most one snapshot of them is open."""
+    """The touched rows of a `NativeHandle`: their slots, their state arrays, and which of them changed since the last
+    snapshot. At most one snapshot of them is open.
+    """
 
     def __init__(self, handle: NativeHandle, spec: TablesSpec) -> None:
         self._handle = handle
@@ -167,10 +169,9 @@ class NativeRows:
         return arrays
 
     def place(self, row_ids: np.ndarray) -> np.ndarray:
-        """Return the slots of the rows `row_ids`, whose state arrays `write` then fills.
+        """Return the slots of the rows `row_ids`, whose state arrays `write` then fills. Untouched rows first get one.
 
-        The method is called only after `clear` and before `end_writing`. New rows have no values until they are
-        written.
+        Call this only after `clear` and before `end_writing`. The values of new rows are undefined until then.
         """
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
         self._cached = None  # The caller may put other ids into the same array.
@@ -227,8 +228,8 @@ class NativeRows:
             if self._handle.call("open_snapshot", *_slots(slots)) == NO_MEMORY:
                 raise MemoryError(f"no memory for a snapshot of {slots.size:,} rows")
         except MemoryError:
-            # The flags of changed rows are lost by now. Saving too many rows is harmless and saving too few is not, so
-            # mark all.
+            # The flags of changed rows are lost by now. The next delta may save too many rows but not too few, so mark
+            # all touched rows as changed.
             self._mark_changed(all_slots)
             raise
         tables = {

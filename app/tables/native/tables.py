@@ -135,7 +135,7 @@ class NativeTables(HostTables):
             self.update_seconds[update_name(self.spec, table)] = time.perf_counter() - start
 
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
-        """Update only the wide table, as a part of `update`.
+        """Take the optimizer's step number `self.step` on the wide table alone. `update` calls this.
 
         `slots` [U] come from `touch`, `gradient` is [B].
         """
@@ -146,7 +146,7 @@ class NativeTables(HostTables):
         self._handle.call("update_wide", ctypes.byref(batch), *arrays, scale, ctypes.byref(step))
 
     def update_deep(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
-        """Update only the deep table by step number `self.step`, as a part of `update`.
+        """Take the optimizer's step number `self.step` on the deep table alone. `update` calls this.
 
         `slots` [U] come from `touch`, `gradient` is [B, C * D].
         """
