@@ -63,8 +63,8 @@ class DeviceOptions(Checked):
 def prepare_environment(options: DeviceOptions) -> None:
     """Set the environment variables that oneDNN, OpenMP and MindSpore read when they are loaded.
 
-    Call it before `import mindspore`. In a process that has loaded these libraries already, OpenMP's threads sleep too,
-    oneDNN gets the precision, and MindSpore keeps its number of threads.
+    Call it before `import mindspore`. If this process has loaded the libraries already, it still makes OpenMP's idle
+    threads sleep and sets oneDNN's precision, but MindSpore keeps the number of threads that it was imported with.
     """
     let_idle_threads_sleep()
     os.environ.setdefault(WAIT_POLICY, SLEEP)
@@ -110,7 +110,8 @@ def process_restored() -> Iterator[None]:
 def check_threads(options: DeviceOptions) -> None:
     """Raise ValueError if this process has imported MindSpore with another number of threads than `options` set.
 
-    If they set none, MindSpore's operators use what it was imported with. The log says so once.
+    If `options` set no number of threads, MindSpore's operators keep the number from the import, and the log says so
+    once.
     """
     imported = re.match(r"\s*(\d+)", os.environ.get("OMP_NUM_THREADS", ""))
     threads = int(imported[1]) if imported else num_cores()
@@ -136,7 +137,10 @@ def has_loaded_mindspore() -> bool:
 
 
 def cpu_flags() -> set[str]:
-    """Return the words of /proc/cpuinfo, which include the features of this machine's processor."""
+    """Return the words of /proc/cpuinfo, such as `avx512f`, which include the features of this machine's processor.
+
+    Return an empty set if the file cannot be read.
+    """
     try:
         return set(CPU_INFO.read_text(encoding="utf-8").split())
     except OSError:
@@ -173,7 +177,10 @@ def select_device(options: DeviceOptions) -> str:
 
 
 def _device_in_use() -> str | None:
-    """Return the target that was set in this process, or on which it has run an operator. It cannot be changed then."""
+    """Return the name of the device that MindSpore can no longer change in this process, or None.
+
+    It is the device that was selected before, or on which an operator has run.
+    """
     from mindspore import get_context
     from mindspore._c_expression import DeviceContextManager, DeviceManagerConf
 

@@ -66,7 +66,10 @@ def advice_on_flag(flag: str, values: Sequence[str]) -> str:
 
 
 def _settings(section: Any, before: str = "") -> Iterator[str]:
-    """Yield the full names of all settings. Of optimizers and schedules, only the default variants are included."""
+    """Yield the full names of all settings in `section`, such as `train.epochs`. `before` is the start of each name.
+
+    For optimizers and schedules, only the settings of the default kind are included.
+    """
     for field in fields(section):
         value, name = getattr(section, field.name), f"{before}{field.name}"
         if is_dataclass(value):
