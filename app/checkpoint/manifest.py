@@ -34,9 +34,9 @@ class UnusableCheckpointError(ValueError):
 
 
 def what_and_advice(error: Exception) -> tuple[str, str]:
-    """Return, for an error about a checkpoint, what is wrong and what the user can do.
+    """Split the message of an error about a checkpoint into what is wrong and what the user can do. Return both texts.
 
-    The second text is "" if the error does not have it apart from the first.
+    Only UnusableCheckpointError keeps them apart. For other errors, return the whole message and "".
     """
     return (error.what, error.advice) if isinstance(error, UnusableCheckpointError) else (str(error), "")
 
@@ -168,7 +168,7 @@ class ManifestReader:
 
 
 def use_an_older(checkpoint: Path) -> str:
-    """Return what a user can do about a damaged checkpoint, as the end of an error message."""
+    """Return the end of an error message about a damaged checkpoint: remove it, so that the one before is used."""
     return f"remove {checkpoint}, and the one before it is used"
 
 

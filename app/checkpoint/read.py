@@ -157,8 +157,9 @@ class Checkpoint:
         return ModelState(join(dense), tables, {} if touched is None else {LAST_TOUCHED: touched})
 
     def expiry(self) -> dict[str, np.ndarray]:
-        """Return the arrays by name of this checkpoint's file EXPIRY, or {} if there is no such file. Raise as `verify`
-        does.
+        """Return the arrays, by name, of this checkpoint's file expiry.safetensors, or {} if it has no such file.
+
+        They say when rows were last touched and which have expired (`app/checkpoint/write.py`). Raise as `verify` does.
         """
         arrays = self._arrays(EXPIRY) if EXPIRY in self.manifest.files else {}
         if EXPIRED_IDS in arrays:
@@ -215,7 +216,7 @@ class Checkpoint:
 
 
 def scoring_arrays(dense: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
-    """Return the dense arrays that the model scores with: running means in place of weights, if they are kept.
+    """Return the checkpoint's dense arrays by name, with the weights replaced by their running means if it has these.
 
     `step` is the number of steps taken. Before the first step there are no means yet.
     """
@@ -297,9 +298,9 @@ def row_layout(path: Path, entries: dict[str, ArrayEntry]) -> dict[str, RowArray
 
 
 class FileTable:
-    """A `TableSnapshot` of one table, in the verified files of a checkpoint and of those that it needs.
+    """A `TableSnapshot` of one table in the verified files of a checkpoint, and of the older ones that a delta needs.
 
-    Row ids are kept in memory. Rows are read on demand.
+    Row ids are kept in memory. Rows are read from the files on demand.
     """
 
     def __init__(self, checkpoint: Checkpoint, table: str) -> None:

@@ -47,7 +47,7 @@ def whole_checkpoints(folder: Path, read: Read = read_manifest) -> list[Checkpoi
 def open_named(path: Path) -> Checkpoint:
     """Open the checkpoint at a path that a user has given.
 
-    Raise as `Checkpoint.open` does. If the path has no checkpoint, the error lists those in folders nearby.
+    Raise as `Checkpoint.open` does. If the path has no checkpoint, the error lists the checkpoints in folders nearby.
     """
     try:
         return Checkpoint.open(path)

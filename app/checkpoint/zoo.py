@@ -49,10 +49,11 @@ CRC_MARK, CRC_BYTES = b"crc_num", 17
 
 
 def read_zoo_checkpoint(path: Path) -> ModelState:
-    """Return the model in a checkpoint file of the zoo as float32, which looks up its numeric fields, too.
+    """Return the weights in a checkpoint file of the zoo: its tables, and its dense arrays under our names, as float32.
 
-    Each table has only the array `rows`, and no optimizer state. Raise ValueError if the file is no checkpoint, is
-    encrypted, or belongs to another network.
+    The tables also have the rows of numeric fields, because the zoo's model looks these up. Each table has only the
+    array `rows`, and no optimizer state. Raise ValueError if the file is no checkpoint, is encrypted, or belongs to
+    another network.
     """
     saved = _safetensors(path) if path.suffix == ".safetensors" else _parameters(path)
     parameters = {
