@@ -58,8 +58,10 @@ class NativeSumRows(nn.Cell):
 
 
 def distinct_layer(options: DeviceOptions, activation: str, plain: bool) -> nn.Cell | None:
-    """Return a cell for the tower's first layer on distinct rows, or None if `dense_layer` would not choose C++
-    kernels.
+    """Return a cell that computes the tower's first layer from distinct rows with C++ kernels, or None.
+
+    It is None unless the device is a CPU, the C++ library is built, the `activation` is ReLU, and `plain` says that the
+    layers are not normalized.
     """
     if not (plain and activation == NATIVE_ACTIVATION and has_library()):
         return None

@@ -1,4 +1,5 @@
-"""Define a step's graph on the device: forward, backward, a check of finite values, and the dense optimizers.
+"""Define the MindSpore graph of a training step: forward and backward pass, a check that all values are finite, and
+the dense optimizers.
 
 The inputs of each graph are those of `LossCell.construct`. Its input `noise` comes from
 `app.model.dropout.DropoutNoise.of_step`; only models with dropout use it.
@@ -98,7 +99,9 @@ class LossCell(nn.Cell):
 
 
 class ForwardBackward(nn.Cell):
-    """Computes the gradients of a loss by deep rows, wide rows and parameters, and whether all values are finite."""
+    """Computes the gradients of a loss with respect to deep rows, wide rows and parameters, and whether all values are
+    finite.
+    """
 
     def __init__(self, loss: nn.Cell, parameters: Iterable[Parameter]) -> None:
         """`loss` takes deep and wide rows first, and returns the loss to differentiate, the deep and the wide loss."""
@@ -209,5 +212,5 @@ def l2_loss(squared_norm: Tensor | float, l2_coef: float) -> Tensor | float:
 
 
 def smoothed(labels: Tensor, label_smoothing: float) -> Tensor:
-    """Return labels smoothed toward ½: (1 - s) · label + s / 2 (Szegedy et al., 2016, for two classes)."""
+    """Return the `labels` moved toward ½ by s = `label_smoothing`: (1 - s) · label + s / 2 (Szegedy et al., 2016)."""
     return labels * (1 - label_smoothing) + 0.5 * label_smoothing

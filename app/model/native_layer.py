@@ -128,12 +128,15 @@ def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = 
 
 
 def all_finite() -> ops.Custom | None:
-    """Return the C++ operator all_finite, or None if the device is no CPU or the library is not built."""
+    """Return the C++ operator that checks in one call that all values of a step's arrays are finite and in bounds.
+
+    Return None if the device is no CPU or the library is not built.
+    """
     return _on_all("all_finite") if has_library() else None
 
 
 def dense_adam() -> ops.Custom | None:
-    """Return the C++ operator dense_adam, which updates weights and moments in place.
+    """Return the C++ operator dense_adam, which takes an Adam step on all weights of the tower in place.
 
     Return None if the device is no CPU, if it lacks FMA instructions, or if the library is not built.
     """

@@ -193,9 +193,10 @@ class NativeStep(NativeTower, HostGraph):
 
 
 def logits_of(model: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """Return a function from host arrays to logits [B], in C++ if `NativeTower` can run the model.
+    """Return a function that computes the model's logits [B] from NumPy arrays, in C++ if `NativeTower` can run it.
 
-    `model` is a `WideDeep`, or a callable that computes its logits from slices on several ranks.
+    `model` is a `WideDeep`, or a callable with the same arguments that computes the logits of a tower that is split
+    over several ranks.
     """
     if isinstance(model, WideDeep) and NativeTower.covers(model):
         return NativeTower(model).logits

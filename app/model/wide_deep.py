@@ -129,8 +129,8 @@ class Tower(nn.Cell):
 
         `arrays` are the initial values, with names as from `tower_arrays`. `layers` are cells for the hidden layers,
         and `output` is the product of the last layer. `distinct_layer` computes the first layer from distinct rows;
-        without it, distinct rows are copied to their positions first. With `as_graph`, `app.model.native_tower` does
-        not replace the layers.
+        without it, distinct rows are copied to their positions first. With `as_graph`, a MindSpore graph always runs
+        the tower, never the C++ calls of `app.model.native_tower`.
         """
         super().__init__()
         self.as_graph = as_graph
@@ -277,7 +277,10 @@ def hidden_layers(config: Config, schema: Schema) -> list[nn.Cell]:
 
 
 def initial_tower(config: Config, schema: Schema, folded: bool = True) -> dict[str, np.ndarray]:
-    """Return the initial values of a run's tower by parameter name. `folded` is the argument of `make_model`."""
+    """Return the initial values of a run's tower by parameter name.
+
+    If `folded` is False, the numeric fields count as looked-up fields, and the tower has no parameters for them.
+    """
     model, num_numeric = config.model, schema.num_numeric
     num_fields = num_deep_inputs(fields_of_model(schema, model)) + (0 if folded else num_numeric)
     shape = (num_fields, num_numeric if folded else 0, model.embedding_dim, model.hidden_widths)
