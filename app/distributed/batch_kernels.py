@@ -15,7 +15,10 @@ from common.native_library import address, output_address
 
 
 class BatchKernels:
-    """The operations on a batch in NumPy. They define the results, and the backend `reference` uses them."""
+    """Finds a batch's distinct ids, expands their rows to positions, and sums gradients by id, in NumPy.
+
+    These functions define the results. Ranks with the table backend `reference` use them.
+    """
 
     def __init__(self, spec: TablesSpec) -> None:
         self._spec = spec
@@ -30,9 +33,10 @@ class BatchKernels:
         return dataclasses.replace(unique, values=unique.values[order], inverse=inverse)
 
     def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return `Rows.deep` and `Rows.wide` from the distinct rows `deep_rows` [U, D] and `wide_rows` [U].
+        """Return the rows of the batch by field, [B, C * D], and its sums of wide weights, [B], for `Rows`.
 
-        The result is valid until the call after the next one.
+        They are made from the rows of its distinct ids, `deep_rows` [U, D] and `wide_rows` [U]. The result is valid
+        until the call after the next one.
         """
         return expand(unique, deep_rows, wide_rows)
 
@@ -46,7 +50,10 @@ class BatchKernels:
 
 
 class NativeBatchKernels(BatchKernels):
-    """The operations on a batch in C++. They use a handle of tables without touched rows, which takes no memory."""
+    """The functions of `BatchKernels` in C++.
+
+    The library needs a handle of tables. These tables have no touched rows, and so take no memory.
+    """
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
         super().__init__(spec)
@@ -105,7 +112,7 @@ class NativeBatchKernels(BatchKernels):
 
 
 def make_batch_kernels(backend: str, spec: TablesSpec, num_threads: int) -> BatchKernels:
-    """Return the operations on a batch for the table backend `native` or `reference`."""
+    """Return the `BatchKernels` that fit the table backend: in C++ for `native`, in NumPy for `reference`."""
     return NativeBatchKernels(spec, num_threads) if backend == "native" else BatchKernels(spec)
 
 

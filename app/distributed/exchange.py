@@ -29,7 +29,7 @@ SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4
 
 
 class Operation(enum.IntEnum):
-    """What all ranks do next.
+    """The kind of exchange that all ranks take part in next. Each rank sends it in its header.
 
     Servers always send NONE, and take part in the operation that the training ranks send.
     """
@@ -44,7 +44,7 @@ class Operation(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Header:
-    """What a rank has received at the start of an operation.
+    """The headers that a rank has received from all ranks at the start of an operation, combined into one.
 
     `counts` [ranks] is the number of ids that each rank requests from this rank. `scale` is the factor of the
     gradients. `shard` is the number of the rank's shard of rows: there are two shards if wide and deep rows are stored
@@ -64,7 +64,7 @@ def start(
     scale: float = 0.0,
     shard: int = 0,
 ) -> Header:
-    """Start an operation together with all other ranks, and return what they have sent to this rank.
+    """Start an operation together with all other ranks, and return the header made of what they sent to this rank.
 
     `counts` [owners] is the number of ids that this rank will request from each owner. Raise ValueError if the training
     ranks do not start the same operation.
@@ -144,7 +144,9 @@ class Exchange:
         self._buffers = {name: HugeBuffer() for name in ("rows", "gradients")}
 
     def start(self, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
-        """Start an operation together with all other ranks, and return its header. The time counts as "start".
+        """Start an operation together with all other ranks, and return the header that this rank has received.
+
+        The time counts as "start" in `seconds`.
 
         `counts` [owners] is the number of ids that this rank will request from each owner.
         """

@@ -259,10 +259,10 @@ EXPLANATIONS = {
 
 
 def explain(notices: list[str], status: int, hosts: Sequence[str] = ()) -> list[str]:
-    """Return one line for each notice of mpirun in a form that `EXPLANATIONS` has.
+    """Return one line of plain English for each of mpirun's `notices` that matches a pattern of `EXPLANATIONS`.
 
-    If mpirun printed no such notice, return all notices unchanged, and a line with mpirun's exit status. mpirun cuts
-    host names at the first dot. The lines have the full names from `hosts`.
+    If none matches, return all notices unchanged, and a line with mpirun's exit status. mpirun cuts host names at the
+    first dot; the lines have the full names from `hosts`.
     """
     lines = []
     for notice in notices:

@@ -239,7 +239,7 @@ def make_row_shard(
     num_threads: int,
     shard: int = 0,
 ) -> RowShard:
-    """Make the tables for the rows that this rank owns, if it owns any, and its part in the operations on rows.
+    """Make this rank's `RowShard`: the tables for the rows that it owns, if any, and its exchange with other ranks.
 
     The first `num_owners` ranks of `world` own rows. All owners must use the same learning rates. `shard` is the number
     of the result among this rank's shards. Raise ValueError, naming the first difference, unless all ranks pass the
