@@ -31,7 +31,9 @@ class Calibration:
 
 
 def fit_calibration(bins: Bins, rows: int) -> Calibration:
-    """Fit slope and intercept to the rows counted in `bins`. The counts may be sums of weights; `rows` is their number.
+    """Return the calibration whose slope and intercept fit the rows of valid that `bins` counts by logit.
+
+    `rows` is the number of these rows. The counts in `bins` may instead be sums of the rows' weights.
 
     The fit is a logistic regression without a penalty. Raise ValueError if all rows have the same label, or if the
     fitted slope is not above 0, which means that the logits rank the rows no better than chance.

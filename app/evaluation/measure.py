@@ -167,7 +167,7 @@ def measure(
 
 
 def check_split(folder: Path, schema: Schema, split: str) -> None:
-    """Raise ValueError if a split has no rows."""
+    """Raise ValueError, listing the splits with rows, if `split` does not exist in the prepared folder or is empty."""
     if split not in schema.splits or not schema.splits[split].rows:
         filled = ", ".join(name for name, content in schema.splits.items() if content.rows)
         raise ValueError(f"{folder} has no rows in split {split!r}; the splits with rows: {filled or 'none'}")

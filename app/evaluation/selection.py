@@ -89,7 +89,7 @@ class Selection:
         return is_best
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
+        """Return the fields of `SelectionState` by name, which a checkpoint stores and `load_state` takes."""
         return asdict(self._state)
 
     def load_state(self, saved: dict[str, Any]) -> None:
