@@ -59,8 +59,8 @@ class Samples:
         return name
 
     def renumber(self, names: Sequence[str], new_ids: np.ndarray, step: int) -> list[str]:
-        """Copy the files `names` with new ids: the id i becomes `new_ids[i]`. `step` becomes part of the new names,
-        which are returned.
+        """Copy the files `names`, with each id i in their rows changed to `new_ids[i]`. Return the names of the copies,
+        which contain `step`.
         """
         renumbered = []
         for name, rows in self._load(names):

@@ -34,8 +34,10 @@ PRINTED = (
 
 
 class Progress:
-    """The measurements of the last parts, as in metrics.jsonl, one mapping for each part. `lag_seconds` is added when
-    the model after the part was published.
+    """The measurements of the last parts, as in metrics.jsonl, one mapping for each part.
+
+    `lag_seconds`, the time from the last change of the part's file until its model was published, is added after
+    publishing.
     """
 
     def __init__(self, work: Path, serve: Path, step: int) -> None:

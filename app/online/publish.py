@@ -34,11 +34,13 @@ class Publisher:
     """
 
     def __init__(self, folder: Path, config: Config, vocabulary: GrowingVocabulary, scorer: Scorer) -> None:
-        """Lock the folder. `scorer` runs the training code with the newest weights, with which each new bundle is
-        compared.
+        """Lock `folder` against other online runs, until `close`.
 
-        Raise ValueError if the folder is itself a bundle, or if another online run publishes into it, because each run
-        would remove parents of the other's deltas.
+        `scorer` computes scores by the training code with the newest weights. Each new bundle's scores are compared
+        with them.
+
+        Raise ValueError if the folder is itself a bundle, or if another online run publishes into it. Two runs would
+        each remove parents of the other's delta bundles.
         """
         make_folder(folder)
         if (folder / MANIFEST).exists():
