@@ -203,7 +203,7 @@ def _check_is_run(path: Path) -> None:
 
 
 def evaluation_of(path: Path) -> str:
-    """Return the command, for a message, that evaluates the run in `path` from the working folder."""
+    """Return the shell command that evaluates the run in `path`, to be shown in a message."""
     return python_command(f"app evaluate --run {shlex.quote(min(os.path.relpath(path), str(path), key=len))}")
 
 
@@ -231,8 +231,8 @@ def open_run(
 
     Parameters: `path` is the run folder of rank 0, and `group` the ranks of the job. `find_source` finds the model that
     a new run starts from. It is called before any folder is renamed, and if its model lies in a renamed folder,
-    `train.init_from` is set to the new path. `damaged` is passed to `find_newest`. `asked` are the settings before
-    `settings_of_run` changed them.
+    `train.init_from` is set to the new path. `damaged` maps checkpoints that proved damaged when they were loaded to
+    the reason; they are not used. `asked` are the settings before `settings_of_run` changed them.
 
     Return the folder and the claim on it. The caller closes the claim.
 

@@ -46,8 +46,9 @@ class Plan:
 def make_plan(path: Path, config: Config, schema: Schema, damaged: Mapping[Path, str] | None = None) -> Plan:
     """Return the plan of a launch with the settings `config` for the run folder `path` and the data of `schema`.
 
-    `damaged` is passed to `find_newest`. Raise ValueError if `train.resume=require` finds nothing to resume, or if
-    run.json has a format version that this release cannot read.
+    `damaged` maps checkpoints that proved damaged when they were loaded to the reason (`find_newest`). Raise ValueError
+    if `train.resume=require` finds nothing to resume, or if run.json has a format version that this release cannot
+    read.
     """
     resume = config.train.resume
     if resume == "never" and path.exists():
@@ -244,7 +245,7 @@ def checkpoint_folder(run_path: Path, config: Config) -> Path:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return the content of run.json, or {} if it cannot be read."""
+    """Return the content of run.json in the run folder `path`, or {} if the file is missing or damaged."""
     try:
         state = parse_json((path / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

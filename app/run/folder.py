@@ -84,7 +84,10 @@ class RunFolder:
         self._evals.append(line + "\n")
 
     def write_evaluation(self, content: dict[str, Any]) -> None:
-        """Write the evaluation's file (app/evaluation/results.py). If that fails, log the error and continue."""
+        """Write `content` as an evaluation's JSON file (app/evaluation/results.py) into the run folder.
+
+        If that fails, log the error and continue.
+        """
         try:
             write_evaluation(self.path, content)
         except OSError as error:
@@ -104,7 +107,10 @@ class RunFolder:
         self.append_metrics(step=step, save_error=reason)
 
     def write_errors(self) -> list[str]:
-        """Return a text for each kind of file that could not be written completely in this launch, for a message."""
+        """Return a text for each kind of file that could not be written completely in this launch, or [].
+
+        The texts are parts of a message, such as "the last lines of loss.log".
+        """
         unwritten = [file.path.name for file in (self._losses, self._evals, self._metrics) if not file.is_written]
         unwritten += [] if self._events.is_written else [TENSORBOARD]
         failures = [f"the last lines of {name}" for name in unwritten]

@@ -1,4 +1,6 @@
-"""Append lines to the logs of a run, also after a full disk, and remove the last lines when a run is resumed."""
+"""Append lines to the logs of a run, also after a full disk. When a run is resumed, remove the lines of the steps that
+it takes again.
+"""
 
 from __future__ import annotations
 

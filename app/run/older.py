@@ -70,7 +70,7 @@ def ignored(sections: Mapping[str, Any]) -> list[str]:
 
 
 def added() -> Iterator[tuple[str, Any]]:
-    """Yield each setting of `ADDED` with its value."""
+    """Yield each setting of `ADDED`, which a later release added, with the value for runs that lack the setting."""
     for of_form in ADDED.values():
         yield from of_form.items()
 

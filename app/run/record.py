@@ -85,11 +85,14 @@ class RunRecord:
         return [*source, *map(_evaluation_line, self.evaluations)]
 
     def test_evaluation(self) -> dict[str, Any] | None:
-        """Return the newest evaluation on the test rows, or None if there is none."""
+        """Return the content of the file of the newest evaluation on the test rows, or None if there is none."""
         return next((content for content in reversed(self.evaluations) if content["split"] == "test"), None)
 
     def shown_evaluation(self) -> dict[str, Any] | None:
-        """Return the evaluation whose curves are drawn: on the test rows, else the best on valid, else the last one."""
+        """Return the content of the file of the evaluation whose curves the report draws, or None if there is none.
+
+        It is the newest evaluation on the test rows, else the best one on valid, else the last one.
+        """
         best = self.best_evaluation()
         on_valid = [content for content in self.evaluations if best and content["step"] == best["step"]]
         return self.test_evaluation() or next(iter([*on_valid, *self.evaluations[-1:]]), None)
@@ -112,10 +115,10 @@ class RunRecord:
         return lines_by_launch
 
     def steady_lines(self) -> list[dict[str, Any]]:
-        """Return the lines of training steps, without the first one of each launch.
+        """Return the lines of metrics.jsonl that have a training speed, without the first one of each launch.
 
         The first line of a launch includes the time in which MindSpore compiles the graph. If no other line exists,
-        return all lines.
+        return all lines with a speed.
         """
         steady = [line for launch in self.launches() for line in launch[1:]]
         return steady or [line for launch in self.launches() for line in launch]

@@ -50,7 +50,8 @@ class StopRequest:
     """Context manager, for the main thread, in whose block SIGINT and SIGTERM make `check` raise `Stopped`.
 
     `check` also raises it at the time limit, `time_limit_minutes` after the construction; 0 means no limit. `clock`
-    returns seconds. `all_reduce_max` returns the largest code of all ranks, so that all ranks stop after the same step.
+    returns seconds. `all_reduce_max` takes this rank's reason to stop as a code, and returns the largest code of all
+    ranks, so that all ranks stop after the same step.
     `ending` is a text for the log after a signal: what the program still does before it ends.
     """
 

@@ -58,7 +58,10 @@ def effects(runs: Sequence[RunRecord]) -> Section:
 
 
 def _of_column(name: str, lines: Any) -> list[Chart]:
-    """Return a chart for each way in which the cells of a column are divided, or [] if there is none."""
+    """Return a bar chart of the mean effect for each way in which the column's cells are divided, such as by range.
+
+    Return [] if they are not divided.
+    """
     charts = []
     for cells, parts in itertools.groupby((line for line in lines if line["value"] is not None), itemgetter("cells")):
         texts, changes = zip(*((part["value"], part["mean_change"]) for part in parts), strict=True)

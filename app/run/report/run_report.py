@@ -50,7 +50,7 @@ def leave_report(run: Path) -> list[str]:
 
 
 def report_page(runs: Sequence[RunRecord]) -> str:
-    """Return the page as HTML. Several runs are compared with one another."""
+    """Return the report page on `runs` as HTML. Several runs are compared with one another."""
     several = len(runs) > 1
     title = f"{len(runs)} runs side by side" if several else f"Run {runs[0].name}"
     warnings = [

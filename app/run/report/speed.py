@@ -46,7 +46,7 @@ def parts_of(line: dict, batch_size: int) -> dict[str, float]:
 
 
 def parts_over_steps(run: RunRecord) -> dict[str, list[float]]:
-    """Return, for each part of a step by name, its seconds in each line of `steady_lines`."""
+    """Return, for each part of a training step by name, its mean seconds per step in each line of `steady_lines`."""
     parts_by_line = [parts_of(line, run.config["train"]["batch_size"]) for line in run.steady_lines()]
     names = dict.fromkeys(name for parts in parts_by_line for name in parts)
     return {name: [parts.get(name, 0.0) for parts in parts_by_line] for name in names}
