@@ -332,7 +332,9 @@ class _ScoreWriter:
             self._metrics.add(logits[labelled], scored["labels"][labelled], weights)
 
     def summary(self, predictor: Predictor) -> dict[str, Any]:
-        """Return the result of `predict`."""
+        """Return what `predict` returns, by name: the numbers of rows and of bad lines, the fields with mostly unknown
+        values, and for a log with labels the metrics.
+        """
         content: dict[str, Any] = {"rows": self._num_rows, "bad_lines": self._num_bad}
         if unknown := _unknown_values(predictor, self._unknown, self._num_rows - self._num_bad):
             content["unknown_values"] = unknown

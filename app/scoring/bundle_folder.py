@@ -233,7 +233,7 @@ def opening(folder: Path) -> Iterator[None]:
 
 
 def reexport_advice(folder: Path) -> str:
-    """Return the last part of an error message: what to do about a damaged bundle."""
+    """Return the end of an error message about a damaged bundle: copy it again, or export it again."""
     return f"copy {folder} again from where it was made, or export it again"
 
 

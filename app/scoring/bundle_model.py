@@ -110,8 +110,8 @@ class BundleModel:
         return {name: np.array(counts, np.int64) for name, counts in content.items()}
 
     def score_chunk(self, chunk: Chunk | RawTable) -> Scored:
-        """Score a table of raw rows, or the good lines of a chunk of a log. The lines of a chunk must have a label
-        column.
+        """Score a table of raw rows, or the good lines of a chunk of a log. Return their logits, and the reasons why
+        other lines were rejected. The lines of a chunk must have a label column.
         """
         if isinstance(chunk, RawTable):
             rows = self.encoder.encode_rows(chunk.rows)
@@ -155,8 +155,8 @@ class BundleModel:
         return rows.reshape(len(ids), -1), sum_over_positions(wide, weights[:, self._of_wide])
 
     def check_golden(self) -> int:
-        """Score the golden rows and return their number. Raise ValueError if a logit differs from the stored one by
-        more than the row's tolerance, naming the first such row.
+        """Score the golden rows, the made-up rows of golden.parquet, and return their number. Raise ValueError, naming
+        the first such row, if a logit differs from the stored one by more than the row's tolerance.
         """
         with opening(self.folder):
             golden = pq.read_table(self.folder / GOLDEN)

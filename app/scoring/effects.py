@@ -244,9 +244,9 @@ def _ranges(column: str, numbers: np.ndarray, changes: np.ndarray, are_times: bo
 def _by_clock(
     column: str, explained: Sequence[Explained], changes: np.ndarray, log_format: LogFormat
 ) -> list[ColumnEffect]:
-    """Return the effects of a time by hour of the day and by weekday, as far as the model sees these.
+    """Return the mean effects of a time column by hour of the day and by weekday, as far as the model uses these.
 
-    `changes` are those of the rows that have a time.
+    `changes` holds the effect of each of the column's cells that has a time, in the order of the rows.
     """
     effects = []
     for part in log_format.parts_of_time(column):

@@ -19,7 +19,7 @@ ROW = "; the first: "
 
 
 def write_trained_parts(folder: Path, content: dict[str, Any]) -> None:
-    """Write parts.json into `folder` atomically. Raise OSError.
+    """Write `content` as parts.json into `folder` atomically. Raise OSError if the file cannot be written.
 
     `content` has `parts` (a list of reports in the order of training), `held` (the reasons why parts were held aside,
     by name) and `written` (the time). A reason is cut before the log line that it quotes, because anybody who reaches
