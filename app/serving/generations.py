@@ -257,7 +257,7 @@ class Generations:
 
     def _note_newer(self) -> None:
         """Mark the bundles that should replace the current model, because they are newer or pinned. Clear the recorded
-        reason of bundles that neither should nor are needed for it.
+        reasons why bundles do not serve, except of marked bundles and of those that a marked one needs.
         """
         by_version, serving = self._chains(with_refused=True), short(self.current.version)
 
@@ -281,10 +281,10 @@ class Generations:
                 bundle.reason, bundle.pause = "", 0.0
 
     def _checked(self, predictor: Predictor) -> Predictor:
-        """Return the new model `predictor` after scoring its golden rows and rows of recent requests with it. The
-        latter read the memory pages with frequently used rows from disk.
+        """Return the new model `predictor` after scoring its golden rows and rows of recent requests with it. The rows
+        of recent requests make the system read the memory pages with frequently used embedding rows from disk.
 
-        Raise ValueError if a golden row has the wrong score, or a recent row's is not finite.
+        Raise ValueError if a golden row gets a wrong score, or a row of a recent request one that is not finite.
         """
         predictor.check_golden()
         # Read these properties now, because they read files, and the bundle's folder may be removed later.

@@ -283,7 +283,7 @@ class _Processes(Collector):
     """
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, as far as the system has them."""
+        """Yield each metric process_* that the operating system provides, summed over supervisor and workers."""
         supervisor, pids = multiprocessing.parent_process(), [str(os.getpid())]
         if supervisor is not None:
             children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children")

@@ -90,8 +90,10 @@ def _check_parameters(request: InferRequest) -> None:
 
 
 def split_body(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
-    """Decode the JSON at the beginning of a V2 request's body. Return it and the binary data after it. `header_length`
-    is the value of the header HEADER_LENGTH, or None if the whole body is JSON. Raise RequestError if it is wrong.
+    """Decode the JSON at the beginning of a V2 request's body. Return it and the binary data after it.
+
+    `header_length` is the value of the header HEADER_LENGTH, or None if the whole body is JSON. Raise RequestError if
+    this value or the JSON is wrong.
     """
     size = len(body)
     if header_length is not None:
@@ -110,7 +112,7 @@ def split_body(body: bytes, header_length: str | None) -> tuple[InferRequest, me
 
 def to_chunk(request: InferRequest, binary: memoryview, log_format: LogFormat, limits: Limits) -> RowsToScore:
     """Return the rows of a V2 request in the form that a model scores. `binary` is the binary data after its JSON.
-    Raise RequestError if they are wrong or too many.
+    Raise RequestError if an input is wrong or there are too many rows.
     """
     kinds = dict(log_format.fields)
     names = [tensor.name for tensor in request.inputs]
@@ -286,7 +288,7 @@ def outputs_of_model() -> list[dict[str, Any]]:
 
 
 def schema(log_format: LogFormat) -> dict[str, Any]:
-    """Return the OpenAPI schema of a V2 request for a model with these fields."""
+    """Return the OpenAPI schema of a V2 request to a model whose log has the fields of `log_format`."""
     names = [name for name, _ in log_format.fields]
     properties = {
         "name": {"type": "string", "enum": names},
