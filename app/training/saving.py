@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Function that returns the arrays of a checkpoint's file EXPIRY. Its argument is True if the checkpoint is a delta.
+# Function that returns the arrays of a checkpoint's file expiry.safetensors. Its argument tells whether the checkpoint
+# is a delta.
 ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 
 # Share of one core's time that a save in the background may use, so that it slows training little. docs/results.md has
@@ -135,7 +136,7 @@ class CheckpointManager:
 
     @property
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that was written completely."""
+        """The newest checkpoint that was written completely or resumed from, or None if there is none."""
         return self._newest
 
     def is_due(self, step: int) -> bool:
@@ -266,7 +267,7 @@ class CheckpointManager:
         )
 
     def _write(self, state: ModelState, snapshot: Snapshot, manifest: Manifest, progress: Progress) -> Written:
-        """Write a checkpoint, and remove those that the settings do not keep. Runs in the thread.
+        """Write a checkpoint, and remove older ones that the settings do not keep. The background thread runs this.
 
         The snapshot is released even if writing fails.
         """

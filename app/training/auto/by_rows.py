@@ -199,10 +199,11 @@ def _from_model(
 
 
 def _have_same_optimizers(source: Config, config: Config) -> bool:
-    """Return True if optimizer states of the source can be taken over.
+    """Return True if a run with the settings `config` can take over the optimizer states of the model that it starts
+    from, which was trained with the settings `source`.
 
-    Its weights must be the newest ones, not running means, because the states belong to the newest weights. Both runs
-    must have the same optimizers.
+    That model must be taken over with its newest weights, to which the states belong, not with running means. Both must
+    have the same optimizers.
     """
     theirs, ours = ([optimizer.name for optimizer in each.optimizers.values()] for each in (source, config))
     return source.train.ema_decay == 0 and theirs == ours

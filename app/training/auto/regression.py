@@ -72,7 +72,7 @@ def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> FittedRegress
 
 
 def fit_best(solver: Solver, valid_loss: Callable[[FittedRegression], float]) -> FittedRegression:
-    """Return the fit with the penalty for which `valid_loss` is smallest, by trying penalties in steps."""
+    """Fit with one penalty after another, in steps of STEP_OF_C, and return the fit with the smallest `valid_loss`."""
     first = best = solver.fit(FIRST_C)
     least = valid_loss(best)
     # Raise C until the loss gets worse. If the first raise already makes it worse, lower C in the same way.

@@ -208,15 +208,19 @@ def folder_name(words: tuple[str, ...]) -> str:
 
 
 def _settled(trial: Trial, config_path: Path | None, dataset: Path, *more: str) -> Config:
-    """Return the settings of a run with `more` words. With `train.auto`, effects of crosses are not considered."""
+    """Return the settings of the run `trial`, changed by the command-line words `more` (`section.key=value`).
+
+    With `train.auto`, the effects of crosses are not considered.
+    """
     words = (*trial.words, *more)
     return settle(lambda base: yaml_settings.resolve(Config, config_path, words, base), dataset, trial.run, dry=True)[0]
 
 
 def _schedules(trial: Trial, config_path: Path | None, dataset: Path, epochs: int) -> tuple[str, ...]:
-    """Return words with the schedules of a training for `epochs` epochs, or () without `train.auto`.
+    """Return the command-line words that set the learning-rate schedules of a training of `epochs` epochs, for `trial`.
 
-    `train.auto` would otherwise let the learning rates of each rung fall until the end of that rung.
+    Return () without `train.auto`. With it and without these words, the learning rates of each rung would fall until
+    the end of that rung.
     """
     config = _settled(trial, config_path, dataset, f"train.epochs={epochs}")
     schedules = {f"{group}_optimizer.schedule": options.schedule for group, options in config.optimizers.items()}

@@ -90,7 +90,7 @@ class StepSettings:
     numeric_names: tuple[str, ...]
 
     def forward_backward(self) -> ForwardBackward:
-        """Return a cell that computes the losses of a batch, and their gradients by rows and parameters."""
+        """Return a cell that computes a batch's losses, and the gradients with respect to table rows and parameters."""
         loss = LossCell(self.model, self.loss, drops=self.noise.rate > 0)
         return ForwardBackward(loss, self.model.named_parameters().values())
 
@@ -127,7 +127,7 @@ class ByPosition:
         return self.tables.unique(batch.ids)
 
     def grow(self, vocabulary_size: int) -> None:
-        """Grow the tables, see `HostTables.grow`."""
+        """Enlarge the vocabulary of the tables to `vocabulary_size` ids, as `HostTables.grow` describes."""
         self.tables.grow(vocabulary_size)
 
     def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
@@ -135,7 +135,7 @@ class ByPosition:
         self.tables.renumber(new_ids, vocabulary_size)
 
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
-        """Look up the rows of a batch, see `HostTables.lookup`."""
+        """Look up the rows of a batch, or with `means` their running means, as `HostTables.lookup` describes."""
         return self.tables.lookup(unique, means)
 
     def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
@@ -207,7 +207,9 @@ class HostTablesStep(TrainStep):
         graph: HostGraph,
         logits: Callable[..., np.ndarray],
     ) -> None:
-        """`rows` passes table rows to the device, `graph` computes a step outside the tables, and `logits` scores."""
+        """`rows` passes table rows to the device, `graph` computes a step outside the tables, and `logits` computes the
+        logits of a batch for scoring.
+        """
         self.tables = rows.tables
         self.rows = rows
         self.settings = settings
@@ -217,11 +219,11 @@ class HostTablesStep(TrainStep):
         self._logits = logits
 
     def grow(self, vocabulary_size: int) -> None:
-        """Grow the tables, see `HostTables.grow`."""
+        """Enlarge the vocabulary of the tables to `vocabulary_size` ids, as `HostTables.grow` describes."""
         self.rows.grow(vocabulary_size)
 
     def remove(self, row_ids: np.ndarray) -> None:
-        """Make rows of the tables untouched again, see `HostTables.remove`."""
+        """Make the rows `row_ids` of the tables untouched again, as `HostTables.remove` describes."""
         self.rows.tables.remove(row_ids)
 
     def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:

@@ -84,11 +84,11 @@ class StockGraph(nn.Cell):
         deep_rate: Tensor,
         noise: Tensor,
     ) -> tuple:
-        """Take a step. Return deep_loss without the tables' L2 term, wide_loss, Σ‖row‖² over distinct deep rows, and
-        finite.
+        """Take a step. Return the deep loss without the tables' L2 term, the wide loss, Σ‖row‖² over distinct deep
+        rows, and True if all values are finite.
 
         `ids` has shape [B, F]. `first_seen` [B * F, 1] is 1 at the first position of each id in the batch, and
-        otherwise 0. If `finite` is False, nothing is updated.
+        otherwise 0. If a value is not finite, nothing is updated.
         """
         table_rows, deep_rows, wide_rows = self.lookup(ids, numeric)
         losses, finite, row_gradients, dense_gradients = self.forward_backward(
