@@ -78,7 +78,7 @@ EXAMPLES = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit status."""
+    """Run the command that `arguments` (by default those of this process) name, and return its exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     parser = _parser()
     _refuse_foreign_flags(parser, words)
@@ -104,8 +104,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _refuse_foreign_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Exit with a usage error if a flag of `train` is the name of a setting. argparse would only call it
-    unrecognized.
+    """Exit with a usage error if a flag of `train` is the name of a setting, or a flag of the MindSpore model zoo.
+
+    The error says what to give instead. argparse would only call the flag unrecognized.
     """
     if words[:1] != ["train"]:
         return

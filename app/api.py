@@ -2,8 +2,8 @@
 an object.
 
 MindSpore is imported by the first call that prepares, trains, evaluates or exports. It reads the number of threads only
-once in a process, so later calls that set `device.threads` need the same one. The functions leave MindSpore's modes as
-they were.
+once in a process, so later calls that set `device.threads` need the same one. When a function returns, MindSpore's
+execution mode is what it was before.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ ARGUMENTS = {
 
 @contextlib.contextmanager
 def _errors_name_arguments() -> Iterator[None]:
-    """Replace the options of commands in the messages of errors by the arguments of this module's functions."""
+    """Change error messages for callers in Python: `--label x`, an option of a command, becomes the argument `label=x`.
+
+    This applies to ValueError and OSError raised in the `with` block.
+    """
     try:
         yield
     except (ValueError, OSError) as error:
@@ -402,8 +405,8 @@ class Run:
 
     @property
     def predictor(self) -> Predictor:
-        """The bundle of the best checkpoint, opened. If the run's folder has no bundle of this checkpoint, export it
-        first.
+        """The bundle of the best checkpoint, opened as a `Predictor`. If the run's folder has no bundle of this
+        checkpoint, export it first.
         """
         best, folder = best_of_run(self.path), self.path / BUNDLE
         if self._predictor is None or self._predictor.manifest.checkpoint["id"] != best.manifest.id:
@@ -426,7 +429,10 @@ class Run:
         return self._open(Path(bundle))
 
     def _export(self, checkpoint: Checkpoint, bundle: Path, rows: RowType = "float32", calibrate: bool = False) -> None:
-        """Export a checkpoint. Use another process if MindSpore runs with other threads in this one."""
+        """Export `checkpoint` to the folder `bundle`, replacing an existing one.
+
+        Do so in another process if this one has imported MindSpore with another number of threads than the run's.
+        """
         with log_shown(*LOGGERS), device.process_restored():
             try:
                 device.check_threads(self.config.device)
