@@ -146,7 +146,9 @@ def check_finite(table: str, name: str, row_ids: np.ndarray, values: np.ndarray)
 
 
 def check_values(table: str, name: str, row_ids: np.ndarray, values: np.ndarray, step: int) -> None:
-    """Raise ValueError, naming the first bad row, unless `step` steps could have produced `values` [T, width]."""
+    """Raise ValueError, naming the first bad row, unless `step` training steps could have produced `values` [T, width]
+    in state array `name` of the table.
+    """
     check_finite(table, name, row_ids, values)
     check_bounds(table, name, row_ids, values, step)
 

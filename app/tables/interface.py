@@ -131,7 +131,9 @@ class TablesSpec:
         return self.wide_optimizer if table == WIDE else self.deep_optimizer
 
     def state_arrays(self, table: str) -> tuple[StateArray, ...]:
-        """Return name, initial value and dtype of each array that a table keeps for its touched rows, rows first."""
+        """Return name, initial value and dtype of each array that `table` keeps for its touched rows. The array with
+        the rows themselves is first.
+        """
         arrays = state_arrays(self.optimizer(table))
         arrays = with_mean(arrays) if self.ema_decay else arrays
         if table == DEEP and self.dtype == "bfloat16":

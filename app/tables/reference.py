@@ -67,7 +67,7 @@ class WholeTables(Tables):
         """Replace the rows and optimizer states of both tables by `arrays`."""
 
     def mark_updated(self, row_ids: np.ndarray) -> None:
-        """Record that the given rows were updated."""
+        """Record that the rows `row_ids` were updated: they count as touched, and as changed for the next delta."""
         self._touched[row_ids] = True
         self._changed[row_ids] = True
 

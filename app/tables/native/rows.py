@@ -171,7 +171,8 @@ class NativeRows:
     def place(self, row_ids: np.ndarray) -> np.ndarray:
         """Return the slots of the rows `row_ids`, whose state arrays `write` then fills. Untouched rows first get one.
 
-        Call this only after `clear` and before `end_writing`. The values of new rows are undefined until then.
+        Call this only after `clear` and before `end_writing`. The values of new rows are undefined until they are
+        written.
         """
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
         self._cached = None  # The caller may put other ids into the same array.
