@@ -77,7 +77,10 @@ def prepare_environment(options: DeviceOptions) -> None:
 
 
 def _set_math_mode(mode: str | None) -> None:
-    """Set oneDNN's default math mode in the environment, and in oneDNN if this process has loaded it."""
+    """Set oneDNN's default math mode, such as BF16, in the environment, and in oneDNN if this process has loaded it.
+
+    None stands for the mode STRICT, in which oneDNN rounds no inputs.
+    """
     if mode is None:
         os.environ.pop(ONEDNN_MATH_MODE, None)
     else:
@@ -88,9 +91,9 @@ def _set_math_mode(mode: str | None) -> None:
 
 @contextmanager
 def process_restored() -> Iterator[None]:
-    """Restore MindSpore's execution mode and oneDNN's math mode when the block ends, also after an error.
+    """Restore MindSpore's execution mode and oneDNN's math mode when the `with` block ends, also after an error.
 
-    Notebooks and programs run other models in the same process.
+    A notebook or program that calls this project may run other models in the same process.
     """
 
     def execution_mode() -> int | None:
