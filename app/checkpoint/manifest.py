@@ -106,8 +106,8 @@ class Manifest:
 
 
 def identify(manifest: Manifest) -> Manifest:
-    """Return the manifest with an `id`. If it has none, the id is a checksum of step, parent and the records of the
-    files.
+    """Return `manifest` with its field `id` filled in. An existing id stays. A new one is a checksum of the step, the
+    parent and the records of the files.
     """
     if manifest.id:
         return manifest
@@ -149,7 +149,9 @@ def read_manifest(checkpoint: Path) -> Manifest:
 
 
 class ManifestReader:
-    """Calls like `read_manifest`, with a cache: a manifest is read again only if its file has changed."""
+    """A callable that returns a checkpoint's manifest, as `read_manifest` does, but reads its file again only if the
+    file has changed since the last call.
+    """
 
     def __init__(self) -> None:
         self._cache: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}

@@ -193,7 +193,7 @@ class Checkpoint:
 
     def last_touched(self) -> np.ndarray | None:
         """Return the moment at which the row of each id was last touched, int64 [V], or EXPIRED if its value has
-        expired.
+        expired. A moment is a number of trained rows or a time in seconds (`app/online/expiry.py`).
 
         Return None if a member of the chain does not record such moments.
         """

@@ -10,9 +10,10 @@ ignored. Row r is in shard r mod shards. Only touched rows are stored: all other
 are a function of the seed in the manifest. A delta contains the rows that changed since its parent
 (`app/checkpoint/read.py` combines them).
 
-In the file of expiries, a full checkpoint has `last_touched` [V] int64: the moment at which the row of each id was
-touched, or EXPIRED if the value of the id has expired. A delta has its `moment` [1], and in `gone` [g] the ids,
-ascending, whose values expired since its parent.
+In expiry.safetensors, a full checkpoint has `last_touched` [V] int64: the moment at which the row of each id was last
+touched, or EXPIRED if the value of the id has expired. A delta has in `gone` [g] the ids, ascending, whose values
+expired since its parent. Both have the `moment` [1] at which they were made. A moment is a number of trained rows or a
+time in seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ EXPIRED = -1
 class ModelState:
     """The state of a run: dense arrays by name, and the touched rows of each table.
 
-    In online runs, `expiry` has the arrays of the file EXPIRY, which say when rows were touched or expired.
+    In online runs, `expiry` has the arrays of the file expiry.safetensors, which say when rows were touched or expired.
     """
 
     dense: dict[str, np.ndarray]
@@ -75,12 +76,12 @@ class ReadsInto(Protocol):
 
 
 def step_name(step: int) -> str:
-    """Return the name of the checkpoint folder after `step` steps."""
+    """Return the name of the folder of the checkpoint after `step` steps, such as step-00001000."""
     return f"step-{step:08d}"
 
 
 def shard_name(table: str, shard: int, shards: int) -> str:
-    """Return the file name of one shard of a table."""
+    """Return the name of the file with shard number `shard` of a table, such as deep-0-of-4.safetensors."""
     return f"{table}-{shard}-of-{shards}.safetensors"
 
 
