@@ -66,7 +66,7 @@ class Total(nn.Cell):
         self.sum = ops.ReduceSum()
 
     def construct(self, values: Tensor) -> Tensor:
-        """Return the sum as a scalar. `values` may have any shape."""
+        """Return the sum of all `values`, multiplied by `factor`, as a scalar. `values` may have any shape."""
         if values.ndim > 1:
             matrix = values.reshape(-1, values.shape[-1])
             values = self.product(matrix, self.factor * ops.ones((matrix.shape[1], 1), ms.float32))

@@ -152,7 +152,7 @@ class HostGraph(ABC):
 
     @abstractmethod
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
-        """Return the outputs as NumPy arrays: a tuple, or a single array if there is one output."""
+        """Run the computation on NumPy arrays. Return its outputs as NumPy arrays: a tuple, or one array alone."""
 
 
 class OnDevice(HostGraph):

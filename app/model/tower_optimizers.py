@@ -47,7 +47,7 @@ class Ftrl(nn.Cell):
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
-        """Take one step on all weights. `gradients` are in the order of the weights.
+        """Take one FTRL step on all weights. `gradients` are in the order of the weights.
 
         If the learning rate is below `LEAST_FTRL_RATE`, nothing changes.
         """
@@ -284,8 +284,8 @@ class DenseOptimizers(nn.Cell):
                 dense_layer.write_parameter(weight, values)
 
     def start_from_weights(self, wide: float, tower: float) -> None:
-        """Adapt the optimizers' state to weights that were written from outside. The arguments are the first step's
-        rates.
+        """Adapt the optimizers' state to weights that were copied from another model. `wide` and `tower` are the
+        learning rates of the first step.
         """
         if isinstance(self.wide, Ftrl):
             self.wide.fit_linear(wide)

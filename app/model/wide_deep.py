@@ -56,8 +56,8 @@ class SumRows(nn.Cell):
     """Sums the wide rows of the fields of each batch row, from distinct rows, with MindSpore's operators."""
 
     def construct(self, wide_rows: Tensor, index: Tensor) -> Tensor:
-        """Return the sums [B]. `wide_rows` [U] are distinct rows, `index` int32 [B, C] is the number of the row at each
-        position.
+        """Return the sum of the wide rows of each batch row, [B]. `wide_rows` [U] are the distinct rows, and `index`
+        int32 [B, C] is the number of the row at each position.
         """
         return ops.ReduceSum()(ops.gather(wide_rows, index, 0), 1)
 
