@@ -112,7 +112,9 @@ def _check_same_operation(received: np.ndarray) -> None:
 
 
 class Segments:
-    """Where the elements of each rank are in an array that is sent or received: `counts`, `starts`, both [ranks]."""
+    """Where each rank's elements lie in an array that is sent or received: their number in `counts` [ranks], and the
+    index of the first one in `starts` [ranks].
+    """
 
     def __init__(self, counts: np.ndarray) -> None:
         self.counts = counts

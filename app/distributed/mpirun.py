@@ -52,7 +52,10 @@ MOST_PROCESSES_PER_CORE = 32
 
 
 def check_num_processes(num_ranks: int, num_servers: int = 0, host_file: str = "") -> None:
-    """Raise ValueError unless these numbers of processes can be started. The slots of a host file are not checked."""
+    """Raise ValueError if `num_ranks` or `num_servers` is too small, or if both together are too many for this host.
+
+    With a host file, whose slots are not checked here, no number is too large.
+    """
     for name, found, least in (("ranks (RANK_SIZE)", num_ranks, 1), ("servers (SERVERS)", num_servers, 0)):
         if found < least:
             raise ValueError(f"the number of {name} must be {least} or more, found {found}")
@@ -154,8 +157,8 @@ def mpirun_options(host_file: Path | None) -> list[str]:
 def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
     """Run the mpirun command `command` until it ends, and return the exit status of the job.
 
-    If mpirun fails, its notices are printed in a short form. `hosts` are the host names in the host file, by which host
-    names that mpirun has cut are completed.
+    If mpirun fails, its notices are printed in a short form. `hosts` are the host names in the host file. They serve to
+    complete names that mpirun has cut short.
     """
     received: list[signal.Signals] = []  # Signals that this process has received so far.
 

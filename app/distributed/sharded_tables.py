@@ -81,7 +81,7 @@ class RowShard:
         """Send each owner the ids of the next lookup or update, `ids` int64 [U], of which `counts` [owners] go to each.
 
         Also receive the ids that other ranks request from this rank, and keep them for `lookup` and `update`. `header`
-        is the start of the operation.
+        is the result of `Exchange.start` for this operation.
         """
         requested = self.exchange.pull_request(ids, counts, header)
         if self.tables is not None:
