@@ -174,7 +174,7 @@ def check_split(folder: Path, schema: Schema, split: str) -> None:
 
 
 def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float, float]]:
-    """Return the 95 % confidence interval (low, high) of each metric of all rows, by name.
+    """Return the 95 % confidence interval (low, high) of each metric in `measured` except those of groups, by name.
 
     The result is empty if `eval.bootstrap` is 0, or if all rows have the same label.
     """

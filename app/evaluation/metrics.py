@@ -224,7 +224,7 @@ class MetricStream:
 
 
 def measure(counted: CountedRows) -> dict[str, float]:
-    """Return the value of every metric in MEASURED, by name. Metrics of groups are not among them."""
+    """Compute all metrics of MEASURED, which are all but those of groups, from counted rows. Return them by name."""
     return {name: metric.of(counted) for name, metric in METRICS.items() if metric.of}
 
 

@@ -121,7 +121,9 @@ def interval_ends(intervals: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def as_json(value: Any) -> Any:
-    """Convert a value to JSON: arrays become lists, NaN becomes None, floats are rounded to DIGITS digits."""
+    """Convert a value to types that JSON has: arrays become lists, NaN becomes None. Floats are rounded to DIGITS
+    decimal places.
+    """
     if isinstance(value, dict):
         return {name: as_json(content) for name, content in value.items()}
     if hasattr(value, "tolist"):
