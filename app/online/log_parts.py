@@ -54,7 +54,9 @@ FEW_CLICKS = 5.0
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the log after it was read: all its rows, in memory, and what the guard has found out about it."""
+    """A part of the log after it was read: all its rows, in memory, and the figures that the guard (the checks before a
+    part is trained on) compares with those of other parts.
+    """
 
     file: LogFile
     checksum: str
@@ -77,8 +79,8 @@ class Part:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """What the guard compares between parts, by name: the numbers of lines, of rows (good lines) and of clicks, and
-        the fields `missing`, `unknown`, `calibration` and `scores`.
+        """The figures that the guard compares between parts, by name: the numbers of lines, of rows (good lines) and of
+        clicks, and the fields `missing`, `unknown`, `calibration` and `scores`.
 
         For weighted rows, the sums of weights replace the numbers of rows and clicks.
         """
@@ -326,8 +328,8 @@ def _checksum(file: LogFile) -> str:
 def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
     """Read, parse and encode a part, in the same way as the preparation of a log does.
 
-    `checksum` is the checksum of the file, for the result. Raise ValueError if the file is damaged, has other columns
-    than `encoder`, has no lines, or changes while it is read.
+    `checksum` is the checksum of the file, which the result records. Raise ValueError if the file is damaged, has other
+    columns than `encoder`, has no lines, or changes while it is read.
     """
     find_log(file.location)  # `find_log` raises an error if the name is not that of a log file.
     pieces, examples, num_lines, first_reject = [], [], 0, ""

@@ -34,8 +34,8 @@ COLUMNS = {
 
 
 def online_page(name: str, lines: Sequence[Line], status: Mapping[str, Any]) -> str:
-    """Return the page as HTML. `name` is the name of the run, and `lines` are the measurements of its last parts.
-    `status` has the keys `held`, `waiting` and `withheld` of status.json.
+    """Return the page of the online run `name` as HTML. `lines` are the measurements of its last parts, and `status`
+    has the keys `held`, `waiting` and `withheld` of status.json.
     """
     warnings = (
         [PagePart("warning", f"The newest model is not published: {status['withheld']}")] if status["withheld"] else []
@@ -136,8 +136,8 @@ def _chart(
     size: Size = "half",
     low: float | None = None,
 ) -> Chart | None:
-    """Draw a chart with one line for each key in `names` (a key of `lines` and its label): its value for each part. The
-    y axis starts at `low` if given. Return None if no part has a value.
+    """Draw a chart of measurements by part, with one line for each key in `names`, which maps keys of the dictionaries
+    in `lines` (one a part) to labels. The y axis starts at `low` if given. Return None if no part has a value.
     """
     series = []
     for key, name in names.items():

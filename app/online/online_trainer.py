@@ -388,7 +388,7 @@ class OnlineTrainer(Trainer):
         return values, scores
 
     def _values(self, stream: MetricStream) -> dict[str, Any]:
-        """Return the metrics that are defined, and the ends of their confidence intervals, by name."""
+        """Return the defined metrics of the rows in `stream`, and the ends of their confidence intervals, by name."""
         metrics, bins = stream.result_and_bins()
         measured = Measurement(metrics, bins.coarsened(INTERVAL_BINS))
         return defined(metrics) | interval_ends(intervals_of(measured, self.config))
