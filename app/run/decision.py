@@ -227,7 +227,7 @@ def describe_kept(asked: Config, config: Config) -> list[str]:
 
 
 def _get(sections: dict[str, Any], setting: str) -> Any:
-    """Return the value of a setting, or None if it is missing."""
+    """Return the value of `setting` (a full name such as `train.epochs`) in `sections`, or None if it has none."""
     # `section_of` creates missing sections, so it gets a copy.
     section, key = section_of(copy.deepcopy(sections), setting)
     return section.get(key)

@@ -69,7 +69,7 @@ class EventFile(RunLog):
 
 @contextmanager
 def without_torch() -> Iterator[None]:
-    """Make `import torch` fail inside the block, unless it was imported before.
+    """Make `import torch` fail inside the `with` block, unless it was imported before.
 
     tensorboardX imports PyTorch, where it is installed, only for the name of a type. This takes two seconds, and one
     more at exit.

@@ -63,7 +63,7 @@ class RunFolder:
         self._losses.append("".join(f"{line}\n" for line in lines))
 
     def append_metrics(self, **values: Any) -> None:
-        """Add one line to metrics.jsonl and its numbers to TensorBoard's event file."""
+        """Append a line with `values` to metrics.jsonl, and their numbers to TensorBoard's event file."""
         self.write_metrics(values)
         self.write_events(values)
 

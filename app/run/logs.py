@@ -65,7 +65,9 @@ class RunLog:
         return not self._unwritten
 
     def append(self, text: str | bytes) -> None:
-        """Append lines or records. When writing begins to fail, log the error once."""
+        """Append `text`, lines or binary records, to the file. If it cannot be written, keep it in memory, and log the
+        error when writing begins to fail.
+        """
         was_written = self.is_written
         self._unwritten += text.encode() if isinstance(text, str) else text
         try:

@@ -57,7 +57,8 @@ def click_rate_loss(click_rate: float, label_smoothing: float) -> float:
 
 
 def why_useless(loss_log: Path, click_rate: float, label_smoothing: float) -> str:
-    """Return a message if the last epoch's mean loss in loss.log exceeds that of the click rate by 5 %, otherwise "".
+    """Return a message if a run has learned nothing: if the last epoch's mean loss in loss.log is more than 5 % above
+    the loss of predicting `click_rate` for every row. Otherwise return "".
 
     The run's first steps are left out of the mean. If the run ended within an epoch, the mean covers the steps it took.
     """

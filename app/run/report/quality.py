@@ -50,9 +50,9 @@ def lines(
 
 
 def overlay(runs: Sequence[RunRecord], name: str, points: Sequence[Points], dots: bool = True) -> list[Series]:
-    """Return a line through the points of each run. If there is only one run, the line is called `name`.
+    """Return one line of a chart for each run, through its `points`. A single run's line is called `name`.
 
-    Otherwise each line has the name of its run.
+    If there are several runs, each line has the name of its run.
     """
     return [
         Series(label(runs, run, name), x, y, points=dots and len(x) <= MOST_DOTS)
