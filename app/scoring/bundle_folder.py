@@ -156,7 +156,9 @@ def short(version: str) -> str:
 
 
 def chains(manifests: Mapping[Path, BundleManifest]) -> dict[str, Chain]:
-    """Return chains by version in its short form. A version is left out if a bundle of its chain is not in `manifests`.
+    """Return the chain (whole bundle and deltas) of each version of a model, by the version in its short form.
+
+    A version is left out if a bundle of its chain is not in `manifests`.
 
     If a version exists both as a whole bundle and as a chain of deltas, the whole bundle is returned. If several
     folders contain copies of a version, the folder whose name sorts first is used.

@@ -164,7 +164,7 @@ class _Sample:
         self._samples: list[tuple[np.ndarray, Chunk]] = []
 
     def add(self, chunk: Chunk) -> None:
-        """Add the lines of the log's next chunk whose keys are small enough to the sample."""
+        """Add to the sample those lines of the log's next chunk whose keys are small enough."""
         numbers = np.arange(self.num_lines, self.num_lines + chunk.num_lines, dtype=np.uint64)
         self.num_lines += chunk.num_lines
         self._samples.append(_up_to(self._bound, mix64(numbers + self._seed), chunk))

@@ -300,7 +300,9 @@ def _rows_of(model_input: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without the NumPy arrays in it. MLflow makes arrays of lists, and of single cells too."""
+    """Convert NumPy arrays, also within lists, to lists and plain values. MLflow makes arrays of lists and even of
+    single cells.
+    """
     value = value.tolist() if isinstance(value, np.ndarray) else value
     return [_plain(each) for each in value] if isinstance(value, list) else value
 
