@@ -190,7 +190,7 @@ class _Queue:
 
     async def logits(self, work: Work) -> np.ndarray:
         """Put a request in the queue, wait until it is scored, and return its logits, float32 [n]. Raise RequestError
-        if it is late or wrong.
+        if it still waits at its deadline or if its rows are wrong.
         """
         self._waiting.append(work)
         self.num_waiting += 1
@@ -278,8 +278,8 @@ def pace_of(batches: Collection[tuple[float, int]]) -> float:
 
 
 def score_batch(queue: deque[Work], limits: Limits) -> ScoredBatch:
-    """Remove requests from the front of a queue until they have `max_batch` rows together, and score them. Only one
-    thread at a time may call this function.
+    """Remove requests from the front of a queue until they have `max_batch` rows together, score them, and return the
+    logits or the error of each. Only one thread at a time may call this function.
     """
     stopwatch, num_rows = _Stopwatch(), 0
     answers: list[tuple[Work, Result]] = []

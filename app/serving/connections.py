@@ -136,8 +136,8 @@ class Server(uvicorn.Server):
         self._drain_seconds, self._end_time = options.drain_seconds, math.inf
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal. On SIGTERM, report not to be ready, and end `drain_seconds` later. On any other signal, end
-        now.
+        """Handle a signal to the server's process. On SIGTERM, answer readiness checks with status 503 from now on, and
+        end `drain_seconds` later. On any other signal, end now.
         """
         if sig == signal.SIGTERM:
             self.application.drain()

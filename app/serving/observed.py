@@ -82,8 +82,8 @@ class Recent:
         slot[1 if status in _REFUSALS else 2 + bisect_left(SECONDS, seconds)] += 1
 
     def series(self) -> dict[str, Any]:
-        """Return five values for the page's charts: the length of an interval in seconds, and for each of the last
-        POINTS intervals, oldest first, the answered and the refused requests per second and the median and 99 %
+        """Return five values by name for the page's charts: the length of an interval in seconds, and for each of the
+        last POINTS intervals, oldest first, the answered and the refused requests per second and the median and 99 %
         quantile of the time to answer in milliseconds (None without requests).
         """
         points = np.arange(POINTS) + int(time.monotonic()) // POINT_SECONDS - POINTS

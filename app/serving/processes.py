@@ -301,8 +301,8 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -
 
 
 def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -> int:
-    """Serve in this process until SIGTERM or SIGINT arrives or the supervisor ends. Return the exit status of the
-    process. `sockets` are listening sockets.
+    """Answer HTTP requests in this process until SIGTERM or SIGINT arrives or the supervisor ends. Return the exit
+    status for the process. `sockets` are listening sockets, and `seat` is what this worker shares with the supervisor.
     """
     from app.serving.connections import Server
 

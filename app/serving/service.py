@@ -264,8 +264,8 @@ class Service:
         has_small_rows: bool,
         name_row: NameRow | None = None,
     ) -> tuple[Predictor, np.ndarray, Any]:
-        """Receive the body of a request and score its rows. Return the model that scored them, the logits [n], and the
-        second result of `decode`.
+        """Receive the body of a request, decode it with `decode`, and score its rows. Return the model that scored
+        them, the logits [n], and what `decode` returned beside the rows.
         """
         limits = self.options.limits
         deadline = time.monotonic() + self._deadline_ms(request) / 1000

@@ -23,7 +23,8 @@ _OLD_COMPRESSION = b"ARROW:experimental_compression"
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows of an Arrow IPC stream or of a Feather file. Raise RequestError if they are wrong or too many.
+    """Return the rows of a request body that is an Arrow IPC stream or a Feather file. Raise RequestError if they are
+    wrong or too many.
 
     A Feather file consists of eight bytes, an Arrow IPC stream and a footer.
     """
@@ -92,7 +93,9 @@ def _field(data: bytes, table: int, number: int) -> int:
 
 
 def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of int64 values in the vector that is field number `number` of the table at position `table`."""
+    """Yield the pairs of int64 values in the vector that is field number `number` of the table at position `table` of
+    the flatbuffer `data`.
+    """
     if place := _field(data, table, number):
         start = _leads_to(data, place)
         yield from struct.iter_unpack(

@@ -37,7 +37,9 @@ def read_rows(body: bytes) -> list[dict[str, Any]]:
 
 
 def read_row(body: bytes, log_format: LogFormat) -> dict[str, Any]:
-    """Return the only row of a JSON body, which is the row itself or {"rows": [row]}. Raise RequestError otherwise."""
+    """Return the only row of a JSON body, which is the row itself or {"rows": [row]}. Raise RequestError for any other
+    body.
+    """
 
     def decode(body: bytes) -> list[dict[str, Any]]:
         found: dict[str, Any] = _decode_object(body)
@@ -91,9 +93,9 @@ def as_columns(rows: list[dict[str, Any]], log_format: LogFormat) -> RawTable | 
 
 
 def row_schema(log_format: LogFormat) -> dict[str, Any]:
-    """Return the OpenAPI schema of a row.
+    """Return the OpenAPI schema of a row in JSON.
 
-    Every row that can be scored is valid by it. It cannot say which texts a column takes, such as the form of a time.
+    Every row that can be scored satisfies it. It cannot say which texts a column takes, such as the form of a time.
     """
     fields = {}
     for name, kind in log_format.fields:

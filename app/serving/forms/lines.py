@@ -12,7 +12,9 @@ from data_prep.options.log_format import LogFormat
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows in the lines of a body. Raise RequestError if a row is wrong or there are too many."""
+    """Return the rows to score of a request body that has one row a line. Raise RequestError if a row is wrong or there
+    are too many.
+    """
     body = without_mark(body)
     check_rows(body.count(b"\n"), limits)
     return rows_to_chunk(body.removesuffix(b"\n").split(b"\n") if body else [], log_format, limits)
