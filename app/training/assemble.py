@@ -168,7 +168,7 @@ def rows_for_device(
     group: ProcessGroup,
     batch_rows: int,
 ) -> ByPosition:
-    """Return the object that passes table rows to the device and back, and make the tables that it uses.
+    """Make the tables on the host, and return the object that passes their rows to the device and gradients back.
 
     The tables live outside MindSpore's graph. `batch_rows` is the largest number of rows that this rank gets of a
     batch.

@@ -34,8 +34,8 @@ class EpochProgress:
         learning_rates: LearningRates,
         on_step: tuple[Callback, ...],
     ) -> None:
-        """`seconds` holds the total seconds of each part of a step (lookup, tower, update). Each step adds to its
-        values.
+        """`seconds` has the total time in seconds that each part of a step (lookup, tower, update) has taken so far.
+        Each step adds to its values.
         """
         self._on_step = (*on_step, self._show)
         self._run = run

@@ -116,7 +116,9 @@ class LearningRates:
         return plateaus | ({STEPS_BEFORE: self.steps_before} if self.steps_before else {})
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        """Restore the result of `state` from a checkpoint. Plateau schedules that are missing in it start anew."""
+        """Restore the schedules from `saved`, a result of `state` that a checkpoint has stored. Plateau schedules that
+        are missing in it start anew.
+        """
         self.steps_before = saved.get(STEPS_BEFORE, 0)
         for group, rate in self.groups.items():
             rate.plateau = PlateauState(**saved.get(group, {}))

@@ -140,7 +140,9 @@ class CheckpointManager:
         return self._newest
 
     def is_due(self, step: int) -> bool:
-        """Return True if a checkpoint should be written after step `step` within an epoch."""
+        """Return True if, by the settings for the steps or the minutes between checkpoints, one should be written after
+        step `step` within an epoch.
+        """
         if self._writing is not None and self._writing.future.done():
             self._settle()
         every = self._options.every_steps
@@ -287,7 +289,9 @@ class CheckpointManager:
         return Written(written, time.perf_counter() - start - slept, tidy_error)
 
     def _tidy(self) -> OSError | ValueError | None:
-        """Remove the checkpoints that the settings do not keep. Return the error if that fails, else None."""
+        """Remove the run's checkpoints that its settings `checkpoint` do not keep. Return the error if that fails,
+        otherwise None.
+        """
         metric = self._context.config.eval.metric
         try:
             remove_old(self._run.checkpoints, self._options, metric, self._read_manifest)

@@ -147,7 +147,9 @@ class Launch:
                 raise
 
     def describe_steps(self, config: Config) -> None:
-        """Log the settings that `train.auto` has chosen by the number of rows, and warn if there are few steps."""
+        """Log the settings that `train.auto` has chosen by the number of training rows, and warn if the training has
+        few steps.
+        """
         train = self.schema.splits["train"]
         # An online run, which has its own trainer, does not train on the rows of the prepared folder.
         if self.make_trainer is not None:
@@ -161,7 +163,7 @@ class Launch:
 def plan_launch(
     config: Config, dataset: Path, path: Path, num_ranks: int = 1, num_servers: int = 0, choices: Sequence[str] = ()
 ) -> Launch:
-    """Check settings and data of a training, and set MindSpore's environment variables.
+    """Check settings and data of a training, set MindSpore's environment variables, and return the training to launch.
 
     MindSpore is not imported, and nothing is written. `path` is the run folder of rank 0. `choices` are log lines about
     settings that were chosen automatically before this call. Raise ValueError or FileNotFoundError for the first thing

@@ -100,9 +100,9 @@ def resolve_by_rows(
 
 
 def describe_given(config: Config, schema: Schema, cross_effects: CrossEffects) -> str:
-    """Return a line with the epochs and rows of a batch that `train.auto` would choose where `config` has others.
+    """Return a log line with the epochs and the batch size that `train.auto` would choose where `config` has others.
 
-    Return "" if there are none.
+    Return "" if `config` has the same ones.
     """
     chosen = settings_by_rows(schema, steps=config.train.steps, cross_effects=cross_effects)["train"]
     given = {name: value for name, value in chosen.items() if getattr(config.train, name) != value}

@@ -39,7 +39,8 @@ MAX_CROSSED_ROWS, MAX_CROSSED_IDS = 400_000, 2_000_000
 
 @dataclass(frozen=True)
 class CrossesChoice:
-    """How strong the effects of crosses on clicks are for `train.auto`, and a line about it for the log, or "".
+    """How strong the effects of crosses on clicks are for `train.auto` (`effects`), and a line about it for the log
+    (`line`), or "".
 
     `data` is the checksum of the schema of the data on which the effects were measured, or "" if they were not
     measured. `given` is a line for the log about given settings that replace choices of `train.auto`, or "".

@@ -107,14 +107,14 @@ class Solver:
         )
 
     def fit(self, inverse_penalty: float) -> FittedRegression:
-        """Return the fit with the inverse penalty C."""
+        """Fit the logistic regression with the inverse penalty C to the rows, and return it."""
         model = self._model.set_params(C=inverse_penalty).fit(*self._rows)
         weights = model.coef_[0].astype(np.float64)
         return FittedRegression(weights, float(model.intercept_[0]), inverse_penalty, len(self._rows[1]))
 
 
 def evaluate(fitted: FittedRegression, folder: Path, schema: Schema, split: str) -> Metrics:
-    """Return the metrics of all rows of a split, reading one block at a time."""
+    """Return the metrics of the regression `fitted` on all rows of a split, reading one block at a time."""
     stream = MetricStream()
     for rows in read_blocks(folder, schema, split):
         stream.add(fitted.logits(one_hot(rows, schema)), rows.labels, rows.weights)

@@ -237,7 +237,8 @@ def _read_schema(dataset: Path, where: str) -> Schema:
 
 
 def _begin(output: Path, config: Config, schema: Schema) -> IO[str]:
-    """Create the sweep's folder, or check that it belongs to the same settings and data. Return the lock on it.
+    """Record the settings and data of a sweep in its folder `output`, or, if an earlier call has, check that they are
+    the same. Return the lock on the folder.
 
     Raise ValueError if the folder belongs to another sweep, or if a sweep is running in it.
     """

@@ -77,8 +77,8 @@ class TrainStep(ABC):
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What a step needs besides its tables: model, optimizers, rates, dropout and loss. `numeric_names` are for
-    messages.
+    """What a training step needs besides its tables: model, optimizers, learning rates, dropout, loss and batch size.
+    `numeric_names` are the numeric fields' names, for messages.
     """
 
     model: WideDeep
@@ -147,7 +147,9 @@ class ByPosition:
         return pad_rows(rows.deep, self.batch_size), pad_rows(rows.wide, self.batch_size)
 
     def index(self, unique: UniqueIds) -> dict[str, np.ndarray]:
-        """Return additional inputs of the model by name. Rows by position need none, `ByDistinctRow` returns two."""
+        """Return the inputs by name that the model needs besides the rows. Rows by position need none. `ByDistinctRow`
+        returns `index` and `fields`.
+        """
         return {}
 
     def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Watched, Watched, Watched]:

@@ -146,7 +146,8 @@ class StockTables(WholeTables):
         return self._learning_rates[DEEP](step) * options.correction(step)
 
     def unique(self, ids: np.ndarray) -> StockIds:
-        """Return the ids of a batch in the form that the graph takes, with those of unfolded numeric fields in front.
+        """Return the ids of a batch in the form that MindSpore's graph takes, with the ids of the unfolded numeric
+        fields in front.
 
         `ids` [B, C] are those of the categorical fields. Raise ValueError as `Tables.unique` does.
         """

@@ -102,13 +102,15 @@ def _buckets(
 
 
 def _same_values(old: pa.Table, new: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids in `new` and the ids in `old` of the values that occur in both tables."""
+    """Return the ids in `new` and the ids in `old` of the values that occur in both tables (columns `value`, `id`)."""
     both = new.join(old, "value", join_type="inner", right_suffix="_old")
     return both["id"].to_numpy(), both["id_old"].to_numpy()
 
 
 def _values(folder: Path, of: Schema, field: str) -> pa.Table:
-    """Return a table with the columns `value` and `id` of one vocabulary, without the values that have expired."""
+    """Return a table with the columns `value` and `id` of the vocabulary of `field`, read from the prepared folder
+    `folder` with schema `of`, without the values that have expired.
+    """
     schema = pa.schema([("value", pa.string()), ("id", pa.int64())])
     parts = [schema.empty_table()]
     for name in of.vocabulary_files:

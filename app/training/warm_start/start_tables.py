@@ -81,7 +81,9 @@ def take_rows(
 
 
 def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) -> Seen:
-    """Return a function that marks the ids of fields which `table`'s part of the model sees in both models."""
+    """Return a function that takes ids and returns which of them (True) belong to fields that `table`'s part of the
+    model sees in both the new and the source model.
+    """
     # Numeric fields have the first ids. If they are folded into the tower, their rows are not taken.
     first_id = schema.num_numeric if config.model.fold_numeric else 0
     there = {field.name: field for field in source.fields}
