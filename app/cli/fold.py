@@ -24,7 +24,7 @@ from common.text import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of the command `fold` to `parser`."""
     add_shared(parser, "bundle", metavar="DELTA", help="bundle that holds the changes since another")
     parser.add_argument("output", type=Path, metavar="BUNDLE", help="the new folder")
     add_shared(parser, "--overwrite", help="replace an existing bundle")

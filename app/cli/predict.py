@@ -35,7 +35,7 @@ log = logging.getLogger("app")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of the command `predict` to `parser`."""
     add_shared(parser, "bundle", "inputs")
     parser.add_argument("output", metavar="OUTPUT", help="a new .csv or .parquet file, or - for CSV on standard output")
     parser.add_argument(

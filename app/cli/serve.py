@@ -41,7 +41,7 @@ _LIMITS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of the command `serve` to `parser`."""
     parser.add_argument(
         "path", type=Path, metavar="BUNDLE", help="bundle written by `export`, or folder of bundles to watch"
     )
@@ -121,8 +121,8 @@ def _options(kind: type[Options], arguments: argparse.Namespace, **named: Any) -
 
 
 def _pin(options: ServerOptions, version: str) -> None:
-    """Write the pin of --version into current.json before the service starts: `version`, or none if it is "newest".
-    Raise ValueError if the folder of bundles has no such version.
+    """Pin the version that the option --version names: write it into current.json before the service starts. "newest"
+    removes the pin. Raise ValueError if the folder of bundles has no such version.
     """
     if (options.path / MANIFEST).is_file():
         raise ValueError(f"--version is for a folder of bundles; {options.path} is one bundle")
