@@ -501,8 +501,8 @@ def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ..
 
 @contextlib.contextmanager
 def log_shown(*names: str) -> Iterator[None]:
-    """Write the messages of these loggers to `log_stream` during the `with` block, unless the program has already
-    configured logging.
+    """Show the log messages of the loggers `names` during the `with` block, unless the program has already configured
+    logging. They go to standard error, or in a notebook to standard output.
     """
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
