@@ -376,7 +376,7 @@ PlaceRows = Callable[[str, np.ndarray], WriteArray]
 
 
 class Tables(ABC):
-    """Both tables with their optimizers, without lookup and update.
+    """Interface of both tables with their optimizers, without lookup and update.
 
     The backend `stock` does those two inside MindSpore's graph, so it implements only this class.
     """
@@ -419,7 +419,7 @@ class Tables(ABC):
 
 
 class HostTables(Tables):
-    """Both tables with their optimizers, in host memory."""
+    """Interface of both tables with their optimizers, in host memory, with lookup and update."""
 
     # Seconds that each table's optimizer took in the last update. The keys are those of `update_name`.
     update_seconds: dict[str, float]

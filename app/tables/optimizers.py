@@ -128,7 +128,7 @@ class RunningMean:
         self.reach(0)
 
     def reach(self, step: int) -> None:
-        """Extend `powers` and `rates` so that they have the indices 0 … step."""
+        """Extend the arrays `powers` and `rates`, indexed by step, so that they cover the steps 0 … `step`."""
         if step <= self.step:
             return
         self.step = 2 * step + 1000
