@@ -42,7 +42,7 @@ class ModelOptions(Checked):
     # true: the rows of the numeric fields are parameters of the tower. false: they are rows of the tables, like those
     # of the categorical fields, with tables.backend=stock only. The model is the same function in both cases.
     fold_numeric: bool = True
-    batch_norm: bool = False  # Normalize each hidden layer before its activation. Several ranks refuse it.
+    batch_norm: bool = False  # Normalize each hidden layer before its activation. Not possible on several ranks.
     # The activation function of the hidden layers. relu has a native kernel, the others use MindSpore's operators.
     activation: Literal["relu", "gelu", "silu", "leaky_relu", "tanh", "sigmoid"] = "relu"
     # direct: the tower's first layer multiplies the embedding row of each cell of a batch. distinct: it multiplies each
