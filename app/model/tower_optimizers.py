@@ -337,7 +337,7 @@ class DenseOptimizers(nn.Cell):
 
 
 def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss_scale: float) -> nn.Cell:
-    """Return a new optimizer of `weights` with the given settings."""
+    """Return a new MindSpore cell that updates `weights` by the optimizer with the settings `options`."""
     match options:
         case FtrlOptions():
             return Ftrl(weights, options, loss_scale)
