@@ -109,8 +109,8 @@ def find_mpirun() -> str:
 def check_hosts(path: Path, num_ranks: int) -> list[str]:
     """Return the names of the hosts in the host file `path`.
 
-    Raise FileNotFoundError if the file is missing, and ValueError unless the hosts have as many slots as there are
-    ranks.
+    Raise FileNotFoundError if the file is missing, and ValueError unless the hosts have at least `num_ranks` slots
+    together.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no host file {path}; HOSTFILE= names a file of lines like: host1 slots=2")
