@@ -17,7 +17,7 @@ import numpy as np
 
 from app.evaluation.score_bins import ordered_bits
 
-MOST_CELLS = 2**23  # Upper bound of the cells in memory. A cell takes 24 bytes.
+MOST_CELLS = 2**23  # Upper bound of the cells (pairs of group and logit) in memory. A cell takes 24 bytes.
 PENDING_ROWS = 2**22
 COARSEST_SHIFT = 23  # Largest number of bits by which logits are rounded. Sign and exponent of the float32 remain.
 MOST_IDS = 2**32

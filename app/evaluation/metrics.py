@@ -189,7 +189,7 @@ class MetricStream:
         return self._num_rows
 
     def _spill(self) -> None:
-        """Count the rows that are kept in memory into `_bins`, with rounded logits, and drop them."""
+        """Add the rows that are kept in memory to the counts in `_bins`, with rounded logits, and drop the rows."""
         self._bins = self._bins.plus(self._count_kept(binned))
         self._logits, self._labels, self._weights, self._num_in_memory = [], [], [], 0
 

@@ -73,9 +73,9 @@ class SliceStream:
             self._streams[part].add(logits[is_part], batch.labels[is_part], weights)
 
     def result(self, replicates: int, seed: int) -> list[Slice]:
-        """Return the metrics of each part that has rows, in the order of the parts.
+        """Return the metrics of each part of the split that has rows, in the order of the parts.
 
-        Confidence intervals are computed from `replicates` bootstrap samples; with 0 there are none.
+        Confidence intervals are computed from `replicates` bootstrap samples. With 0 there are none.
         """
         slices = []
         for name, stream in zip(self._parts.names, self._streams, strict=True):
@@ -138,7 +138,8 @@ def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
     start, stop = field.id_ranges[0] if field.id_ranges else (0, 0)
     num_alone = stop - start if stop - start <= FEW_VALUES else TOP_VALUES
     names = names_of_ids(folder, schema, field, np.arange(start, start + num_alone))
-    # The parts of these ranks are in the natural order of few values, such as the hours of a day, else by frequency.
+    # A field with few values, such as the hours of a day, has its parts in the natural order of the values. Parts of
+    # other fields stay in the order of frequency, and `order` is empty.
     order = sorted(range(num_alone), key=lambda rank: natural_order(names[rank])) if num_alone == stop - start else []
     lows = [10**power for power in range(1, len(str(stop - start))) if num_alone <= 10**power < stop - start]
     bands = [f"ranks {low + 1:,} to {high:,} by frequency" for low, high in pairwise([*lows, stop - start])]
