@@ -274,7 +274,7 @@ def find_newest(
             if changed := difference({"config": manifest.config, "data": manifest.data}, identity):
                 raise ValueError(f"{path} is of another run: {changed}")
         except (ValueError, OSError) as error:
-            # Leave out the advice of the error, to remove the checkpoint: the launch renames it.
+            # The error advises to remove the checkpoint. Leave that out, because the launch renames the checkpoint.
             refused[path], _ = what_and_advice(error)
         else:
             return checkpoint, refused
