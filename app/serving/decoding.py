@@ -45,8 +45,8 @@ Decode = Callable[[bytes], tuple[RowsToScore, Any]]
 
 
 def decode_rows(content_type: str, log_format: LogFormat, limits: Limits, body: bytes) -> tuple[RowsToScore, None]:
-    """Return the rows of a body that was sent to /v1/score with the given content type, and None. Raise RequestError if
-    the body is wrong.
+    """Return the rows of a body that was sent to /v1/score with the given content type, and None, because the response
+    needs nothing else of the body. Raise RequestError if the body is wrong.
     """
     return FORMS[content_type].to_chunk(body, log_format, limits), None
 

@@ -290,7 +290,8 @@ class _Processes(Collector):
             with suppress(OSError):
                 pids = [str(supervisor.pid), *children.read_text().split()]
         of_each = [list(ProcessCollector(pid=partial(str, pid), registry=None).collect()) for pid in pids]
-        for alike in zip(*filter(None, of_each), strict=False):  # A process that has just ended has none.
+        # A process that has just ended has no metrics.
+        for alike in zip(*filter(None, of_each), strict=False):
             metric, values = alike[0], [each.samples[0].value for each in alike]
             is_whole = metric.name in ("process_start_time_seconds", "process_max_fds")
             metric.samples = [metric.samples[0]._replace(value=values[0] if is_whole else sum(values))]
