@@ -59,7 +59,8 @@ class Throttle:
         self.slept_seconds = 0.0
         self._rest_over_work = 1 / share - 1
         self._hurried = hurried
-        # The thread's CPU time in seconds at the end of the last call. CPU time does not grow while the thread waits.
+        # The thread's CPU time in seconds at the end of the last call of this object, None before the first. CPU time
+        # does not grow while the thread waits.
         self._worked_until: float | None = None
 
     def __call__(self, _: int) -> None:

@@ -268,7 +268,7 @@ def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext
         run.set_status("stopped")
         log.info("stopped after saving: %s; run the same command to resume", stopped)
     except DamagedCheckpointError:
-        # The run itself is not the one with the damaged checkpoint: it belongs to the model that the run starts from.
+        # If the run is new, the damaged checkpoint is not its own but that of the model it starts from.
         if run.plan.checkpoint is None:
             run.set_status("failed")
         raise

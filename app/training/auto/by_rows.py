@@ -30,8 +30,8 @@ from data_prep.prepared.schema import CategoricalField, Schema
 
 _FEW, _MANY = 94_000, 4_000_000  # Numbers of training rows for which settings were searched.
 _WHOLE = 36_670_760  # Training rows of Criteo's whole log. One epoch has AUC 0.8074 there, three epochs 0.8073.
-# Lower bound of the steps per epoch, which is the number at the smaller of the two sizes. On Adult (a public data set),
-# 24 steps per epoch give an AUC that is 0.010 lower, and 188 steps change nothing.
+# Lower bound of the steps per epoch. It is the number of steps with the settings for _FEW rows. On Adult (a public data
+# set), 24 steps per epoch give an AUC that is 0.010 lower, and 188 steps change nothing.
 _STEPS = 94
 # Strength of the L2 penalty of the deep table, as a number of rows: l2_coef = this number / training rows. Upper bound:
 # with 1,900, L2 holds all deep rows at 0 for some sizes of Criteo's log. Per field: Criteo's 26 fields need 1,500,

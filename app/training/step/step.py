@@ -44,7 +44,7 @@ class Losses:
 
 
 class TrainStep(ABC):
-    """A training step, and the scoring of batches, with one table backend."""
+    """Base of the classes that train on a batch (take a step) and score a batch, each for one kind of table backend."""
 
     tables: Tables
     seconds: dict[str, float]  # Total seconds of each part of a step (such as lookup or update) in all steps so far.

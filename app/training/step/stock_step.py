@@ -60,7 +60,7 @@ class StockLookup(nn.Cell):
 
 
 class StockGraph(nn.Cell):
-    """A whole training step in one graph: lookup, forward pass, backward pass and all optimizers."""
+    """A whole training step in one MindSpore graph: lookup, forward pass, backward pass and all optimizers."""
 
     def __init__(
         self, tables: StockTables, forward_backward: ForwardBackward, optimizers: DenseOptimizers, loss_scale: float
@@ -121,7 +121,7 @@ class StockGraph(nn.Cell):
 
 
 class StockScoring(nn.Cell):
-    """The graph for scoring: lookup and forward pass."""
+    """The MindSpore graph that scores a batch: lookup and forward pass."""
 
     def __init__(self, lookup: StockLookup, model: WideDeep) -> None:
         super().__init__()

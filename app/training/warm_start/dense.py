@@ -72,7 +72,7 @@ def _take_dense(training: TrainingState, source: Source, schema: Schema, config:
 
 
 def _log_fields(source: Source, schema: Schema, config: Config) -> None:
-    """Log the names of the fields that a part of the model sees in only one of the two models."""
+    """Log the names of the fields that a part of the model sees in only one of the two models, source and new model."""
     source_fields, fields_here = (
         dict.fromkeys(
             [(NUMERIC, column.name) for column in of.numeric]
