@@ -170,7 +170,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    # Exit now if a signal arrived meanwhile.
+    # From here on, Ctrl-C and SIGTERM end the process. If one arrived during the imports, it ends now.
     die_quietly()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     raise_again()
