@@ -130,7 +130,7 @@ class Exchange:
     """
 
     def __init__(self, communicator: MPI.Comm, num_owners: int, embedding_dim: int, shard: int = 0) -> None:
-        """`shard` is the number of the shard of rows, of this rank, whose data is exchanged."""
+        """`shard` is the number, among this rank's shards of rows, of the one whose data is exchanged."""
         self.num_owners = num_owners
         self.remote_bytes = {"ids": 0, "rows": 0, "gradients": 0}
         self.seconds = {"start": 0.0, "ids": 0.0, "rows": 0.0, "gradients": 0.0}

@@ -143,7 +143,7 @@ def mpirun_options(host_file: Path | None) -> list[str]:
     They allow mpirun to run as root and, without a host file, more ranks than cores. They also pass this process's
     PYTHONPATH and the variables `EXPORTED` to the ranks.
     """
-    options = ["--bind-to", "none"]  # Let each rank use all cores. A setting limits its number of threads.
+    options = ["--bind-to", "none"]  # Let each rank use all cores. The setting device.threads limits its threads.
     if os.geteuid() == 0:
         options.append("--allow-run-as-root")
     options += ["--oversubscribe"] if host_file is None else ["--hostfile", str(host_file), "--map-by", "slot"]

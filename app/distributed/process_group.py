@@ -87,7 +87,9 @@ class ProcessGroup:
         return max_rank_rows(batch_size, self.size)
 
     def make_tables(self, backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:
-        """Make the tables outside MindSpore's graph. If the group is sharded, their rows are spread over all owners."""
+        """Make and return tables outside MindSpore's graph. If the group is sharded, their rows are spread over all
+        owners.
+        """
         return make_host_tables(backend, spec, learning_rates, num_threads)
 
 
