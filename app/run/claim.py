@@ -271,7 +271,7 @@ def _displaced(init_from: Path, source: Path, folders: list[Path], number: int) 
     for folder in folders:
         if init_from.resolve().is_relative_to(folder.resolve()):
             path = source.resolve()
-            # Through a link in the run folder, `source` may lie in another folder, which keeps its name.
+            # If a link in the renamed folder leads to `source`, it may lie in another folder, which keeps its name.
             if path.is_relative_to(folder.resolve()):
                 path = folder.resolve().with_name(f"{folder.name}.{number}") / path.relative_to(folder.resolve())
             return str(path) if init_from.is_absolute() else os.path.relpath(path)

@@ -84,7 +84,8 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
 
 
 def _of_other_data(state: Mapping[str, Any], config: Config, here: dict[str, Any]) -> str:
-    """Return a sentence that the settings differ because the prepared data differ, or "" if this is not the reason.
+    """Return a clause for a message: that a run has other settings than the launch because the prepared data differ.
+    Return "" if that is not the reason.
 
     It is the reason if the data differ and `train.auto`, which chooses settings by the data, is on.
     """
@@ -94,7 +95,8 @@ def _of_other_data(state: Mapping[str, Any], config: Config, here: dict[str, Any
 
 
 def _of_other_epochs(state: Mapping[str, Any], config: Config, setting: str) -> str:
-    """Return a sentence that a schedule differs because the number of epochs does, or "" if this is not the reason.
+    """Return a clause for a message: that a run has another schedule than the launch because the number of epochs
+    differs. Return "" if that is not the reason.
 
     It is the reason if `train.auto` is on, which derives a schedule's `decay_steps` from the number of epochs.
     """

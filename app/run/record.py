@@ -35,7 +35,7 @@ Points = tuple[list[float], list[float]]  # x and y values.
 class RunRecord:
     """The content of the files in one run folder, as far as the report needs it."""
 
-    name: str  # The name is unique within the report.
+    name: str  # Name of the run, unique within the report.
     state: dict[str, Any]
     config: dict[str, Any]
     wide_losses: np.ndarray  # wide_loss of each step, from the first.

@@ -20,7 +20,7 @@ NOTE = (
     "counts in each of its columns. +0.7 doubles the odds of a click."
 )
 MOST_COLUMNS = 60
-# Number of columns that get a chart of their own.
+# Maximum number of columns that get a chart of their own: those with the strongest effects.
 MOST_CURVES = 24
 DIVISIONS = {"range": "by range", "hour": "by hour", "weekday": "by weekday", "value": "its strongest values"}
 CHANGE = Axis("mean change of the logit")
