@@ -33,10 +33,10 @@ _WHOLE = 36_670_760  # Training rows of Criteo's whole log. One epoch has AUC 0.
 # Lower bound of the steps per epoch. It is the number of steps with the settings for _FEW rows. On Adult (a public data
 # set), 24 steps per epoch give an AUC that is 0.010 lower, and 188 steps change nothing.
 _STEPS = 94
-# Strength of the L2 penalty of the deep table, as a number of rows: l2_coef = this number / training rows. Upper bound:
-# with 1,900, L2 holds all deep rows at 0 for some sizes of Criteo's log. Per field: Criteo's 26 fields need 1,500,
-# while the 4 and 11 fields of MovieLens and the 9 of a bank's table are best with 500. Share of the training rows: the
-# 600 rows of the Titanic are best with 15 to 50, and with 500 no interactions are left.
+# The strength of the deep table's L2 penalty is a number of rows: l2_coef = this number / training rows. It has three
+# upper bounds. Fixed: with 1,900, L2 holds all deep rows at 0 for some sizes of Criteo's log. Per field: Criteo's 26
+# fields need 1,500, while the 4 and 11 fields of MovieLens and the 9 of a bank's table are best with 500. As a share of
+# the training rows: the 600 rows of the Titanic are best with 15 to 50, and with 500 no interactions are left.
 _MOST_L2_ROWS, _L2_ROWS_OF_FIELD, _L2_SHARE_OF_ROWS = 1500.0, 1500 / 26, 0.1
 # l1 of the wide part at the larger size, for batches of 2,000 rows. Values that were seen only a few times keep weight
 # 0.
@@ -162,7 +162,9 @@ def settings_by_rows(
 
 
 def _part_of_way(num_rows: int, start: int, end: int) -> float:
-    """Return how far `num_rows` is on the way from `start` to `end` on a logarithmic scale, limited to 0 … 1."""
+    """Return where `num_rows` lies between the numbers of rows `start` (0) and `end` (1) on a logarithmic scale. The
+    result is limited to 0 … 1.
+    """
     return min(max(math.log(max(num_rows, 1) / start) / math.log(end / start), 0.0), 1.0)
 
 

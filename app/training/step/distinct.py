@@ -40,7 +40,9 @@ class DistinctIds(UniqueIds):
 
 
 class ByDistinctRow(ByPosition):
-    """Passes distinct rows to the device, padded to one of at most three sizes, each with its own compiled graph."""
+    """Passes the distinct table rows of a batch to the device, each once, padded to one of at most three sizes, each
+    with its own compiled graph.
+    """
 
     def __init__(self, tables: HostTables, spec: TablesSpec, batch_size: int, most_distinct: float) -> None:
         """`spec` describes the batches, and `tables` have the spec `one_field(spec)`.

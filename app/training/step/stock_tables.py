@@ -40,7 +40,7 @@ class PlacedOps:
 
 
 def placed_ops(ftrl: FtrlOptions) -> PlacedOps:
-    """Return the table operators, pinned to the host for any device target.
+    """Return MindSpore's operators that look up and update the tables, pinned to the host for any device target.
 
     FTRL's operator takes its learning rate at construction, so it cannot change later.
     """
