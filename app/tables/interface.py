@@ -376,7 +376,7 @@ PlaceRows = Callable[[str, np.ndarray], WriteArray]
 
 
 class Tables(ABC):
-    """Interface of both tables with their optimizers, without lookup and update.
+    """Interface of both tables (wide and deep) with their optimizers, without lookup and update.
 
     The backend `stock` does those two inside MindSpore's graph, so it implements only this class.
     """
@@ -388,8 +388,8 @@ class Tables(ABC):
     def unique(self, ids: np.ndarray) -> UniqueIds:
         """Return the distinct ids of `ids` [B, P], int32 or int64.
 
-        It changes nothing, so it may run beside `lookup` and `update`. A list field has -1 in the positions
-        after its last value. Raise ValueError for a wrong dtype or shape, or, naming batch row, field and id,
+        The method changes nothing, so it may run at the same time as `lookup` and `update`. A list field has -1 in the
+        positions after its last value. Raise ValueError for a wrong dtype or shape, or, naming batch row, field and id,
         for an id outside 0 … V-1.
         """
 
@@ -419,7 +419,7 @@ class Tables(ABC):
 
 
 class HostTables(Tables):
-    """Interface of both tables with their optimizers, in host memory, with lookup and update."""
+    """Interface of both tables (wide and deep) with their optimizers, in host memory, with lookup and update."""
 
     # Seconds that each table's optimizer took in the last update. The keys are those of `update_name`.
     update_seconds: dict[str, float]

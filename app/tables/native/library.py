@@ -151,7 +151,7 @@ class NativeHandle:
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
         """Return the distinct ids of `ids` [B, P], as `Tables.unique` describes.
 
-        It uses one thread only, because it runs while the other cores take the previous training step.
+        The call uses one thread only, because it runs while the other cores take the previous training step.
         """
         check_ids_shape(ids, self._spec)
         if ids.size > MAX_POSITIONS:

@@ -301,5 +301,5 @@ class NativeRows:
 
 
 def _slots(slots: np.ndarray) -> tuple[int, int]:
-    """Return the address of `slots` and their number, two consecutive arguments of the library's functions."""
+    """Return the address of the array `slots` and its length, two consecutive arguments of the library's functions."""
     return address(slots, np.int32, slots.size), slots.size
