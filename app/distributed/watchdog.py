@@ -1,8 +1,8 @@
 """Log which ranks keep the others waiting. A thread of each process, the watchdog, observes its waits.
 
 Each process marks its waits for other ranks with `waiting`. A rank that has waited too long sends a message to all
-other ranks. Every rank that waits in the same way soon does so too. So the others wait for the ranks that send no
-message. As long as no rank waits too long, nothing is sent.
+other ranks. Every other rank that waits soon sends one, too. So the others wait for the ranks that send no message. As
+long as no rank waits too long, nothing is sent.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Watchdog:
                 log.error("warning: rank %s has not come for %.0f s; the others wait for it", names, self._timeout_s)
 
     def _find_missing(self) -> list[int]:
-        """Return the ranks that do not wait as this rank does.
+        """Tell the other ranks that this one waits. Return those that do not say the same, so do not wait.
 
         All waiting ranks call this. Only the first of them that is no server gets a list, which it logs; the others get
         [].
