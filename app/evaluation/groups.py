@@ -91,7 +91,7 @@ class GroupedRows:
 def auc_in_groups(rows: GroupedRows) -> np.ndarray:
     """Return the AUC within each group, [G]. It is NaN for a group whose rows all have the same label.
 
-    Its mean over the groups is known as GAUC (Zhu et al., KDD 2017).
+    The mean of the AUC over the groups is known as GAUC (Zhu et al., KDD 2017).
     """
     ranked = rows.sums(rows.negatives * (rows.above(rows.positives) + 0.5 * rows.positives))
     pairs = rows.sums(rows.negatives).astype(np.float64) * rows.clicks
