@@ -145,7 +145,7 @@ class Ledger:
 
     def why_never(self, name: str, checksum: str) -> str | None:
         """Return None if the model may be trained on the part, "" if it was trained on the same part already, or the
-        reason why it must never be: another part has the same name or the same content.
+        reason why the model must never be trained on it: another part has the same name or the same content.
         """
         if name in self.trained:
             if self.trained[name]["checksum"] == checksum:

@@ -78,8 +78,8 @@ class Publisher:
         """Write the bundle of a checkpoint unless it exists already. Return its folder.
 
         The bundle is a delta if the newest bundle in the folder is that of the checkpoint's parent checkpoint,
-        otherwise a whole bundle. It is named after the step. If a bundle of that name exists (of another run, or
-        damaged), it stays, and the id of the checkpoint is appended to the new name.
+        otherwise a whole bundle. The bundle is named after the checkpoint's step. If a bundle of that name exists (of
+        another run, or damaged), it stays, and the id of the checkpoint is appended to the new name.
         """
         manifests = read_manifests(self._folder)
         for path, manifest in manifests.items():
