@@ -232,7 +232,7 @@ def open_run(
     Parameters: `path` is the run folder of rank 0, and `group` the ranks of the job. `find_source` finds the model that
     a new run starts from. It is called before any folder is renamed, and if its model lies in a renamed folder,
     `train.init_from` is set to the new path. `damaged` maps checkpoints that proved damaged when they were loaded to
-    the reason; they are not used. `asked` are the settings before `settings_of_run` changed them.
+    the reason; such checkpoints are not used. `asked` are the settings before `settings_of_run` changed them.
 
     Return the folder and the claim on it. The caller closes the claim.
 

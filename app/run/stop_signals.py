@@ -1,4 +1,4 @@
-"""Stop a run early, after a signal or at the time limit. This is checked between steps, so no step is interrupted.
+"""Stop a run early, after a signal or at the time limit. Both are checked between steps, so no step is interrupted.
 
 While MindSpore 2.10 compiles or runs a graph, it installs its own handler for SIGINT, which sends SIGTERM to this
 process (`SignalGuard` in its signal_util.h). Some of its threads install it permanently. Therefore no handler may be

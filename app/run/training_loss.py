@@ -34,7 +34,7 @@ _LINE = re.compile(r"epoch: (\d+) step: \d+, wide_loss is ([^,]+),")
 def trained_click_rate(dataset: Path, schema: Schema) -> float:
     """Return the click rate of the training rows. If rows have weights, estimate the weighted rate from some blocks.
 
-    It is NaN if all weights in these blocks are 0.
+    The rate is NaN if all weights in these blocks are 0.
     """
     if not schema.weight:
         return schema.splits["train"].click_rate
