@@ -173,8 +173,8 @@ class BundleTables:
     def _check(self, part: str, places: np.ndarray, shift: int) -> None:
         """Compare the checksums of the blocks that contain the entries `places`, unless they were compared before.
 
-        A block has 2^shift entries. `part` is "ids" (the index) or "rows". Raise ValueError for a damaged block. It may
-        be called by several threads at once.
+        A block has 2^shift entries. `part` is "ids" (the index) or "rows". Raise ValueError for a damaged block.
+        Several threads may call this method at once.
         """
         checked = self._checked[part]
         if self._is_all_checked[part] or checked.take(places >> shift, mode="clip").all():
