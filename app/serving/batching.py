@@ -245,9 +245,9 @@ class _Queue:
     def _note_pace(self, batch: ScoredBatch, thread_ms: float) -> None:
         """Record the mean time per request of a batch.
 
-        It includes the work of the event loop since the last batch, such as reading requests. For batches of fewer than
-        LEAST_QUEUE requests, and in the queues of large bodies, only the time of scoring counts, because the loop may
-        have worked for others.
+        The time includes the work of the event loop since the last batch, such as reading requests. For batches of
+        fewer than LEAST_QUEUE requests, and in the queues of large bodies, only the time of scoring counts, because the
+        loop may have worked for others.
         """
         before, self._loop_ms = self._loop_ms, processor_ms()
         milliseconds = batch.milliseconds
