@@ -165,7 +165,7 @@ class Trainer:
     def _evaluate(self, is_extra: bool = False) -> bool:
         """Evaluate the model on the split valid, log the result, and lower learning rates that have a plateau schedule.
 
-        Return True if it is the best model so far, and False otherwise or if there is nothing to evaluate. `is_extra`
+        Return True if the model is the best so far, otherwise False, also if there is nothing to evaluate. `is_extra`
         marks an evaluation that takes place only because `train.steps` ends the training; patience and learning rates
         ignore it.
         """

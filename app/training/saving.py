@@ -102,8 +102,8 @@ class CheckpointManager:
 
     def __init__(self, context: RunContext, training: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
-        # The next manifest records `online`, the schema and the prepared folder. An online run replaces them from
-        # outside.
+        # The next manifest records `online`, the schema and the prepared folder. An online run assigns new values to
+        # these attributes.
         self.online: dict[str, Any] = {}
         self.schema, self.dataset = context.schema, context.dataset
         self.expiry: ExpiryArrays | None = None
@@ -206,7 +206,7 @@ class CheckpointManager:
     def is_full(self, step: int) -> bool:
         """Return True if a checkpoint at `step` would be a full one, and False if it would be a delta.
 
-        It may be called in a job of one process only.
+        Call this method only in a job of one process.
         """
         return self._parent_for(step) is None
 
@@ -214,7 +214,7 @@ class CheckpointManager:
         """Return the parent of a checkpoint at `step`, which is then a delta, or None if it should be a full
         checkpoint.
 
-        Only rank 0 may call it, because a shared file system may show new files to other ranks later.
+        Only rank 0 may call this method, because a shared file system may show new files to other ranks later.
         """
         options, newest = self._options, self._newest
         if self.wants_full or not options.delta or newest is None or newest.manifest.step >= step:

@@ -82,7 +82,7 @@ class Launch:
     def train(self, target: str, group: ProcessGroup = ONE_PROCESS) -> int:
         """Train on the device `target` as one rank of `group`, and return the exit status of the process.
 
-        Stopped and NotSavedError of `Trainer.train` become exit statuses. Its other errors are raised.
+        Stopped and NotSavedError of `Trainer.train` become exit statuses. Other errors of `Trainer.train` are raised.
         """
         # A single process finds damage while it loads a checkpoint, so that each byte is read once. It then starts
         # again without that checkpoint, and `damaged` maps the paths of such checkpoints to what is wrong. Several

@@ -173,10 +173,10 @@ def _from_model(
 ) -> dict[str, Any]:
     """Adapt `values`, the settings of `settings_by_rows`, to a run that starts from a model with the settings `source`.
 
-    The result has the model's sizes and fields. If `take` (the setting train.init_take) is "all", the run continues the
-    model's training, so it also has the model's L2 and batch size, which suit all rows that the model has seen. It
-    trains for one epoch with lower learning rates. These are not derived from the source's rates, which may themselves
-    have been lowered for a warm start.
+    The result has the model's embedding width and fields and, unless `take` (the setting train.init_take) is "tables",
+    its tower. If `take` is "all", the run continues the model's training, so it also has the model's L2 and batch size,
+    which suit all rows that the model has seen, and trains for one epoch with lower learning rates. These rates are not
+    derived from the source's rates, which may themselves have been lowered for a warm start.
     """
     model = {**values["model"], "embedding_dim": source.model.embedding_dim}
     if take != "tables":
@@ -204,8 +204,8 @@ def _have_same_optimizers(source: Config, config: Config) -> bool:
     """Return True if a run with the settings `config` can take over the optimizer states of the model that it starts
     from, which was trained with the settings `source`.
 
-    That model must be taken over with its newest weights, to which the states belong, not with running means. Both must
-    have the same optimizers.
+    That model must be taken over with its newest weights, to which the states belong, not with running means. The model
+    and the run must have the same optimizers.
     """
     theirs, ours = ([optimizer.name for optimizer in each.optimizers.values()] for each in (source, config))
     return source.train.ema_decay == 0 and theirs == ours

@@ -97,7 +97,7 @@ def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -
 def expected_saving(config: Config, schema: Schema, dataset: Path) -> tuple[str, list[str]]:
     """Return a text on the work that distinct rows should save, and the fields that are multiplied by position.
 
-    The text is "" if the saving is below LEAST_SAVING. It is estimated from the counts of values in the data.
+    The text is "" if the saving is below LEAST_SAVING. The saving is estimated from the counts of values in the data.
     """
     limit = most_distinct(config)
     if limit <= 0 or config.train.batch_size < LEAST_BATCH:

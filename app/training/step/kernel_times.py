@@ -2,8 +2,8 @@
 costs 3066 us`.
 
 The kernels of `stock` run inside MindSpore's graph and are timed by MindSpore's profiler. The other backends time their
-own calls. Profiling slows a step, so it is limited to `PROFILED_STEPS` steps. It starts with the second one, because
-the first step compiles the graph.
+own calls. Profiling slows a step, so it is limited to `PROFILED_STEPS` steps. Profiling starts with the second step,
+because the first one compiles the graph.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KernelProfile:
         self._steps = 0
 
     def after_step(self) -> None:
-        """Record the kernel times of the step that was just taken. It must be called after every step."""
+        """Record the kernel times of the step that was just taken. Call this method after every step."""
         self._steps += 1
         if 1 < self._steps <= 1 + PROFILED_STEPS:
             for kernel, seconds in self._step.kernel_seconds().items():
@@ -56,7 +56,7 @@ class KernelProfile:
     def finish(self) -> None:
         """Stop the profiler and write its results, unless that has been done after `PROFILED_STEPS` steps.
 
-        It must be called after the last step, because a run may have too few steps.
+        Call this method after the last step, because a run may have fewer steps than that.
         """
         if self._profiler is None:
             return
