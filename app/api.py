@@ -1,9 +1,9 @@
 """Python functions for programs and notebooks (describe, prepare, train, sweep, evaluate), and `Run`, a run's folder as
 an object.
 
-MindSpore is imported by the first call that prepares, trains, evaluates or exports. It reads the number of threads only
-once in a process, so later calls that set `device.threads` need the same one. When a function returns, MindSpore's
-execution mode is what it was before.
+MindSpore is imported by the first call that prepares, trains, evaluates or exports. MindSpore reads the number of
+threads only once in a process, so later calls that set `device.threads` need the same one. When a function returns,
+MindSpore's execution mode is what it was before.
 """
 
 from __future__ import annotations
