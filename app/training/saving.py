@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Function that returns the arrays of a checkpoint's file expiry.safetensors. Its argument tells whether the checkpoint
-# is a delta.
+# Function that returns the arrays with which a checkpoint records when rows were touched and which values have expired.
+# Its argument is True if the checkpoint is a delta.
 ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 
 # Share of one core's time that a save in the background may use, so that it slows training little. docs/results.md has
