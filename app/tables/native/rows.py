@@ -179,7 +179,7 @@ class NativeRows:
         return slots
 
     def write(self, table: str, name: str, row_ids: np.ndarray, slots: np.ndarray, values: np.ndarray) -> None:
-        """Write the array `name` of a table's rows. `slots` come from `place`.
+        """Write `values` into the state array `name` of the rows `row_ids` of a table. `slots` come from `place`.
 
         Raise ValueError if a value is not finite. The contents of the rows are then undefined.
         """
