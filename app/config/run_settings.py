@@ -55,7 +55,7 @@ class EvalOptions(Checked):
 
 @dataclass(frozen=True)
 class ClusterOptions(Checked):
-    """Settings for jobs of several ranks."""
+    """Settings for jobs of several ranks: how long a rank may keep others waiting before the log names it."""
 
     # If ranks have waited this number of seconds for another one, the log names that rank. They keep waiting.
     timeout_s: Positive = 300.0
@@ -67,7 +67,7 @@ TableDtype = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class TablesOptions:
-    """The embedding tables in host memory."""
+    """The backend that keeps the embedding tables in host memory, and the dtype of their rows."""
 
     # native: tables in C++. reference: tables in NumPy. stock: MindSpore's host operators, in the graph. auto: native
     # if its library is built, else stock (on several ranks reference) with a warning.
