@@ -50,7 +50,7 @@ class ParentRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Position:
-    """A moment of a training, between two steps."""
+    """A moment of a training between two steps, given by the epoch and number of the next step's batch."""
 
     step: int = 0  # number of steps so far
     epoch: int = 1  # epoch of the next batch, from 1 on

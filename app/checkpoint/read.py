@@ -146,7 +146,7 @@ class Checkpoint:
         return join(array for name in dense_files(self.manifest.files) for array in self._arrays(name).items())
 
     def state(self) -> ModelState:
-        """Return the state in this checkpoint. Its table rows are read from the files on demand.
+        """Return the run's state in this checkpoint. The table rows in the result are read from the files on demand.
 
         The files are not verified: call `verify` first.
         """
