@@ -155,5 +155,7 @@ def has_library() -> bool:
 
 
 def _on_all(name: str) -> ops.Custom:
-    """Return the C++ operator `name`, which takes all arrays of a step and returns one value, [1]."""
+    """Return the C++ operator `name`, which takes all arrays that it processes in a step at once and returns one value,
+    [1].
+    """
     return native_operator(name, lambda *shapes: (1,), lambda first, *others: first)

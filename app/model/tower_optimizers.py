@@ -93,7 +93,7 @@ class Ftrl(nn.Cell):
             dense_layer.write_parameter(linear, before - change)
 
     def named_state(self) -> State:
-        """Return the state arrays by names such as `ftrl.linear.wide.bias`."""
+        """Return the state arrays of this optimizer by names such as `ftrl.linear.wide.bias`."""
         return _by_name("ftrl.accumulator", self.names, self.accumulators) | _by_name(
             "ftrl.linear", self.names, self.linear
         )
