@@ -202,7 +202,9 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
 
 
 class OutputFilter:
-    """Copies the ranks' output as it comes, and collects the notices that mpirun prints in frames of dashes."""
+    """Copies the ranks' output to the stream `output` as it comes. The notices that mpirun itself prints in frames of
+    dashes are not copied but collected in `notices`.
+    """
 
     def __init__(self, output: IO[bytes]) -> None:
         self.notices: list[str] = []
