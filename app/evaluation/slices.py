@@ -64,7 +64,7 @@ class SliceStream:
         self._rows = 0
 
     def add(self, batch: Batch, logits: np.ndarray) -> None:
-        """Add the next batch with its logits [n]."""
+        """Add the rows of the split's next batch, with the model's logits [n] of them, to their parts."""
         of_row = self._parts.find(batch, self._rows)
         self._rows += batch.num_rows
         for part in np.unique(of_row):
