@@ -207,7 +207,7 @@ class BoundedRequests(HttpToolsProtocol):
             transport.abort()
 
     def close_if_late(self) -> None:
-        """Close the connection if a deadline has passed.
+        """Close the connection if the deadline for a request's headers or for the next request has passed.
 
         The server calls this about once a second for each connection. A timer for each request would cost as much as
         parsing the request.

@@ -65,8 +65,8 @@ class Recent:
     """
 
     def __init__(self, shared: mmap.mmap, worker: int) -> None:
-        """Count in the part of `shared` that belongs to the worker with the number `worker`. `shared` has RECENT_BYTES
-        bytes for each worker.
+        """Count the requests of the worker with the number `worker`, in its part of the shared memory `shared`, which
+        has RECENT_BYTES bytes for each worker.
         """
         counts = np.frombuffer(shared, np.int64).reshape(-1, _SLOTS, RECENT_BYTES // 8 // _SLOTS)
         self._counts = counts[..., : 2 + len(SECONDS) + 1]

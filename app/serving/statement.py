@@ -36,8 +36,8 @@ def choose(versions: Mapping[str, Chain], pinned: str | None, current: Chain | N
 
 
 class Statement:
-    """The file current.json in the folder `options.state`, or `options.path` by default. All processes of the service
-    read it.
+    """The file current.json, which says which version must serve. It lies in the folder `options.state`, or
+    `options.path` by default, and all processes of the service read it.
     """
 
     def __init__(self, options: ServerOptions) -> None:
