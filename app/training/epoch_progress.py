@@ -64,7 +64,8 @@ class EpochProgress:
         self._bar.close()
 
     def add(self, position: Position, losses: Losses, rows: int, waited_seconds: float) -> None:
-        """Record the step before `position`. `rows` is the number of rows that were read for it.
+        """Record the step that ended at `position`, for the progress bar and the logs. `rows` is the number of rows
+        that were read for it.
 
         `waited_seconds` is the total time that the epoch has waited for batches so far.
         """

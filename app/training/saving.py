@@ -270,9 +270,10 @@ class CheckpointManager:
         )
 
     def _write(self, state: ModelState, snapshot: Snapshot, manifest: Manifest, progress: Progress) -> Written:
-        """Write a checkpoint, and remove older ones that the settings do not keep. The background thread runs this.
+        """Write `state` as a checkpoint, remove older ones that the settings do not keep, and release `snapshot`, even
+        if writing fails.
 
-        The snapshot is released even if writing fails.
+        The background thread runs this method if there is one.
         """
         start, saved = time.perf_counter(), False
         folder = self._run.checkpoints
