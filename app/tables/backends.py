@@ -53,7 +53,7 @@ def fastest_history() -> type[StepHistory]:
 
 
 def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:
-    """Build tables outside MindSpore's graph, with the backend `native` or `reference`.
+    """Build and return tables outside MindSpore's graph, with the backend `native` or `reference`.
 
     Raise OSError if the native library is missing.
     """

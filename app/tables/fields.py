@@ -51,7 +51,8 @@ def position_weights(ids: np.ndarray, fields: Sequence[TableField]) -> np.ndarra
 
 
 def pool(rows: np.ndarray, weights: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:
-    """Pool the rows of positions [B, P, D] into the rows of fields [B, C, D], adding in the order of positions.
+    """Pool the rows of positions [B, P, D] into the rows of fields, and return these, [B, C, D]. Rows are added in the
+    order of positions.
 
     `weights` [B, P] come from `position_weights`. A position of weight 0 adds nothing, even if its row is not
     finite.

@@ -122,7 +122,7 @@ class NativeHandle:
             self._library.host_tables_destroy(handle)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call the library's function `host_tables_<name>` on this handle.
+        """Call the library's function `host_tables_<name>` on this handle, and return its result.
 
         Pass arrays as `address(…)` or `output_address(…)`.
         """
