@@ -66,7 +66,7 @@ def advice_on_flag(flag: str, values: Sequence[str]) -> str:
 
 
 def _settings(section: Any, before: str = "") -> Iterator[str]:
-    """Yield the full names of all settings in `section`, such as `train.epochs`. `before` is the start of each name.
+    """Yield the full names of all settings in `section`, such as `train.epochs`. `before` is put before each name.
 
     For optimizers and schedules, only the settings of the default kind are included.
     """
