@@ -45,7 +45,7 @@ def whole_checkpoints(folder: Path, read: Read = read_manifest) -> list[Checkpoi
 
 
 def open_named(path: Path) -> Checkpoint:
-    """Open the checkpoint at a path that a user has given.
+    """Open and return the checkpoint at a path that a user has given.
 
     Raise as `Checkpoint.open` does. If the path has no checkpoint, the error lists the checkpoints in folders nearby.
     """
