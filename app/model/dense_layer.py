@@ -103,7 +103,7 @@ class DenseLayer(nn.Cell):
         return self.matmul(inputs, weights) + self.matmul(numeric, numeric_weights)
 
     def activated(self, sums: Tensor, noise: Tensor | None) -> Tensor:
-        """Apply activation function and dropout to the sums [B, H]. Without `noise` no unit is dropped."""
+        """Return the sums [B, H] after activation function and dropout. Without `noise` no unit is dropped."""
         outputs = self.activation(sums)
         if noise is None:
             return outputs

@@ -239,7 +239,7 @@ class WideDeep(nn.Cell):
 
 
 def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
-    """Make the dense part of a run's model with its initial values.
+    """Make and return the dense part of a run's model, with its initial values.
 
     If `folded` is False, numeric fields are looked up like categorical ones, and not folded into the first layer.
     """
@@ -260,7 +260,7 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
 
 
 def hidden_layers(config: Config, schema: Schema) -> list[nn.Cell]:
-    """Make a MindSpore cell for each hidden layer of the tower, as the settings and the device require.
+    """Make and return a MindSpore cell for each hidden layer of the tower, as the settings and the device require.
 
     The weights of the layers are parameters of `Tower`, which passes them to the cells. A cell owns only the parameters
     of batch normalization.
