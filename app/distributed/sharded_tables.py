@@ -216,7 +216,8 @@ class ShardedTables(HostTables):
 def make_sharded_tables(
     backend: str, spec: TablesSpec, learning_rates: TableRates, world: MPI.Comm, num_owners: int, num_threads: int
 ) -> tuple[HostTables, list[RowShard]]:
-    """Make this rank's tables, through which it looks up and updates the rows of all owners, and its shards of rows.
+    """Make and return this rank's tables, through which it looks up and updates the rows of all owners, and its shards
+    of rows.
 
     The shards are indexed by `Header.shard`: one, or two if the wide and the deep part see different fields. The first
     `num_owners` ranks of `world` own rows. Raise as `make_row_shard` does.
@@ -239,7 +240,8 @@ def make_row_shard(
     num_threads: int,
     shard: int = 0,
 ) -> RowShard:
-    """Make this rank's `RowShard`: the tables for the rows that it owns, if any, and its exchange with other ranks.
+    """Make and return this rank's `RowShard`: the tables for the rows that it owns, if any, and its exchange with other
+    ranks.
 
     The first `num_owners` ranks of `world` own rows. All owners must use the same learning rates. `shard` is the number
     of the result among this rank's shards. Raise ValueError, naming the first difference, unless all ranks pass the
