@@ -118,7 +118,7 @@ def measure(
     slices: Sequence[SliceStream] = (),
     show_progress: bool = False,
 ) -> Measurement:
-    """Compute the metrics of `scorer` on all rows of a split.
+    """Score all rows of a split with `scorer`, and return the metrics and the counted rows.
 
     With `group_field`, also compute the metrics of groups. A group has the rows with the same value of that field, such
     as a user. Rows whose value is missing, or has no id of its own, are in no group, because they belong to different

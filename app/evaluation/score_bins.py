@@ -36,10 +36,8 @@ class Bins:
 
     @staticmethod
     def of(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> Bins:
-        """Count rows by logit.
-
-        `logits` is [n] float32, `labels` [n] bool. With `weights` [n], the weights of the rows are added up instead of
-        counting each row as 1.
+        """Return the rows counted by logit. `logits` is [n] float32, `labels` [n] bool. With `weights` [n], the weights
+        of the rows are added up instead of counting each row as 1.
         """
         if not len(logits):
             return Bins.empty()
