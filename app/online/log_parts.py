@@ -326,7 +326,7 @@ def _checksum(file: LogFile) -> str:
 
 
 def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
-    """Read, parse and encode a part, in the same way as the preparation of a log does.
+    """Read, parse and encode a part, in the same way as the preparation of a log does, and return it.
 
     `checksum` is the checksum of the file, which the result records. Raise ValueError if the file is damaged, has other
     columns than `encoder`, has no lines, or changes while it is read.

@@ -405,7 +405,7 @@ class OnlineTrainer(Trainer):
         return {name: float(np.mean([getattr(each, name) for each in losses])) for name in ("wide_loss", "deep_loss")}
 
     def _open_frozen(self, bundle: Path) -> Predictor:
-        """Open the bundle given by --frozen. Raise ValueError if it scores a log with other columns."""
+        """Open and return the bundle given by --frozen. Raise ValueError if it scores a log with other columns."""
         frozen = Predictor.open(bundle, self.config.device.num_threads)
         if frozen.log_format.fields != self.vocabulary.encoder.log_format.fields:
             raise ValueError(f"--frozen {bundle} is for a log with other columns than this run's; leave it out")

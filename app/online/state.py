@@ -52,9 +52,9 @@ def read_status(work: Path) -> dict[str, Any]:
 
 
 def status_of(work: Path) -> tuple[dict[str, Any], int]:
-    """Return the status of the online run in `work`: the content of status.json, `running`, and `ended` (how it ended).
-    Return also an exit status: NOT_RUNNING if the run ended with an error, HELD_ASIDE if a part or the newest model is
-    held back, otherwise 0. Raise the errors of `read_status`.
+    """Return the status of the online run in `work`: the content of status.json, `running` (whether its process runs),
+    and `ended` (how it ended). Return also an exit status: NOT_RUNNING if the run ended with an error, HELD_ASIDE if a
+    part or the newest model is held back, otherwise 0. Raise the errors of `read_status`.
     """
     content = {"running": is_locked(work), **read_status(work)}
     content["ended"] = "" if content["running"] else read_state(work).get("status", "")
