@@ -44,7 +44,7 @@ WITHOUT_EFFECT: dict[str, Any] = {
 
 
 def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert recorded settings of a run of any release, by section, to the settings of this release.
+    """Return the recorded settings of a run of any release, by section, converted to the settings of this release.
 
     Removed settings are dropped (`without_removed`), and settings that were added since get their values in `ADDED`.
     """

@@ -137,12 +137,14 @@ class RunRecord:
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
-    """Read the runs in several folders, and give each a distinct name. Raise FileNotFoundError if one holds no run."""
+    """Read the files of the runs in several folders, and return them as records with distinct names. Raise
+    FileNotFoundError if one holds no run.
+    """
     return [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
 
 def read_run(path: Path, name: str) -> RunRecord:
-    """Read the files of the run in the folder `path`. `name` is the run's name in the report.
+    """Read and return the files of the run in the folder `path`. `name` is the run's name in the report.
 
     Raise FileNotFoundError if the folder holds no run, ValueError if config.yaml or run.json is damaged.
     """
@@ -165,7 +167,7 @@ def read_run(path: Path, name: str) -> RunRecord:
 
 
 def _whole(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """Read a YAML or JSON file that holds a mapping. Raise ValueError if the file is damaged."""
+    """Return the content of a YAML or JSON file that holds a mapping. Raise ValueError if the file is damaged."""
     try:
         content = parse(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError):
