@@ -82,9 +82,8 @@ def bundles_in(folder: Path) -> list[Path]:
 
 
 def read_manifest(folder: Path) -> BundleManifest:
-    """Read the manifest of a bundle.
-
-    Raise FileNotFoundError if there is none, ValueError if it is damaged or has another format version.
+    """Return the manifest of the bundle in `folder`. Raise FileNotFoundError if there is none, ValueError if it is
+    damaged or has another format version.
     """
     path = folder / MANIFEST
     if not path.is_file():

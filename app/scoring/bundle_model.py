@@ -172,7 +172,7 @@ class BundleModel:
 
 
 def golden_rows(model: BundleModel) -> pa.Table:
-    """Read the raw columns of the bundle's golden rows, without label, logits, scores and tolerances."""
+    """Return the raw columns of the bundle's golden rows, without label, logits, scores and tolerances."""
     return pq.read_table(model.folder / GOLDEN, columns=[name for name, _ in model.log_format.fields])
 
 

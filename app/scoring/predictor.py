@@ -34,8 +34,8 @@ class Predictor(BundleModel):
 
     @classmethod
     def open(cls, path: str | Path, num_threads: int = 1) -> Predictor:
-        """Open the bundle at `path`. If it is a delta, open the bundles that it needs as well. They must lie beside it,
-        in the same folder.
+        """Open and return the bundle at `path`. If it is a delta, open the bundles that it needs as well. They must lie
+        beside it, in the same folder.
 
         Every file is read and checked, except that the tables of a whole bundle are checked later, when their rows are
         first used. Raise FileNotFoundError if there is no bundle, ValueError if it is damaged, has another format
@@ -206,7 +206,7 @@ class Predictor(BundleModel):
 
 
 def _reopen(links: Sequence[tuple[Path, str]], num_threads: int) -> Predictor:
-    """Open the bundle and the deltas of a pickled predictor again.
+    """Open the bundle and the deltas of a pickled predictor again, and return the predictor.
 
     Raise ValueError if one of them is missing, was replaced or is damaged.
     """
@@ -308,7 +308,7 @@ def _plain(value: Any) -> Any:
 
 
 def _load_pyfunc(path: str) -> ScoringModel:
-    """Open the bundle at `path` for MLflow, which calls this function because a bundle's file MLmodel names this
-    module.
+    """Open and return the bundle at `path` for MLflow, which calls this function because a bundle's file MLmodel names
+    this module.
     """
     return ScoringModel(Predictor.open(path))

@@ -82,8 +82,8 @@ def evaluate_both(predictor: Predictor, trained: Trained, scorer: Scorer) -> Eva
 
 
 def _evaluate_split(predictor: Predictor, trained: Trained, scorer: Scorer, split: str) -> Evaluated:
-    """Evaluate the bundle and the training code on a split, and write the counts of the split's rows (see
-    `Distribution`) into the bundle as distribution.json.
+    """Evaluate the bundle and the training code on a split, and return the metrics of both. Write the counts of the
+    split's rows (see `Distribution`) into the bundle as distribution.json.
     """
     schema, largest = trained.schema, 0.0
     of_bundle, of_training, held_out = MetricStream(), MetricStream(), Distribution(schema)

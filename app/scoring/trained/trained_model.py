@@ -58,7 +58,7 @@ def read_trained_on(checkpoint: Checkpoint, dataset: Path | None) -> tuple[Path,
 
 
 def open_trained(checkpoint: Checkpoint, dataset: Path | None = None, overrides: Sequence[str] = ()) -> Trained:
-    """Combine a checkpoint with its run's settings, changed by `overrides`, and the prepared folder `dataset`.
+    """Return a checkpoint combined with its run's settings, changed by `overrides`, and the prepared folder `dataset`.
 
     The default folder is the one that the model was trained on. Raise FileNotFoundError or ValueError if the folder is
     incomplete, or if ids and numeric columns mean something else in it than in training.
