@@ -353,8 +353,8 @@ def _answer(work: Work, result: Result) -> None:
 
 
 def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
-    """Concatenate the rows of several chunks in one chunk. All must hold quoted lines, all unquoted lines, or all must
-    be tables.
+    """Return one chunk with the rows of several chunks, in their order. All must hold quoted lines, all unquoted lines,
+    or all must be tables.
     """
     if len(chunks) == 1:
         return chunks[0]
@@ -365,7 +365,7 @@ def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
 
 
 def _join_tables(parts: Sequence[RawTable]) -> RawTable:
-    """Concatenate the rows of several tables in one table."""
+    """Return one table with the rows of several tables, in their order."""
     integers, hex_values = (
         Cells(*(np.concatenate(arrays, axis=1) for arrays in zip(*blocks, strict=True)))
         for blocks in ([part.integers for part in parts], [part.hex_values for part in parts])

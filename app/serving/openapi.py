@@ -124,7 +124,7 @@ def _curl_lines(address: str, operation: dict[str, Any]) -> list[dict[str, str]]
 
 
 def _with_body(line: str, form: str, example: Any, headers: dict[str, Any]) -> str:
-    """Extend the curl command `line` by a body and headers, so that it can be pasted into a shell.
+    """Return the curl command `line` extended by a body and headers, so that it can be pasted into a shell.
 
     A body that is text is escaped for printf, one that is bytes is compressed and encoded as base64, and any other is
     JSON.
@@ -189,7 +189,7 @@ def _errors(*statuses: str) -> dict[str, Any]:
 
 
 def as_html(content: dict[str, Any]) -> str:
-    """Convert an OpenAPI document (the result of `document`) to an HTML page that loads no other resources."""
+    """Return an OpenAPI document (the result of `document`) as an HTML page that loads no other resources."""
     parts = []
     for path, operations in content["paths"].items():
         for method, operation in operations.items():

@@ -291,8 +291,8 @@ class Service:
     def _decode(
         self, decode: Decode, name_row: NameRow | None, log_format: LogFormat, body: bytes
     ) -> tuple[RowsToScore, Any]:
-        """Decode a body to rows, in this process if it has at most MOST_DECODED_HERE bytes, otherwise in a decoding
-        process. The batcher calls this method.
+        """Decode a body, in this process if it has at most MOST_DECODED_HERE bytes, otherwise in a decoding process.
+        Return its rows and what else `decode` returns. The batcher calls this method.
         """
         if len(body) <= MOST_DECODED_HERE:
             return decode(body)

@@ -1,4 +1,4 @@
-"""Read rows from an Arrow IPC stream."""
+"""Read the rows of a request body that is an Arrow IPC stream or a Feather file."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Bodies:
         self._most_bytes, self.held_bytes = most_bytes, 0
 
     async def read(self, request: ServiceRequest, most: int | None = None) -> bytes:
-        """Receive and decompress the body of a request. Its memory is counted until `release` is called.
+        """Receive and decompress the body of a request, and return it. Its memory is counted until `release` is called.
 
         The result is a bytearray if the body is large. Callers must not change it. Raise RequestError if the body has
         more than `most` bytes, arrives too slowly or cannot be decompressed, or if all bodies together take too much

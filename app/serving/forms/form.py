@@ -59,8 +59,8 @@ class Form:
 
 
 def rows_to_chunk(rows: Any, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Convert decoded rows (lines, mappings or a table) to what a model scores. Raise RequestError if a row is wrong,
-    or if there are none or too many.
+    """Return decoded rows (lines, mappings or a table) in the form that a model scores. Raise RequestError if a row is
+    wrong, or if there are none or too many.
     """
     check_rows(len(rows), limits)
     try:
@@ -91,7 +91,7 @@ def without_mark(body: bytes) -> bytes:
 
 
 def decode_json(decode: Callable[[bytes], Any], body: bytes, expected: str = "") -> Any:
-    """Decode a JSON body with `decode`, a msgspec decoder for the expected type.
+    """Return a JSON body decoded by `decode`, a msgspec decoder for the expected type.
 
     Raise RequestError if the body is empty, no JSON or of another type. Its message shows the form `expected`.
     """
