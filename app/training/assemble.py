@@ -109,7 +109,7 @@ class TrainingState:
 
 
 def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup = ONE_PROCESS) -> TrainingState:
-    """Build tables, model, optimizers and step of a training, with their initial values.
+    """Build and return tables, model, optimizers and step of a training, with their initial values.
 
     `backend` is the result of `pick_backend`. `group` are the ranks that train together. If the group has servers, they
     own the table rows.

@@ -271,9 +271,8 @@ class CheckpointManager:
 
     def _write(self, state: ModelState, snapshot: Snapshot, manifest: Manifest, progress: Progress) -> Written:
         """Write `state` as a checkpoint, remove older ones that the settings do not keep, and release `snapshot`, even
-        if writing fails.
-
-        The background thread runs this method if there is one.
+        if writing fails. Return what was written and how long it took. The background thread runs this method if there
+        is one.
         """
         start, saved = time.perf_counter(), False
         folder = self._run.checkpoints

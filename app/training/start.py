@@ -241,7 +241,7 @@ def _warn_of_useless(reason: str) -> int:
 
 @contextmanager
 def _log_to(path: Path) -> Iterator[None]:
-    """Copy the log to the file `path` inside the `with` block."""
+    """Write the messages that are logged inside the `with` block to the file `path`, too."""
     log_file = logging.FileHandler(path, encoding="utf-8")
     log_file.setFormatter(PrintableFormatter("%(asctime)s %(message)s"))
     logging.getLogger().addHandler(log_file)

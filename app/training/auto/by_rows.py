@@ -171,7 +171,8 @@ def _part_of_way(num_rows: int, start: int, end: int) -> float:
 def _from_model(
     values: dict[str, Any], source: Config, schema: Schema, take: str, init_optimizer: bool
 ) -> dict[str, Any]:
-    """Adapt `values`, the settings of `settings_by_rows`, to a run that starts from a model with the settings `source`.
+    """Return `values`, the settings of `settings_by_rows`, adapted to a run that starts from a model with the settings
+    `source`.
 
     The result has the model's embedding width and fields and, unless `take` (the setting train.init_take) is "tables",
     its tower. If `take` is "all", the run continues the model's training, so it also has the model's L2 and batch size,

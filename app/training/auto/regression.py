@@ -48,7 +48,7 @@ class FittedRegression:
 
 
 def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> FittedRegression:
-    """Fit a logistic regression to the training rows of a prepared folder.
+    """Fit a logistic regression to the training rows of a prepared folder, and return it.
 
     The penalty is chosen by the log loss on the valid rows. Without valid rows it is FIRST_C. At most about `max_rows`
     training rows are used. Raise ValueError if all of them have the same label.

@@ -135,7 +135,9 @@ class ByPosition:
         self.tables.renumber(new_ids, vocabulary_size)
 
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
-        """Look up the rows of a batch, or with `means` their running means, as `HostTables.lookup` describes."""
+        """Look up and return the rows of a batch, or with `means` their running means, as `HostTables.lookup`
+        describes.
+        """
         return self.tables.lookup(unique, means)
 
     def update(self, unique: UniqueIds, gradients: RowGradients) -> None:

@@ -113,7 +113,7 @@ def find_source(path: Path) -> Checkpoint | Path:
 
 
 def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
-    """Open and verify the trained model at `train.init_from`, for a run on the prepared folder `dataset`.
+    """Open, verify and return the trained model at `train.init_from`, for a run on the prepared folder `dataset`.
 
     Raise ValueError if it is damaged, or if its rows cannot be mapped to the ids of that folder.
     """
