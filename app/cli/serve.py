@@ -113,8 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _options(kind: type[Options], arguments: argparse.Namespace, **named: Any) -> Options:
-    """Create an object of the options class `kind`. Its fields get the values in `named`, or else those of the
-    command's arguments with the same name.
+    """Create and return an object of the options class `kind`. Its fields get the values in `named`, or else those of
+    the command's arguments with the same name.
     """
     names = [field.name for field in fields(kind) if field.name not in named]
     return kind(**{name: getattr(arguments, name) for name in names}, **named)
