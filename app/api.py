@@ -420,7 +420,7 @@ class Run:
 
     @_errors_name_arguments()
     def export(self, bundle: str | Path, rows: RowType = "float32", calibrate: bool = False) -> Predictor:
-        """Export the best checkpoint to the folder `bundle`, replacing an existing one, and open the bundle.
+        """Export the best checkpoint to the folder `bundle`, replacing an existing one. Return the opened bundle.
 
         `rows` is the type in which the bundle stores embedding rows. `calibrate` fits the scores to the click rates of
         the valid rows.
