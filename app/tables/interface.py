@@ -63,7 +63,7 @@ class RowArray(NamedTuple):
 
 @dataclass(frozen=True)
 class TablesSpec:
-    """Sizes and settings of both embedding tables."""
+    """Sizes and settings of both embedding tables, wide and deep."""
 
     vocabulary_size: int
     embedding_dim: int
@@ -250,7 +250,7 @@ class TableSnapshot(Protocol):
 
     @property
     def row_ids(self) -> np.ndarray:
-        """The touched row ids, int64 [T], ascending."""
+        """The ids of the table's touched rows, int64 [T], ascending."""
         ...
 
     @property
