@@ -61,7 +61,7 @@ class FtrlOptions(_Optimizer):
 
     @property
     def is_scheduled(self) -> bool:
-        """True if the learning rate changes over time."""
+        """True if this optimizer's learning rate changes over time, by a schedule or a warm-up."""
         return self.schedule != ConstantSchedule()
 
 
