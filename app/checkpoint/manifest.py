@@ -42,7 +42,7 @@ def what_and_advice(error: Exception) -> tuple[str, str]:
 
 
 class ParentRecord(TypedDict):
-    """Step and id of a delta's parent. The delta holds the changes since that checkpoint."""
+    """Step and id of a delta's parent, the checkpoint since which the delta holds the changes."""
 
     step: int
     id: str
