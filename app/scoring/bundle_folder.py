@@ -141,7 +141,9 @@ def read_chain(folder: Path) -> Chain:
 
 
 def read_manifests(folder: Path) -> dict[Path, BundleManifest]:
-    """Return the manifests of the bundles in `folder`. Bundles whose manifest cannot be read are left out."""
+    """Return the manifests of the bundles in `folder`, by the bundles' paths. Bundles whose manifest cannot be read are
+    left out.
+    """
     manifests = {}
     for path in bundles_in(folder):
         with suppress(ValueError, OSError):
