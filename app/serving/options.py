@@ -32,7 +32,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Options of the service's command line."""
+    """Options of the HTTP service, as given on its command line: bundles, addresses, processes, logging and limits."""
 
     path: Path
     name: str

@@ -1,4 +1,6 @@
-"""Read rows from CSV with a header, quoted according to RFC 4180 and encoded as UTF-8. An empty cell is missing."""
+"""Read the rows of a request body that is CSV with a header, quoted according to RFC 4180 and encoded as UTF-8. An
+empty cell is missing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read rows from JSON: {"rows": [{column: value …} …]}."""
+"""Read the rows of a request body that is JSON: {"rows": [{column: value …} …]}."""
 
 from __future__ import annotations
 

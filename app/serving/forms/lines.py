@@ -1,5 +1,5 @@
-"""Read rows from a body whose lines have the format of the log that the model was trained on. The label may be left out
-of a line.
+"""Read the rows of a request body whose lines have the format of the log that the model was trained on. The label may
+be left out of a line.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class WantedOutput(msgspec.Struct):
 
 
 class InferRequest(msgspec.Struct):
-    """The JSON part of a V2 request."""
+    """The JSON part of a V2 request (Open Inference Protocol): the inputs, the wanted outputs and parameters."""
 
     inputs: list[Tensor]
     id: str | None = None
