@@ -74,7 +74,9 @@ class Throttle:
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a successful save. `tidy_error` is set if older checkpoints could not be removed."""
+    """The result of a successful save: the new checkpoint and how long it took. `tidy_error` is set if older
+    checkpoints could not be removed.
+    """
 
     checkpoint: Checkpoint
     seconds: float  # Duration of the save without the time that `Throttle` slept.
