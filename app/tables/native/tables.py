@@ -173,7 +173,9 @@ class NativeTables(HostTables):
     def _step_in_numpy(
         self, table: str, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float
     ) -> None:
-        """Update one table by an optimizer that has no C++ kernel. C++ only sums the gradients of each id."""
+        """Update one table by an optimizer that has no C++ kernel: C++ sums the gradients of each id, NumPy takes the
+        step.
+        """
         (batch, num_fields), dim = unique.shape, self.spec.embedding_dim
         summed = np.empty((slots.size, self.spec.width(table)), np.float32)
         shape = (batch, num_fields * dim) if table == DEEP else (batch,)
