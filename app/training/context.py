@@ -21,7 +21,8 @@ LOGS: tuple[Callback, ...] = (RunFolder.write_metrics, RunFolder.write_events)
 
 @dataclass(frozen=True)
 class RunContext:
-    """What one launch trains: its settings, its data (`schema` of the prepared folder `dataset`) and its run folder.
+    """The settings, the data (`schema` of the prepared folder `dataset`) and the run folder of one launch of a
+    training.
 
     `stop` is checked between steps, and raises `Stopped` after a signal. `group` are the ranks that train. `on_step` is
     called every `train.log_every_steps` steps with measurements of these steps (`EpochProgress.flush`), and
