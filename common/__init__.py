@@ -11,4 +11,5 @@ The modules:
   other processes.
 """
 
-RELEASE = "1.0.0"  # Version of the project, also in pyproject.toml, which an image of the service lacks.
+# Version of the project. It is repeated in pyproject.toml, which the container image of the service does not contain.
+RELEASE = "1.0.0"

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-# The keywords of `add_argument` by the argument's name.
+# For each shared argument, by its name, the keywords that `add_argument` gets.
 SHARED: dict[str, dict[str, Any]] = {
     "bundle": {"type": Path, "metavar": "BUNDLE", "help": "bundle written by `export`"},
     "inputs": {
@@ -41,9 +41,10 @@ SHARED: dict[str, dict[str, Any]] = {
 
 
 def add_shared(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
-    """Add the arguments `names` of `SHARED` to a command's parser or to a group of its options.
+    """Add the arguments with the given names to a command's parser, or to a group of the parser's options.
 
-    `changes` are keywords of `add_argument` that replace those in `SHARED`.
+    `SHARED` has the name, type, default and help of each argument. `changes` are keywords of `add_argument` that
+    replace those in `SHARED`.
     """
     for name in names:
         parser.add_argument(name, **SHARED[name] | changes)

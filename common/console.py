@@ -1,8 +1,8 @@
 """Show the output of a command: progress bars and log lines.
 
-On a terminal and in a notebook, progress is a bar with log lines above it. Elsewhere (a file, a pipe, mpirun) it is
-a plain line every ten seconds, without carriage returns or escape sequences. The module also ends a command quietly
-if the reader of its output has gone.
+On a terminal and in a notebook, progress is a bar with log lines above it. Elsewhere (a file, a pipe, mpirun) it is a
+plain line every ten seconds, without carriage returns or escape sequences. `has_no_reader` lets a command end quietly
+if the program that read its output has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tqdm import tqdm
 from common.text import printable
 
 SECONDS_PER_LINE = 10.0
-STOPPED_BY_READER = 128 + signal.SIGPIPE  # Exit status after a broken pipe, as shells report it.
+# Exit status of a command whose output pipe was closed by its reader. Shells report the same status.
+STOPPED_BY_READER = 128 + signal.SIGPIPE
 _STDOUT = 1
 _MOVE_UP = "\x1b[A"  # Escape sequence that moves the cursor one line up. tqdm writes it after drawing a second bar.
 _LINE = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
@@ -29,13 +30,13 @@ _LINE_WITHOUT_TOTAL = "{desc}: {n_fmt}{unit} [{elapsed}, {rate_fmt}{postfix}]"
 
 
 def progress_bar(**options: Any) -> tqdm:
-    """Return a progress bar. The options are those of tqdm.
+    """Return a tqdm progress bar. The options are those of `tqdm.tqdm`.
 
-    On a terminal or in a notebook it is drawn as a bar. Elsewhere it is printed as a line every ten seconds, and not
-    at all for short work.
+    On a terminal or in a notebook, progress is drawn as a bar. Elsewhere it is printed as a line every ten seconds, and
+    work that takes less than ten seconds prints no line.
     """
     # A notebook redraws a line after a carriage return, but does not report a width, and cannot draw one bar above
-    # another. So the width is fixed, and all bars share one line.
+    # another. So the width of bars is fixed, and all bars are drawn in the same line.
     if _is_notebook():
         return tqdm(**{"mininterval": 0.5, "ncols": 110, **options, "position": 0, "file": sys.stdout})
     if sys.stderr.isatty():
@@ -46,7 +47,10 @@ def progress_bar(**options: Any) -> tqdm:
 
 
 def log_stream() -> TextIO:
-    """Return the stream for log lines: standard error, or in a notebook, which shows that in red, standard output."""
+    """Return the stream for log lines: standard error.
+
+    In a notebook, which shows standard error in red, return standard output.
+    """
     return sys.stdout if _is_notebook() else sys.stderr
 
 
@@ -55,12 +59,12 @@ def _is_notebook() -> bool:
 
 
 def log_to_console() -> None:
-    """Write log messages to standard error, each on its own line."""
+    """Make the program's log messages appear on standard error, each on its own line."""
     logging.basicConfig(level=logging.INFO, handlers=[AboveBars(sys.stderr)])
 
 
 def log_with_times() -> None:
-    """Begin each log line of this process with its time in UTC, in the form of the service's access log."""
+    """Let each later log line of this process begin with its time in UTC, in the form of the service's access log."""
     formatter = PrintableFormatter("%(asctime)s.%(msecs)03d+00:00 %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     for handler in logging.getLogger().handlers:
@@ -69,17 +73,20 @@ def log_with_times() -> None:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formats log messages with control characters escaped. Names and values from users' data may contain some."""
+    """Formats log messages with control characters escaped.
+
+    Names and values from users' data may contain such characters.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
 
 def has_no_reader(error: BaseException) -> bool:
-    """Return True if `error` means that the reader of standard output, such as `head`, has closed it.
+    """Return True if `error` means that the reader of standard output, such as `head`, has closed its end of the pipe.
 
-    If so, redirect standard output to /dev/null, so that later output is discarded without an error. Return False for
-    all other errors, including a broken pipe to a worker process.
+    In this case, also redirect standard output to /dev/null, so that later output is discarded without an error. Return
+    False for all other errors, including a broken pipe to a worker process.
     """
     if not isinstance(error, BrokenPipeError):
         return False
@@ -104,9 +111,10 @@ class AboveBars(logging.StreamHandler[TextIO]):
 
 
 class _Lines:
-    """Output stream for tqdm that writes each state of a progress bar as a line of its own, if it has changed.
+    """Output stream for tqdm that writes each state of a progress bar as a line of its own.
 
-    If the stream below cannot be written, for example because its reader has closed it, output is dropped.
+    A state that looks like the one before is not written. If the underlying stream cannot be written, for example
+    because its reader has closed it, output is dropped.
     """
 
     def __init__(self, stream: TextIO) -> None:

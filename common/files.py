@@ -27,20 +27,20 @@ Record = TypeVar("Record")
 
 LOCK_FILE = "run.lock"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # Error numbers of a full disk, a quota, and `ulimit -f`.
-# Number of attempts to lock a folder, and seconds between them. One attempt is not enough, because `is_locked` in
-# another process holds the lock for a moment.
+# Number of attempts to lock a folder, and seconds between them. One attempt is not enough, because another process that
+# calls `is_locked` holds the lock for a moment.
 PROBE_TRIES, PROBE_SECONDS = 3, 0.02
 
 
 class FolderInUse(ValueError):
-    """Another process holds the lock of a folder."""
+    """Raised if another process holds the lock of a folder."""
 
 
 def fill(readinto: Callable[[memoryview], int], buffer: Any) -> int:
-    """Call `readinto` until `buffer` is full or the stream ends. Return the number of bytes read.
+    """Call `readinto` with the rest of `buffer` until `buffer` is full or the stream ends.
 
-    A single call is not enough: a pipe or a server may return only a byte or two at first, which is too little to
-    recognize the format of a file.
+    Return the number of bytes read. A single call is not enough: a pipe or a server may return only a byte or two at
+    first, which is too little to recognize the format of a file.
     """
     view, filled = memoryview(buffer), 0
     while filled < len(view) and (size := readinto(view[filled:])):
@@ -49,9 +49,10 @@ def fill(readinto: Callable[[memoryview], int], buffer: Any) -> int:
 
 
 def lock_folder(folder: Path, mode: int = 0o777, advice: str = "give a place that this user may write to") -> IO[str]:
-    """Lock a folder until the returned file is closed. Create the folder with `mode` if it is missing.
+    """Lock a folder for this process. Return the open lock file; closing it ends the lock.
 
-    Raise FolderInUse if another process holds the lock. Raise OSError with `advice` if nothing can be written there.
+    Create the folder with `mode` if it is missing. Raise FolderInUse if another process holds the lock. Raise OSError,
+    whose message ends with `advice`, if nothing can be written to the folder.
     """
     try:
         return _lock(folder, mode)
@@ -85,9 +86,10 @@ def _lock(folder: Path, mode: int) -> IO[str]:
 
 
 def is_at(file: IO[Any], path: Path) -> bool:
-    """Return True if the open `file` is still the file at `path`.
+    """Return True if the open `file` is the file that `path` names now.
 
-    It is not if another process has renamed or replaced it since, for example while this process waited for its lock.
+    It is not if another process has renamed or replaced the file since it was opened, for example while this process
+    waited for its lock.
     """
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
@@ -95,7 +97,7 @@ def is_at(file: IO[Any], path: Path) -> bool:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return True if a process holds the lock of `folder`. Nothing is changed there."""
+    """Return True if a process holds the lock that `lock_folder` takes on `folder`. No file is created or changed."""
     try:
         with (folder / LOCK_FILE).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -107,18 +109,18 @@ def is_locked(folder: Path) -> bool:
 
 
 class FileRecord(TypedDict):
-    """Size and checksum of a file, as a checkpoint's or bundle's manifest records them."""
+    """Size and checksum of a file, as recorded in the manifest of a checkpoint or a bundle."""
 
     size_bytes: int
     checksum: str  # "xxh3:" followed by 16 hex digits
 
 
 class DamagedFileError(ValueError):
-    """A file is missing, or its size or checksum differs from its `FileRecord`."""
+    """Raised if a file is missing, or if its size or checksum differs from its `FileRecord`."""
 
 
 def check_size(path: Path, expected: FileRecord) -> None:
-    """Raise DamagedFileError unless the file exists and has the recorded size."""
+    """Raise DamagedFileError unless the file exists and has the size that `expected` records."""
     if not path.is_file():
         raise DamagedFileError("is missing")
     if path.stat().st_size != expected["size_bytes"]:
@@ -126,20 +128,21 @@ def check_size(path: Path, expected: FileRecord) -> None:
 
 
 def checksum(path: Path) -> str:
-    """Return the checksum of a file's content, in the form of `FileRecord`."""
+    """Return the checksum of a file's content: `xxh3:` followed by 16 hex digits, as in `FileRecord`."""
     with path.open("rb") as file:
         return format_checksum(hashlib.file_digest(file, xxhash.xxh3_64))
 
 
 def format_checksum(digest: Any) -> str:
-    """Return a 64-bit XXH3 digest as `xxh3:` and 16 hex digits."""
+    """Return the text for a 64-bit XXH3 digest: `xxh3:` followed by 16 hex digits."""
     return f"xxh3:{digest.hexdigest()}"
 
 
 def check_format_version(path: Path, actual: object, version: int, advice: str, oldest: int | None = None) -> None:
-    """Raise ValueError with `advice` unless `actual` is a supported format version.
+    """Raise ValueError unless `actual`, the format version that the file at `path` states, is supported.
 
-    Supported are `version` and, if given, the versions from `oldest` on.
+    Supported are the versions from `oldest` to `version`, or only `version` if `oldest` is None. The message ends with
+    `advice`.
     """
     oldest = version if oldest is None else oldest
     if actual not in range(oldest, version + 1):
@@ -148,7 +151,7 @@ def check_format_version(path: Path, actual: object, version: int, advice: str, 
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Call `json.loads`. Raise ValueError for every text that it cannot parse.
+    """Return the value of a JSON text, as `json.loads` does. Raise ValueError for every text that cannot be parsed.
 
     `json.loads` itself raises RecursionError for values that are nested too deeply.
     """
@@ -159,20 +162,21 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 
 
 def from_dict(plain: Mapping[str, Any], cls: type[Plain]) -> Plain:
-    """Restore an object of the dataclass `cls` from `plain`, the result of `dataclasses.asdict` after a trip via JSON.
+    """Return an object of the dataclass `cls`, restored from `plain`.
 
-    Nested dataclasses and tuples are restored too; all items of a tuple have the first type in its annotation. Types of
-    other values are not checked: for values that a user wrote, use `common.settings.convert`. Raise KeyError or
-    TypeError if `plain` does not have the fields of `cls`.
+    `plain` is what `dataclasses.asdict` returned for such an object, written as JSON and read back. Nested dataclasses
+    and tuples are restored too; all items of a tuple have the first type in its annotation. Types of other values are
+    not checked: for values that a user wrote, use `common.settings.convert`. Raise KeyError or TypeError if `plain`
+    does not have the fields of `cls`.
     """
     hints = _type_hints(cls)  # type: ignore[arg-type]
     return cls(**{name: _from_plain(value, hints[name]) for name, value in dict(plain).items()})
 
 
 def fields_of(cls: type, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded options that are fields of the dataclass `cls`, by name.
+    """Return the entries of `recorded`, options by name, whose names are fields of the dataclass `cls`.
 
-    Options that an earlier release recorded and a later release removed are left out.
+    Options that an earlier release recorded in a file, and a later release removed from `cls`, are left out.
     """
     names = recorded.keys() & {field.name for field in dataclasses.fields(cls)}
     return {name: recorded[name] for name in names}
@@ -194,10 +198,11 @@ def _from_plain(value: Any, hint: Any) -> Any:
 
 
 def record_of(content: Any, cls: type[Record]) -> Record:
-    """Return an object of the dataclass `cls` whose fields are the values of the JSON object `content`, all checked.
+    """Return an object of the dataclass `cls` whose fields have the values of the JSON object `content`.
 
-    Supported types of fields are scalars, TypedDict, unions, dicts with text as keys, and Any, whose values are not
-    checked. Raise ValueError, naming the key, if a key is unknown or missing, or if a value is not of its field's type.
+    The type of each value is checked. Supported types of fields are scalars, TypedDict, unions, dicts with text as
+    keys, and Any, whose values are not checked. Raise ValueError, naming the key, if a key is unknown or missing, or if
+    a value is not of its field's type.
     """
     hints = typing.get_type_hints(cls)
     try:
@@ -211,7 +216,10 @@ def record_of(content: Any, cls: type[Record]) -> Record:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return True if a value from JSON is of the type `hint`. An int also fits float; a bool fits neither."""
+    """Return True if `value`, read from JSON, has the type `hint`.
+
+    An int counts as a float too. A bool counts neither as an int nor as a float.
+    """
     if hint is Any:
         return True
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
@@ -229,10 +237,11 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically: after a kill or a power cut, `path` is either the old or the new file.
+    """Write `text` to `path` atomically: after a kill or a power cut, the file has all of its old or new content.
 
-    If several processes write the same file, they take turns, and the last one counts. A temporary file is synced and
-    renamed, then the folder is synced. That takes some milliseconds, too long to do it in every training step.
+    If several processes write the same file, they take turns, and the last one determines the content. The text is
+    written to a temporary file, which is synced and renamed; then the folder is synced. That takes some milliseconds,
+    too long to do it in every training step.
     """
     beside = path.with_name(f"{path.name}.tmp")
     try:
@@ -255,7 +264,10 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[IO[str]]:
-    """Open `path` for writing it from the start. First wait until no other process or thread has it open like this."""
+    """Yield the file at `path`, empty and open for writing.
+
+    First wait until no other process or thread has the file open by this function.
+    """
     while True:
         with path.open("a", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -267,7 +279,7 @@ def _alone(path: Path) -> Iterator[IO[str]]:
 
 @contextmanager
 def new_file(path: Path, lone_writer: bool = False) -> Iterator[Path]:
-    """Yield the path of a temporary file beside `path`. At the end of the `with` block it gets the name `path`.
+    """Yield the path of a temporary file, which the `with` block creates. At the end of the block, rename it to `path`.
 
     The content is synced before the renaming, so a file with the name `path` is complete even after a power cut. After
     an error `path` is unchanged. The temporary name contains the process id, because several processes may write the
@@ -287,15 +299,18 @@ def new_file(path: Path, lone_writer: bool = False) -> Iterator[Path]:
 
 
 class NoRoomError(OSError):
-    """The disk is full, or a quota or a limit of file sizes is reached. The message names the file and what to do."""
+    """Raised if the disk is full, or a quota or a limit of file sizes is reached.
+
+    The message names the file and says what to do.
+    """
 
 
 @contextmanager
 def room_for(path: Path, then: str = ", and run the same command again") -> Iterator[None]:
-    """Inside the `with` block, turn errors about a full disk, a quota or a file size limit into NoRoomError.
+    """Inside the `with` block, turn OSErrors about a full disk, a quota or a file size limit into NoRoomError.
 
-    The new error names `path` and says what to do; its message ends with `then`. A NoRoomError from a nested `room_for`
-    block passes unchanged, so the message names the inner block's path.
+    The message of the NoRoomError names `path`, says what to do, and ends with `then`. A NoRoomError from a nested
+    `room_for` block passes unchanged, so its message names the path of the inner block.
     """
     try:
         yield
@@ -307,14 +322,17 @@ def room_for(path: Path, then: str = ", and run the same command again") -> Iter
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an error for users. For an OSError it is "reason: file", without the error number."""
+    """Return the message of `error` that users see. For an OSError it is "reason: file", without the error number."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder or a file to the disk. The names in the folder, or the file's content, then survive a power cut."""
+    """Sync a folder or a file to the disk.
+
+    Afterwards, the names in the folder, or the content of the file, survive a power cut.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -323,7 +341,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
-    """Create a folder and its missing parents, and sync them, so that they survive a power cut."""
+    """Create a folder and its missing parents.
+
+    Also sync the folders that contain the new ones, so that the new ones survive a power cut.
+    """
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -332,10 +353,10 @@ def make_folder(folder: Path, mode: int = 0o777) -> None:
 
 
 def replace_folder(partial: Path, final: Path, aside: Path) -> None:
-    """Rename the complete, synced folder `partial` to `final`. A folder that has that name is first renamed to `aside`.
+    """Rename the folder `partial`, which is complete and synced, to `final`.
 
-    After an error, `final` is what it was before. If the process is killed between the two renames, only `aside`
-    exists.
+    First rename an existing `final` to `aside`. After an error, the folder that was at `final` is there again. If the
+    process is killed between the two renames, `final` is missing and its old content is at `aside`.
     """
     if final.exists():
         final.rename(aside)

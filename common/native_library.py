@@ -1,8 +1,7 @@
 """Load the C++ libraries of the project, which `make native` builds, and pass NumPy arrays to them.
 
-The C headers are the only definition of the interface: this module parses functions, structures and enumerations from
-them.
-Idle threads of OpenMP sleep, whichever library of the process loads OpenMP first.
+The C headers are the only definition of a library's interface: this module parses functions, structures and
+enumerations from them. It also makes idle OpenMP threads sleep, whichever library of the process loads OpenMP first.
 """
 
 from __future__ import annotations
@@ -37,14 +36,15 @@ class Interface:
     Headers are parsed with regular expressions, so they must be written like those of this project.
     """
 
-    # enum name -> member -> number. Members are in lower case, without the prefix that is the header's name.
+    # Name of an enumeration -> name of a member -> its number. Names of members are in lower case, without their
+    # prefix, which is the name of the header.
     enums: dict[str, dict[str, int]] = field(default_factory=dict)
     structures: dict[str, type[ctypes.Structure]] = field(default_factory=dict)
-    # function name -> result type and argument types
+    # Name of a function -> type of its result, and types of its arguments.
     functions: dict[str, tuple[Any, list[Any]]] = field(default_factory=dict)
 
     def read(self, header: Path) -> None:
-        """Add the declarations of a header file."""
+        """Add the functions, structures and enumerations that a header file declares to this interface."""
         text = _COMMENT_OR_DIRECTIVE.sub("", header.read_text(encoding="utf-8"))
         for members, name in _ENUM.findall(text):
             pairs = (member.lower().split("=") for member in members.split(","))
@@ -60,7 +60,10 @@ class Interface:
             self.functions[name] = self._type(result), [self._type(argument) for argument in arguments.split(",")]
 
     def _type(self, declaration: str) -> Any:
-        """Return the ctypes type of a declaration, such as `const int64_t* values` or `float l1, l2`."""
+        """Return the ctypes type of a C declaration, such as `const int64_t* values` or `float l1, l2`.
+
+        It is None for void.
+        """
         name = declaration.replace("const ", "").split()[0].rstrip("*")
         if "*" in declaration:
             structure = self.structures.get(name)
@@ -80,7 +83,10 @@ _LIBGOMP = "libgomp.so.1"
 
 
 def loaded_library(name: str) -> ctypes.CDLL | None:
-    """Return the shared library `name` (its soname) if this process has loaded it. Never load it."""
+    """Return the shared library with the soname `name` if this process has loaded it, and None otherwise.
+
+    Never load it.
+    """
     try:
         return ctypes.CDLL(name, mode=os.RTLD_NOLOAD)
     except OSError:
@@ -88,7 +94,10 @@ def loaded_library(name: str) -> ctypes.CDLL | None:
 
 
 def let_idle_threads_sleep() -> None:
-    """Shorten the spinning if OpenMP is already loaded and read no wait policy. A policy of the user is kept."""
+    """If OpenMP was loaded without a wait policy, let its idle threads sleep after a short time of spinning.
+
+    Do nothing if OpenMP is not loaded, or if the user has set a policy (OMP_WAIT_POLICY).
+    """
     if WAIT_POLICY not in os.environ and loaded_library(_LIBGOMP) is not None:
         _start_surplus_threads()
 
@@ -97,13 +106,14 @@ def let_idle_threads_sleep() -> None:
 def _start_surplus_threads() -> None:
     """Start one OpenMP thread more than there are cores, and keep these threads asleep until the process ends.
 
-    If libgomp manages more threads than there are cores, its threads spin for 100 rounds instead of 300,000
-    (GOMP_SPINCOUNT in its manual). It keeps the threads of a parallel region as long as the thread that started it.
+    If GCC's OpenMP library (libgomp) manages more threads than there are cores, each idle thread spins for 100 rounds
+    instead of 300,000 before it sleeps (GOMP_SPINCOUNT in its manual). libgomp keeps the threads of a parallel region
+    as long as the thread that started the region lives.
     """
     libgomp, has_started = ctypes.CDLL(_LIBGOMP), threading.Event()
 
     def start_and_stay() -> None:
-        # A function that does nothing with its argument serves as the body of the region.
+        # The parallel region needs a function as its body. omp_get_thread_num serves, because it ignores its argument.
         libgomp.GOMP_parallel(libgomp.omp_get_thread_num, None, num_cores() + 1, 0)
         has_started.set()
         threading.Event().wait()
@@ -117,8 +127,8 @@ class NativeLibrary:
     """The C++ library csrc/build/lib`name`.so, where the folder csrc is beside the Python file `beside`.
 
     If the environment variable `NAME`_LIBRARY is set before the first load, it names the file to load instead.
-    `headers` are files in csrc that declare the library's functions. `what` and `otherwise` complete error messages:
-    "the native {what} not built … or {otherwise}".
+    `headers` are the files in csrc that declare the library's functions. `what` and `otherwise` complete the error
+    message "the native {what} not built … or {otherwise}".
     """
 
     def __init__(self, name: str, beside: str, headers: Sequence[str], what: str, otherwise: str) -> None:
@@ -132,7 +142,7 @@ class NativeLibrary:
 
     @property
     def path(self) -> Path:
-        """The path of the library file. The file need not exist."""
+        """The path of the library file. There may be no such file yet."""
         return Path(os.environ.get(self._variable, self._file)).absolute()
 
     def is_available(self) -> bool:
@@ -144,10 +154,10 @@ class NativeLibrary:
         return True
 
     def load(self) -> ctypes.CDLL:
-        """Return the library with its functions declared.
+        """Load the library at the first call. Return it with the argument and result types of its functions declared.
 
-        Raise OSError if it is missing, older than its sources, or cannot be loaded. The message says how to build
-        it.
+        Raise OSError if the file is missing, older than its sources, or cannot be loaded. The message says how to build
+        the library.
         """
         if self._loaded is None:
             self._loaded = self._load(self.path)
@@ -194,10 +204,10 @@ _NO_BYTES = ctypes.c_char * 0
 
 
 def address(array: NDArray[Any], dtype: DTypeLike, *shape: int) -> int:
-    """Return the address of an array's values, which is valid as long as the array lives.
+    """Return the address of an array's values. The address is valid as long as the array exists.
 
     C knows neither dtype nor shape, so every array that is passed to C goes through this function. Raise TypeError
-    unless the array has this dtype and shape, is aligned and in C order.
+    unless the array has the given dtype and shape, is aligned and is in C order.
     """
     flags = array.flags
     if array.dtype != dtype or array.shape != shape or not (flags.c_contiguous and flags.aligned):
@@ -206,7 +216,7 @@ def address(array: NDArray[Any], dtype: DTypeLike, *shape: int) -> int:
             f"{list(array.shape)}, {array.strides} bytes apart"
         )
     if flags.writeable and array.dtype.isbuiltin == 1:  # bfloat16 arrays do not support the buffer protocol.
-        # This takes a fifth of the time of array.ctypes.data, and a training step needs sixty addresses.
+        # This takes a fifth of the time of array.ctypes.data, and a training step needs the addresses of sixty arrays.
         return ctypes.addressof(_NO_BYTES.from_buffer(array))  # type: ignore[arg-type] # stubs: from Python 3.12 on
     return int(array.ctypes.data)
 

@@ -1,4 +1,7 @@
-"""Check that the packages that a command needs are installed. If not, say so in one line, without a traceback."""
+"""Check that the packages that a command needs are installed.
+
+If one is missing, say so in one line, without a traceback. Also form the command lines that messages advise.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,17 @@ from types import ModuleType
 
 PROJECT = Path(__file__).parents[1]  # The folder that contains app, data_prep and common.
 _PYTHON = (3, 11)
-_INSTALLED = "wide_deep.pth"  # File of `make setup` with which its Python finds the project from any folder.
+# File that `make setup` writes into .venv, so that its Python finds the project from any folder.
+_INSTALLED = "wide_deep.pth"
 # Packages that only benchmarks use. They belong to the extra `bench`.
 _PEERS = {"fastapi", "lightgbm", "polars", "torch"}
 
 
 def require(*packages: str) -> None:
-    """Exit with status 2 if this Python is too old, or lacks one of the packages. Packages are given by import name."""
+    """Print an error and exit with status 2 if this Python is too old or lacks one of `packages`.
+
+    The packages are given by their import names.
+    """
     missing = [package for package in packages if find_spec(package) is None]
     if missing or sys.version_info < _PYTHON:
         print(f"error: {explain_missing(*missing)}", file=sys.stderr)
@@ -28,7 +35,10 @@ def require(*packages: str) -> None:
 
 
 def explain_missing(*packages: str) -> str:
-    """Return the message about missing packages, or about an old Python if no package is missing."""
+    """Return a message that says that `packages` are missing, or that this Python is too old if none is missing.
+
+    The message also says how to install what is missing.
+    """
     python = f"{sys.executable} (Python {sys.version_info[0]}.{sys.version_info[1]})"
     fault = f"has no {', '.join(packages)}" if packages else f"is older than {'.'.join(map(str, _PYTHON))}"
     target = ".venv/.bench-installed" if _PEERS.intersection(packages) else "setup"
@@ -36,9 +46,9 @@ def explain_missing(*packages: str) -> str:
 
 
 def python_command(words: str) -> str:
-    """Return the command line `python -m WORDS`, for the user's shell, in a form that works in the working folder.
+    """Return a command line that runs `python -m WORDS` from the user's working folder, quoted for a shell.
 
-    A Python that is not the first one on the path is named by its path. Outside the project's folder, -P keeps modules
+    A Python that is not the first one on the PATH is named by its path. Outside the project's folder, -P keeps modules
     of the working folder from taking the place of the project's.
     """
     on_path = shutil.which("python")
@@ -52,23 +62,23 @@ def python_command(words: str) -> str:
 
 
 def make_command(target: str) -> str:
-    """Return the command line `make TARGET` in a form that works in the working folder."""
+    """Return a command line that runs `make TARGET` from the user's working folder, quoted for a shell."""
     return f"make {target}" if Path.cwd() == PROJECT else f"make -C {quote(str(PROJECT))} {target}"
 
 
 def project_environment() -> dict[str, str]:
     """Return this process's environment variables, with the project's folder added to PYTHONPATH.
 
-    A process that is started with them finds the project's modules from any working folder.
+    A process that is started with these variables finds the project's modules from any working folder.
     """
     modules = [str(PROJECT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(modules))}
 
 
 def load(package: str) -> ModuleType:
-    """Import and return a package that only some uses need.
+    """Import and return a package that only some commands need.
 
-    Raise ModuleNotFoundError, with advice, if it is missing.
+    Raise ModuleNotFoundError, whose message says how to install the package, if it is missing.
     """
     try:
         return import_module(package)

@@ -24,7 +24,8 @@ from common.signals import SIGNALS
 
 CGROUP_ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 PR_SET_PDEATHSIG = 1  # Constant of Linux's prctl.h.
-# Memory limits from this size on count as none. cgroup version 1 writes "no limit" as a number near 2**63.
+# A memory limit of this many bytes or more counts as no limit. cgroup version 1 writes "no limit" as a number near
+# 2**63.
 UNLIMITED = 2**60
 
 
@@ -35,19 +36,19 @@ class MemoryLimit:
     name: str
     limit: int
     used: int
-    counts_reserved: bool = False  # Whether `used` includes pages that were allocated but never written.
+    counts_reserved: bool = False  # True if `used` includes pages that were allocated but never written.
 
     @property
     def free(self) -> int:
-        """Number of bytes that may still be taken, never below 0."""
+        """Number of bytes below the limit that are not in use, never below 0."""
         return max(self.limit - self.used, 0)
 
 
 def require_memory(num_bytes: int, purpose: str, reserved_bytes: int = 0) -> None:
-    """Raise MemoryError unless `num_bytes` more fit under every known memory limit.
+    """Raise MemoryError unless this process can take `num_bytes` more bytes under every known memory limit.
 
     `purpose` begins the message, which also names the tightest limit. `reserved_bytes` is memory that this process has
-    allocated but not written yet. Most limits count it as free, so it is subtracted here.
+    allocated but not written yet. Most limits count it as free, so it is subtracted from what is free.
     """
     free = {limit: max(limit.free - (0 if limit.counts_reserved else reserved_bytes), 0) for limit in memory_limits()}
     tightest = min(free, key=lambda limit: free[limit])
@@ -65,7 +66,7 @@ def num_cores() -> int:
 
 
 def memory_limits() -> list[MemoryLimit]:
-    """Return all memory limits of this process. The machine's own memory is always one of them."""
+    """Return all limits on the memory that this process may use. The machine's own memory is the first of them."""
     fields = dict(line.split(":") for line in (PROC / "meminfo").read_text().splitlines())
     total, available = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     limits = [MemoryLimit("the machine's memory", total, total - available)]
@@ -104,9 +105,10 @@ def _mib(num_bytes: int) -> str:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Defer SIGTERM and SIGINT to the end of the `with` block. Threads started in the block keep them blocked.
+    """Inside the `with` block, defer SIGTERM and SIGINT. They are handled after the block.
 
-    Outside of the main thread it does nothing, because Python calls signal handlers only in the main thread.
+    Threads that are started in the block never receive them. Outside of the main thread nothing is deferred, because
+    Python calls signal handlers only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -125,7 +127,10 @@ def held() -> Iterator[None]:
 
 
 def raise_again() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again. It undoes `die_quietly` (common/signals.py)."""
+    """Let Ctrl-C raise KeyboardInterrupt in this process again.
+
+    It does not after a call of `die_quietly` (common/signals.py).
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -133,16 +138,17 @@ def raise_again() -> None:
 def die_with_parent(number: signal.Signals) -> None:
     """Ask the system to send this process the signal `number` when the thread that started the process ends.
 
-    It also does so if the parent is killed. On other systems than Linux, do nothing.
+    The system also sends it if the parent process is killed. On other systems than Linux, do nothing.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def checksum_of_sources(project: Path, packages: Iterable[str]) -> str:
-    """Return a checksum of all Python and C++ sources in the given folders of `project`.
+    """Return a checksum of all Python and C++ sources in the given folders of `project`: `sha256:` and 16 hex digits.
 
-    It identifies the version of the program, for results that another version must not continue.
+    The checksum identifies the version of the program. It is stored with results that another version must not
+    continue.
     """
     digest = hashlib.sha256()
     for path in sorted(path for package in packages for path in (project / package).rglob("*")):
@@ -153,9 +159,9 @@ def checksum_of_sources(project: Path, packages: Iterable[str]) -> str:
 
 
 def run_module(module: str, *words: str) -> str:
-    """Run `python -m MODULE WORDS` in another process, and return its standard output.
+    """Run `python -m MODULE WORDS` in another process, wait for its end, and return its standard output.
 
-    If it fails, raise ValueError with the last line of its standard error. The process is in a session of its own, so
+    If the process fails, raise ValueError with the last line of its standard error. It runs in a session of its own, so
     Ctrl-C in the terminal does not reach it.
     """
     process = subprocess.run(  # noqa: S603 (this program)

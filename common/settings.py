@@ -28,10 +28,10 @@ _type_hints = functools.cache(typing.get_type_hints)
 
 @dataclass(frozen=True)
 class Bounds:
-    """The allowed range of a setting, used as `Annotated[float, Bounds(least=0, below=1)]`.
+    """The allowed range of a setting, used in a type annotation: `Annotated[float, Bounds(least=0, below=1)]`.
 
     `least` and `most` are inclusive, `above` and `below` exclusive. `expected` is text that replaces the bounds in
-    errors and docs. For a list setting the bounds apply to each element, and the list must not be empty.
+    errors and docs. If the setting is a list, the bounds apply to each element, and the list must not be empty.
     """
 
     least: float = -math.inf
@@ -48,22 +48,26 @@ class Bounds:
         return f"above {low:g}" if is_open else f"{low:g} or more"
 
     def admit(self, value: Any) -> bool:
-        """Return True if `value` is allowed: a finite number within the bounds, a non-empty list of such, or None."""
+        """Return True if `value` is allowed:
+
+        None, a finite number within the bounds, or a non-empty tuple of such numbers.
+        """
         if isinstance(value, tuple):
             return bool(value) and all(map(self.admit, value))
         return value is None or bool(self.least <= value <= self.most and self.above < value < self.below)
 
 
-ANY_VALUE = object()  # `Removed.value` of a setting that changed no result, so that all of its values are accepted.
+# `Removed.value` of a setting that never changed a result, so that recorded settings may have any value of it.
+ANY_VALUE = object()
 
 
 @dataclass(frozen=True)
 class Removed:
-    """A setting, or a section of settings, that an earlier release had and this one has not.
+    """A setting, or a section of settings, that an earlier release had and this one does not have.
 
     The class of all settings of a program has the class attribute `REMOVED`, which maps the full names of removed
-    settings to these objects. `merge` raises an error for a removed setting, and `without_removed` drops it from the
-    settings that an earlier release has written.
+    settings to objects of this class. `merge` raises an error for a removed setting. `without_removed` drops the
+    setting from settings that an earlier release has written to a file.
     """
 
     now: str  # Text for the error message: how the program behaves now, and what to use in place of the setting.
@@ -71,17 +75,21 @@ class Removed:
 
 
 class OutOfBoundsError(ValueError):
-    """A number is outside of the bounds of its setting. The message begins with the field's name."""
+    """Raised if a number is outside of the bounds of its setting.
+
+    The message begins with the name of the setting's field.
+    """
 
 
 class Checked:
-    """Base class of settings that checks each number against the `Bounds` in the annotation of its field.
+    """Base class of settings. It checks each number against the `Bounds` in the annotation of the number's field.
 
-    A subclass with rules between fields checks them in its own `__post_init__`, after calling that of this class.
+    A subclass that has rules between its fields checks them in its own `__post_init__`, after calling that of this
+    class.
     """
 
     def __post_init__(self) -> None:
-        """Raise OutOfBoundsError for the first number that is out of bounds."""
+        """Raise OutOfBoundsError for the first field whose number is out of bounds."""
         for name, bounds in bounds_of(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
             if not bounds.admit(value):
@@ -91,13 +99,16 @@ class Checked:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: the known name most similar to it, or else all known names."""
+    """Return the end of an error message about the unknown name `name`, which says what the user may have meant.
+
+    It asks about the name in `known` that is most similar, or lists all of `known` if none is similar.
+    """
     return f"did you mean {close!r}?" if (close := nearest(name, known)) else f"known here: {', '.join(known)}"
 
 
 @functools.cache
 def bounds_of(settings_class: type) -> dict[str, Bounds]:
-    """Return the `Bounds` in the annotations of a class's fields, by the field's name. Other fields are left out."""
+    """Return the `Bounds` of each field of a settings class by the field's name. Fields without bounds are left out."""
     hints = typing.get_type_hints(settings_class, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is Annotated}
 
@@ -111,7 +122,7 @@ Fraction = Annotated[float, Bounds(least=0, below=1)]
 
 
 def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return nested settings as one mapping with keys such as `section.key`."""
+    """Return settings that are nested mappings as one flat mapping, whose keys have the form `section.key`."""
     flat: dict[str, Any] = {}
     for name, value in sections.items():
         flat |= flatten(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
@@ -119,10 +130,11 @@ def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def without_removed(recorded: Mapping[str, Any], removed: Mapping[str, Removed]) -> dict[str, Any]:
-    """Return a copy of recorded settings, by section, without removed settings that had the value in `Removed.value`.
+    """Return a copy of the settings `recorded` by an earlier release, without removed settings that now have no effect.
 
-    With that value the setting asked for what the program does now. A removed setting with another value stays, so that
-    `merge` raises an error for it and comparisons of settings see the difference.
+    `recorded` is a nested mapping. `removed` maps the full names of removed settings to their descriptions. A setting
+    whose recorded value is `Removed.value` asked for what the program does now, so it is dropped. A removed setting
+    with another value stays, so that `merge` raises an error for it and comparisons of settings see the difference.
     """
     result: dict[str, Any] = copy.deepcopy(dict(recorded))
     for setting, gone in removed.items():
@@ -136,9 +148,9 @@ def without_removed(recorded: Mapping[str, Any], removed: Mapping[str, Removed])
 def merge(
     settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "", whole: Settings | None = None
 ) -> Settings:
-    """Return a copy of `settings` in which the values of `changes`, a nested mapping, replace the old ones.
+    """Return a copy of `settings` in which the values of `changes`, a nested mapping, replace the old values.
 
-    In errors, `where` says where the changes come from, and `prefix` is put before the key. If `settings` are one
+    In errors, `where` says where the changes come from, and `prefix` is put before the key. If `settings` are only one
     section, `whole` are all settings: the error about an unknown key then looks for the key in other sections. Raise
     ValueError for an unknown key, a removed one (see `Removed`) or a wrong value.
     """
@@ -170,10 +182,11 @@ def merge(
 
 
 def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: object) -> str:
-    """Return the end of the message about an unknown key: which key the user may have meant.
+    """Return the end of the error message about the unknown key `name`: which key the user may have meant.
 
-    It names keys of other sections that end with the same word, or else the most similar key of this section, or else
-    all keys of this section. For a setting in `REMOVED` of the class of `whole`, it is the text of that entry instead.
+    The message names keys of other sections that end with the same word, or else the most similar key of this section,
+    or else all keys of this section. For a removed setting, it is the text that `REMOVED` of the class of `whole` has
+    for it.
     """
     if gone := getattr(whole, "REMOVED", {}).get(f"{prefix}{name}"):
         return f"it was removed, so leave it out: {gone.now}"
@@ -189,10 +202,10 @@ def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: 
 
 
 def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, key: str) -> Any:
-    """Return the section to which `merge` applies `changes`: usually the present section, `current`.
+    """Return the section that `merge` changes: `current`, the present section, or the defaults of another variant.
 
-    Some sections, such as optimizers, have a class per variant, selected by the key `name`. If `changes` name another
-    variant than that of `current`, return an object of the other class with its defaults.
+    Some sections, such as optimizers, have a class per variant, and the key `name` selects the class. If `changes` name
+    another variant than that of `current`, return an object of the other class with its defaults.
     """
     variants: dict[str, Any] = {getattr(variant, "name", ""): variant for variant in typing.get_args(hint)}
     variant_name = changes.get("name")
@@ -207,11 +220,12 @@ def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, ke
 
 
 def convert(value: Any, hint: Any, where: str, key: str) -> Any:
-    """Convert `value` to the type `hint`.
+    """Return `value` converted to the type `hint` of a setting.
 
     The hint may be a scalar, Literal, tuple[X, ...], dict[str, X], a settings class, or a union of one of these with
-    None. A scalar in place of a tuple of scalars becomes a tuple of one element. In a union, lists and tuples become
-    the tuple type, other values the first other type. Raise ValueError, naming `where` and `key`, for a wrong value.
+    None. A scalar in place of a tuple of scalars becomes a tuple of one element. If the hint is a union, a list or
+    tuple is converted to the tuple type in it, another value to the first other type in it. Raise ValueError, naming
+    `where` and `key`, for a wrong value.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
@@ -226,7 +240,7 @@ def convert(value: Any, hint: Any, where: str, key: str) -> Any:
             raise ValueError(f"{where}: '{key}' must be one of {', '.join(map(str, arguments))}; found {value!r}")
         return value
     if origin is tuple:
-        # A scalar stands for a list of one element.
+        # A scalar in place of a list is converted to a list of one element.
         if arguments[0] in _SCALARS and isinstance(value, (str, int, float)):
             value = [value]
         if not isinstance(value, (list, tuple)):
@@ -268,7 +282,7 @@ def _convert_scalar(value: Any, hint: Any, where: str, key: str) -> Any:
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
-    """Convert settings to plain mappings and lists, for YAML or JSON."""
+    """Return the object `settings` as nested mappings and lists that can be written as YAML or JSON."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))
     return plain
 

@@ -29,9 +29,10 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: Iterable[
 
 
 class StopSignal(BaseException):
-    """Raised by `check_stop` after SIGTERM or SIGINT. `exit_status` is the exit status that shells expect.
+    """Raised by `check_stop` after SIGTERM or SIGINT.
 
-    It is a BaseException, like KeyboardInterrupt, so `except Exception` does not catch it.
+    `exit_status` is the exit status that shells expect (128 + number). It is a BaseException, like KeyboardInterrupt,
+    so `except Exception` does not catch it.
     """
 
     def __init__(self, number: int) -> None:
@@ -42,9 +43,9 @@ class StopSignal(BaseException):
 
 @contextmanager
 def stop_by_signals(at_once: bool = False) -> Iterator[None]:
-    """Inside the `with` block, record the first SIGTERM or SIGINT for `check_stop`. A second one kills the process.
+    """Inside the `with` block, only record the first SIGTERM or SIGINT, so that `check_stop` raises StopSignal.
 
-    With `at_once`, raise StopSignal directly when the first signal arrives.
+    A second signal kills the process. With `at_once`, the first signal raises StopSignal as soon as it arrives.
     """
 
     def note(number: int, _: FrameType | None) -> None:
@@ -64,7 +65,7 @@ def stop_by_signals(at_once: bool = False) -> Iterator[None]:
 def die_quietly() -> None:
     """Let Ctrl-C end this process at once and silently, until another handler for SIGINT is set.
 
-    It is called before slow imports. Python's default handler would print the traceback of the import.
+    A command calls this function before slow imports, during which Python's default handler would print a traceback.
     """
     # A process that was started to ignore SIGINT, for example in the background, must continue to ignore it.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -79,10 +80,10 @@ def check_stop() -> None:
 
 @contextmanager
 def children_without_interrupt() -> Iterator[None]:
-    """Start processes inside the `with` block that never receive SIGINT.
+    """Let all processes that are started inside the `with` block ignore Ctrl-C: they never receive SIGINT.
 
-    A terminal sends the SIGINT of Ctrl-C to all its processes, and a worker that is still starting would print a
-    traceback.
+    A terminal sends the SIGINT of Ctrl-C to all processes of the command, and a worker that is still starting would
+    print a traceback.
     """
     # Start multiprocessing's resource tracker before the signal is blocked, because its start unblocks the signal.
     resource_tracker.ensure_running()

@@ -25,35 +25,35 @@ _SECONDS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3,
 def printable(text: str) -> str:
     """Return a text with its control characters written as in Python source, such as `\\x1b`.
 
-    So a value in a log cannot, for example, clear the terminal when it is printed.
+    Thus a value in a log cannot, for example, clear the terminal when it is printed.
     """
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def show(text: object = "", end: str = "\n", file: TextIO | None = None) -> None:
-    """Print `printable(text)`. All commands print their results with this function."""
+    """Print a text with its control characters escaped. All commands print their results with this function."""
     print(printable(str(text)), end=end, file=file)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most similar to `name`, or "" if none is similar."""
+    """Return the name in `known` that is most similar to `name`, or "" if none is similar."""
     return "".join(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5))
 
 
 def shortened(texts: Sequence[str], most: int, between: str = ", ") -> str:
-    """Return the first `most` texts joined by `between`. If there are more, add " and N more"."""
+    """Return the first `most` texts, joined by `between`. If there are N more texts, add " and N more"."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return between.join(texts[:most]) + more
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return a key for sorting names in which numbers are compared by value, so that day_2 comes before day_10."""
+    """Return the sort key of a name, such that numbers in names are compared by value: day_2 comes before day_10."""
     parts = re.split(r"([0-9]+)", name)  # Text and numbers alternate in the result.
     return [(int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts)]
 
 
 def number_text(value: float | None, unit: Unit = "number") -> str:
-    """Return a number for people, with about four significant digits and its unit, such as "3.1 GiB".
+    """Return a number as text for people, with about four significant digits and its unit, such as "3.1 GiB".
 
     None, NaN and infinity become a dash. Large numbers without a unit are shown as whole numbers.
     """
@@ -70,7 +70,7 @@ def number_text(value: float | None, unit: Unit = "number") -> str:
 def readable_unit(largest: float, unit: Unit) -> tuple[float, str]:
     """Return the unit in which values up to `largest` are easy to read, as (divisor, suffix) such as (1024, "KiB").
 
-    For numbers and percentages, return (1, "").
+    If the kind `unit` is number or percent, return (1, "").
     """
     if unit == "bytes":
         return next(((float(size), suffix) for size, suffix in _BYTES if largest >= size), (1.0, "B"))
@@ -80,7 +80,10 @@ def readable_unit(largest: float, unit: Unit) -> tuple[float, str]:
 
 
 def _digits(value: float) -> str:
-    """Format a number without trailing zeros. Between 0.0001 and a million it has no exponent."""
+    """Return a number as text with about four significant digits and without trailing zeros.
+
+    Numbers between 0.0001 and a million are written without an exponent.
+    """
     if value == 0 or 1e-4 <= abs(value) < 1e6:
         places = 3 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
         text = f"{value:,.{places}f}"

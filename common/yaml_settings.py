@@ -15,17 +15,19 @@ from common.settings import Settings, merge
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that reports an unknown argument with the usage of the subcommand before it.
+    """An argument parser that reports an unknown argument together with the usage of the subcommand that was called.
 
-    argparse itself would print the usage of the whole program. Settings may stand anywhere among the options.
+    argparse itself would print the usage of the whole program. Arguments `section.key=value` may stand anywhere among
+    the options.
     """
 
-    _in_passes = False  # True while argparse parses the options and then the positional arguments.
+    # True during the two passes of argparse, which parses first the options and then the positional arguments.
+    _in_passes = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse as argparse does. Exit with a usage error if there are unknown arguments."""
+        """Return the parsed arguments, as argparse does, but exit with a usage error if there are unknown arguments."""
         if self._in_passes:
             return super().parse_known_args(args, namespace)
         self._in_passes = any(action.dest == "settings" for action in self._actions)
@@ -42,10 +44,10 @@ class CommandParser(argparse.ArgumentParser):
 def resolve(
     cls: type[Settings], yaml_path: Path | None = None, overrides: Iterable[str] = (), base: Settings | None = None
 ) -> Settings:
-    """Return settings changed first by a YAML file, then by `section.key=value` arguments.
+    """Return settings that are changed first by a YAML file and then by `section.key=value` arguments.
 
-    The changes start from `base`, by default the defaults of `cls`. Raise ValueError for an unknown key, a wrong
-    type, or an argument without `=`. Raise FileNotFoundError if the file is missing.
+    The settings start from `base`, by default the defaults of `cls`. Raise ValueError for an unknown key, a wrong type,
+    or an argument without `=`. Raise FileNotFoundError if the YAML file is missing.
     """
     settings = cls() if base is None else base
     if yaml_path is not None:
@@ -54,7 +56,7 @@ def resolve(
 
 
 def override(settings: Settings, words: Iterable[str]) -> Settings:
-    """Return `settings` changed by all of `words` (`section.key=value`) together.
+    """Return a copy of `settings` that is changed by all of `words`, which have the form `section.key=value`, together.
 
     All changes are applied at once, because some values are only valid in combination. If a key occurs twice, the later
     value counts. Raise ValueError for an unknown key, a wrong type, or a word without `=`.
@@ -75,7 +77,10 @@ def _merge_into(changes: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 class _UniqueKeys(yaml.constructor.SafeConstructor):
-    """YAML constructor that refuses duplicate keys. PyYAML would silently take the last one."""
+    """YAML constructor that raises an error if a mapping has a key twice.
+
+    PyYAML would silently take the later value.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -99,7 +104,7 @@ _FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def load_yaml(text: str) -> Any:
-    """Return the value of YAML text. Raise YAMLError for text that is not YAML, or has duplicate keys."""
+    """Return the value of a YAML text. Raise YAMLError if the text is not YAML or has a key twice in a mapping."""
     try:
         return yaml.load(text, _FastLoader)  # noqa: S506 (it is a SafeLoader)
     except yaml.YAMLError:
@@ -107,24 +112,25 @@ def load_yaml(text: str) -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """Return the YAML text of plain values. Mappings keep their order."""
+    """Return the YAML text of mappings, lists and scalars. Mappings keep the order of their keys."""
     return yaml.dump(value, Dumper=_FAST_DUMPER, sort_keys=False)
 
 
 def find_config(path: Path) -> Path:
-    """Return the path of the settings file that `path` means.
+    """Return the path of the settings file that a user means by `path`.
 
-    A path such as configs/auto.yaml means the file in the project's folder, unless the current folder has a file with
-    this path. All other paths are returned unchanged.
+    A path that begins with configs/, such as configs/auto.yaml, means the file in the project's folder, unless the
+    current folder has a file with this path. All other paths are returned unchanged.
     """
     is_of_project = path.parts[:1] == ("configs",) and ((PROJECT / path).is_file() or not path.parent.is_dir())
     return PROJECT / path if is_of_project and not path.is_file() else path
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file, which `find_config` locates. An empty file is an empty mapping.
+    """Return the mapping that a YAML file contains. An empty file is an empty mapping.
 
-    Raise FileNotFoundError if there is no such file, and ValueError if it is not a mapping in YAML.
+    `find_config` locates the file. Raise FileNotFoundError if there is no such file, and ValueError if its content is
+    not a mapping in YAML.
     """
     path = find_config(path)
     if not path.is_file():
@@ -138,9 +144,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """Return the mapping that YAML text describes. `where` names the origin of the text in errors.
+    """Return the mapping that a YAML text contains. An empty text is an empty mapping.
 
-    Raise ValueError if it is not YAML, or not a mapping.
+    `where` names the origin of the text in errors. Raise ValueError if the text is not YAML, or not a mapping.
     """
     try:
         content = load_yaml(text)
@@ -154,9 +160,10 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
 
 
 def parse_override(word: str) -> dict[str, Any]:
-    """Parse `section.key=value` into nested mappings. The value is YAML, such as `[64, 32]`, `1e-3` or `true`.
+    """Return an argument `section.key=value` as nested mappings: {section: {key: value}}.
 
-    Raise ValueError if there is no `=`, or if the value is not YAML.
+    The value is YAML, such as `[64, 32]`, `1e-3` or `true`. Raise ValueError if there is no `=`, or if the value is not
+    YAML.
     """
     key, equals, text = word.partition("=")
     if not equals or not key:

@@ -1,8 +1,9 @@
-"""Write files once, sequentially, and compute their checksums on the way. All errors are OSError.
+"""Write files sequentially, and compute the checksum of each file while it is written. Errors are raised as OSError.
 
 The system's page cache is bypassed (O_DIRECT) where the file system supports it: copying the data into fresh pages of
-the cache takes longer than the disk, and a checkpoint is not read again soon. Threads write two buffers while the
-caller fills a third one, so the disk always has a next request. `read.py` reads files in the same way.
+the cache takes longer than writing them to the disk, and a checkpoint is not read again soon. Threads write two buffers
+to the disk while the caller fills a third one, so the disk always has a next request. `read.py` bypasses the page cache
+too, and reads with threads.
 """
 
 from __future__ import annotations
@@ -28,11 +29,15 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows to write to a file. `read` copies some of them directly into the buffer from which the disk is written."""
+    """`count` rows of `row_bytes` bytes each that will be written to a file.
+
+    `read` copies a range of the rows from memory directly into the buffer that is then written to the disk.
+    """
 
     count: int
     row_bytes: int
-    read: Callable[[slice, np.ndarray], None]  # Copies the rows that a slice selects into an array of uint8.
+    # Called with a slice and a uint8 array. Copies the bytes of the rows in the slice into the array.
+    read: Callable[[slice, np.ndarray], None]
 
 
 Part = memoryview | bytes | RowSource
@@ -40,20 +45,22 @@ BUFFER_BYTES = 4 << 20
 # A buffer is filled in blocks of this many bytes. A block is hashed directly after it was copied, while it is still in
 # the processor's cache.
 BLOCK_BYTES = 1 << 20
-ALIGNMENT = 4096  # Alignment in bytes of everything that O_DIRECT moves. 4096 is enough for any disk.
+# O_DIRECT demands addresses, offsets and sizes that are multiples of this many bytes. 4096 is enough for any disk.
+ALIGNMENT = 4096
 # Number of buffers that threads write at the same time. With one, the disk waits between requests, and writing is a
 # sixth slower. Three are no faster than two.
 WRITES_ON_THEIR_WAY = 2
 
 
 def no_progress(_: int) -> None:
-    """Do nothing. It is the default `Progress` function, for callers that show no progress."""
+    """Do nothing. This is the default `Progress` function, for callers that show no progress."""
 
 
 def write_file(path: Path, parts: Iterable[Part], progress: Progress = no_progress) -> FileRecord:
-    """Write a file that consists of the given parts, in order, and sync it. Return its size and checksum.
+    """Write a file whose content is the given parts one after another, and sync it. Return its size and checksum.
 
-    An existing file is overwritten. `progress` is called with the number of bytes after each block.
+    An existing file is overwritten. The content is copied in blocks of at most `BLOCK_BYTES` bytes, or `BUFFER_BYTES`
+    for rows; after each block, `progress` is called with the block's number of bytes.
     """
     descriptor = open_direct(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
@@ -73,7 +80,7 @@ def write_file(path: Path, parts: Iterable[Part], progress: Progress = no_progre
 
 
 class _Writer:
-    """Writes a file from several buffers: the caller fills one buffer while threads write the others to the disk."""
+    """Writes a file by means of several buffers: the caller fills one while threads write the others to the disk."""
 
     def __init__(self, descriptor: int, buffers: list[np.ndarray], threads: ThreadPoolExecutor) -> None:
         self._descriptor = descriptor
@@ -85,7 +92,10 @@ class _Writer:
         self._filled = self._num_written = 0
 
     def write(self, part: memoryview) -> Iterator[int]:
-        """Copy `part` into the buffers block by block. After each block, yield its number of bytes."""
+        """Append the bytes `part` to the file: copy them into the buffers block by block.
+
+        Yield each block's number of bytes.
+        """
         while part:
             block = part[: min(BLOCK_BYTES, BUFFER_BYTES - self._filled)]
             self._views[0][self._filled : self._filled + len(block)] = block
@@ -93,7 +103,7 @@ class _Writer:
             yield self._advance(len(block))
 
     def write_rows(self, rows: RowSource) -> Iterator[int]:
-        """Copy `rows` into the buffers block by block. After each block, yield its number of bytes."""
+        """Append `rows` to the file: copy them into the buffers block by block. Yield each block's number of bytes."""
         start = 0
         while start < rows.count:
             count = min((BUFFER_BYTES - self._filled) // rows.row_bytes, rows.count - start)
@@ -132,7 +142,7 @@ class _Writer:
             self._on_their_way.popleft().result()
 
     def finish(self) -> FileRecord:
-        """Write the last buffer, padded to a multiple of ALIGNMENT, and truncate the file to its real size.
+        """Write the last buffer, padded with zeros to a multiple of ALIGNMENT, then cut off the padding in the file.
 
         Return the size and the checksum of the file.
         """
@@ -160,15 +170,17 @@ def open_direct(path: Path, flags: int) -> int:
         return os.open(path, flags, 0o666)
 
 
-# Buffers that are not in use now. They are kept, because mapping the pages of new ones takes longer than writing them.
+# Buffers that no `with` block of `lend_buffers` uses now. They are kept, because the system takes longer to map the
+# pages of a new buffer than to write its bytes.
 _FREE_BUFFERS: list[np.ndarray] = []
 
 
 @contextmanager
 def lend_buffers(count: int) -> Iterator[list[np.ndarray]]:
-    """Yield `count` buffers of BUFFER_BYTES bytes for the `with` block, and keep them for later blocks.
+    """Yield `count` uint8 buffers of BUFFER_BYTES bytes. After the `with` block, keep them for the next call.
 
-    They are on huge pages, because a request to the disk lists the pages of its buffer, and is faster if these are few.
+    The buffers are on huge pages, because a request to the disk lists the pages of its buffer, and is faster if the
+    pages are few.
     """
     buffers = [_FREE_BUFFERS.pop() if _FREE_BUFFERS else huge_pages(BUFFER_BYTES) for _ in range(count)]
     yield buffers

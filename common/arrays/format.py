@@ -1,6 +1,6 @@
 """Files of arrays in the safetensors format: make and read their headers, and map their arrays into memory.
 
-The file has 8 bytes with the length of the header, a JSON header, and the bytes of the arrays
+Such a file consists of 8 bytes with the length of the header, a JSON header, and the bytes of the arrays
 (https://github.com/huggingface/safetensors#format). The safetensors library is not used, because it computes no
 checksum while writing, does not sync, raises no OSError if the disk is full, and holds a whole file in memory.
 """
@@ -54,10 +54,11 @@ def item_bytes(dtype: str) -> int:
 
 
 def make_header(arrays: Mapping[str, tuple[str, tuple[int, ...]]], alignment: int) -> bytes:
-    """Return the first bytes of a file with `arrays`, a mapping from name to (dtype, shape).
+    """Return the first bytes, length and header, of a file that will hold `arrays`, which maps names to (dtype, shape).
 
-    Dtypes must be in `DTYPE_NAMES`. In the file, the bytes of the arrays follow in the same order, C-contiguous. The
-    header is padded so that the first array begins at a multiple of `alignment` bytes.
+    Dtypes must be in `DTYPE_NAMES`. The caller writes the bytes of the arrays after the header, in the order of
+    `arrays`, each array C-contiguous. The header is padded so that the first array begins at a multiple of `alignment`
+    bytes.
     """
     header: dict[str, object] = {}
     end = 0
@@ -76,18 +77,24 @@ def map_file(path: Path, access: int = mmap.ACCESS_READ) -> mmap.mmap:
 
 
 def arrays_in(content: mmap.mmap, entries: Mapping[str, ArrayEntry]) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by name, as views of its memory-mapped `content`. `entries` are their locations."""
+    """Return the arrays of a file by name, as views of the file's memory-mapped `content`.
+
+    `entries` are the locations of the arrays in the file.
+    """
     return {name: np.ndarray(entry.shape, entry.dtype, content, entry.start) for name, entry in entries.items()}
 
 
 def map_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file, mapped into memory. Raise as `take_entries` does."""
+    """Map a file of arrays into memory. Return its arrays by name. Raise ValueError as `take_entries` does."""
     entries = read_entries(path)
     return arrays_in(map_file(path), entries)
 
 
 def read_entries(path: Path) -> dict[str, ArrayEntry]:
-    """Return the location of each array in a file, in the order of the file. Raise as `take_entries` does."""
+    """Read the header of a file. Return the location of each array by name, in the order of the file.
+
+    Raise ValueError as `take_entries` does.
+    """
     with path.open("rb") as file:
         return take_entries(path, file.read, path.stat().st_size)
 
@@ -97,9 +104,9 @@ def take_entries(
 ) -> dict[str, ArrayEntry]:
     """Read the header of a file of `size` bytes. Return the location of each array by name, in the order of the file.
 
-    `take(n)` returns the next n bytes of the file; the first call returns its first bytes. Raise ValueError, naming
-    file and array, unless the header is one that `make_header` could have made for a file of this size. The check is
-    strict, because the header decides how much memory is allocated and which bytes are read.
+    `take(n)` returns the next n bytes of the file, and must begin at the start of the file. Raise ValueError, naming
+    the file and the array, unless the header is one that `make_header` could have made for a file of this size. The
+    check is strict, because the header decides how much memory is allocated and which bytes are read.
     """
     first = bytes(take(LENGTH_BYTES))
     length = int.from_bytes(first, "little")
@@ -136,11 +143,11 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _entry(entry: object, begin: int, start: int, size: int) -> ArrayEntry:
-    """Return the location of one array, from its description in the header.
+    """Return the location of one array, from `entry`, its description in the header of a file.
 
     `begin` is the offset at which the first array of the file begins. The array must start `start` bytes after `begin`
-    and end within the file's `size` bytes. Raise ValueError with the end of a sentence that begins with the array's
-    name.
+    and end within the file's `size` bytes. Raise ValueError if the description is wrong. The caller puts the array's
+    name before the message, which is the rest of the sentence.
     """
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError("has not dtype, shape and data_offsets")

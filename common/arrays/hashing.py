@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # The increment of SplitMix64's state.
-GOLDEN32 = np.uint32(0x9E3779B9)  # 2³² divided by the golden ratio, as GOLDEN is 2⁶⁴ divided by it.
+GOLDEN32 = np.uint32(0x9E3779B9)  # 2³² divided by the golden ratio. GOLDEN is 2⁶⁴ divided by it.
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -23,8 +23,9 @@ def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def mix32(values: NDArray[np.uint32], shift: int, factors: tuple[np.uint32, np.uint32]) -> NDArray[np.uint32]:
     """Return the hash of each value, uint32 with the shape of `values`.
 
-    The hash has the form of MurmurHash3's 32-bit finalizer, with the given middle `shift` and `factors`. It needs only
-    32-bit products, which vector instructions can compute.
+    The hash has the form of MurmurHash3's 32-bit finalizer, in which `shift` is the number of bits of the second of
+    three shifts, and `factors` are the two multipliers. It needs only 32-bit products, which vector instructions can
+    compute.
     """
     mixed = (values ^ (values >> np.uint32(16))) * factors[0]
     mixed = (mixed ^ (mixed >> np.uint32(shift))) * factors[1]

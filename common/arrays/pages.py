@@ -14,22 +14,23 @@ HUGE_PAGE = 2 << 20
 
 
 class HugeBuffer:
-    """Memory on huge pages that is reused for the looked-up embedding rows of every batch.
+    """A buffer on huge pages of memory that is reused for the embedding rows that each batch looks up.
 
-    If each batch got fresh memory, mapping its pages would take longer than the lookup itself.
+    If each batch got fresh memory, the system would take longer to map its pages than the lookup itself takes.
     """
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
 
     def array(self, shape: tuple[int, int]) -> np.ndarray:
-        """Return a float32 array of `shape` at the start of the buffer, which grows if it is too small.
+        """Return a float32 array of `shape` at the start of the buffer. Enlarge the buffer if it is too small.
 
-        It overwrites the array of an earlier call, which shares the memory.
+        The array shares its memory with the arrays that earlier calls returned, so values written to it overwrite
+        theirs.
         """
         num_bytes = shape[0] * shape[1] * 4
         if num_bytes > self._bytes.size:
-            # The margin leaves room for a few more rows in the next batch.
+            # An eighth more than needed, so that a next batch with a few more rows still fits.
             self._bytes = huge_pages(num_bytes * 9 // 8)
         return self._bytes[:num_bytes].view(np.float32).reshape(shape)
 
@@ -45,7 +46,7 @@ def huge_pages(num_bytes: int) -> np.ndarray:
 
 
 def give_back_freed_memory() -> None:
-    """Return memory that was freed but is still held by malloc, and by pyarrow if it is loaded, to the system."""
+    """Return memory to the system that the program has freed but malloc, or pyarrow if it is loaded, still holds."""
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
     libc = ctypes.CDLL(None)

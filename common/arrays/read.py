@@ -1,4 +1,7 @@
-"""Read files once, from start to end, with threads that read ahead and a checksum computed on the way."""
+"""Read files sequentially, from start to end.
+
+Threads read ahead, and the checksum of the file is computed on the way.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ READS_AHEAD = 4
 
 
 class FileReader:
-    """Reads a file once, from start to end, while threads read the next blocks. Use `read_file` to create one."""
+    """Reads a file once, from start to end, while threads read its next blocks in advance. `read_file` creates one."""
 
     def __init__(self, descriptor: int, buffers: list[np.ndarray], threads: ThreadPoolExecutor) -> None:
         self._descriptor = descriptor
@@ -30,21 +33,21 @@ class FileReader:
         self._size = os.fstat(descriptor).st_size
         self._next_start = 0
         self._coming: deque[tuple[memoryview, Future[int]]] = deque()
-        self._block = memoryview(b"")  # Bytes of the current buffer that were not taken yet.
+        self._block = memoryview(b"")  # Bytes of the current buffer that `take` has not returned yet.
         *ahead, self._at_hand = (buffer.data for buffer in buffers)
         for view in ahead:
             self._fetch(view)
 
     def available(self) -> int:
-        """Return how many of the next bytes `take` can return without a copy. 0 means the end of the file."""
+        """Return how many bytes the next call of `take` can return without a copy. 0 means the end of the file."""
         if not self._block:
             self._receive()
         return len(self._block)
 
     def take(self, num_bytes: int) -> memoryview:
-        """Return the next `num_bytes` bytes, or fewer at the end of the file. The view is valid until the next call.
+        """Return the next `num_bytes` bytes of the file, or fewer at its end. The view is valid until the next call.
 
-        If more bytes are requested than are `available`, the result is a copy.
+        If `num_bytes` is more than `available` returns, the bytes are copied into new memory.
         """
         if num_bytes > self.available():
             whole = np.empty(min(num_bytes, self._size), np.uint8)
@@ -54,7 +57,10 @@ class FileReader:
         return block
 
     def take_into(self, target: np.ndarray) -> int:
-        """Copy the next bytes into `target` [n] uint8. Return their number, which is below n at the end of the file."""
+        """Copy the next bytes of the file into `target` [n] uint8, until it is full or the file ends.
+
+        Return their number.
+        """
         filled = 0
         while filled < target.size and (ready := self.available()):
             part = self.take(min(ready, target.size - filled, disk.BLOCK_BYTES))
@@ -81,7 +87,10 @@ class FileReader:
             self._coming.append((view, self._threads.submit(read_all)))
 
     def checksum_of_all(self, progress: Progress = no_progress) -> str:
-        """Read the rest of the file, and return the checksum of the whole file. `progress` is called for each block."""
+        """Read the rest of the file, and return the checksum of the whole file.
+
+        After each block, `progress` is called with the block's number of bytes.
+        """
         while ready := self.available():
             progress(len(self.take(min(ready, disk.BLOCK_BYTES))))
         return format_checksum(self._digest)
@@ -89,7 +98,7 @@ class FileReader:
 
 @contextmanager
 def read_file(path: Path) -> Iterator[FileReader]:
-    """Open the file at `path` for one sequential read, for the `with` block. Yield the reader."""
+    """Open the file at `path` inside a `with` block, and yield a reader that reads it once, from start to end."""
     descriptor = open_direct(path, os.O_RDONLY)
     try:
         with lend_buffers(READS_AHEAD + 1) as buffers, ThreadPoolExecutor(READS_AHEAD, "disk") as threads:
@@ -100,9 +109,9 @@ def read_file(path: Path) -> Iterator[FileReader]:
 
 @contextmanager
 def read_checked(path: Path, expected: FileRecord, progress: Progress = no_progress) -> Iterator[FileReader]:
-    """Open a file for one sequential read. At the end of the `with` block, compare its checksum with `expected`.
+    """Yield a reader of a file for the `with` block. After the block, compare the file's checksum with `expected`.
 
-    The block need not read all of the file; the rest is read at its end. Raise DamagedFileError if the file is missing,
+    The block need not read all of the file; the rest is read after it. Raise DamagedFileError if the file is missing,
     or if its size or checksum differs from `expected`. If the checksum differs, a ValueError or LookupError that the
     block has raised is dropped, because damaged bytes may have caused it.
     """
@@ -121,7 +130,7 @@ def read_checked(path: Path, expected: FileRecord, progress: Progress = no_progr
 
 
 class ArrayReader:
-    """Reads the arrays of a file once, in the order of the file. Use `read_arrays_once` to create one."""
+    """Reads the arrays of a file once, in the order of the file. `read_arrays_once` creates one."""
 
     def __init__(self, path: Path, reader: FileReader, entries: dict[str, ArrayEntry]) -> None:
         self.path = path
@@ -129,15 +138,19 @@ class ArrayReader:
         self._reader = reader
 
     def next_array(self, entry: ArrayEntry) -> np.ndarray:
-        """Return the next array of the file, copied into new memory. `entry` must be its location."""
+        """Return the next array of the file, copied into new memory.
+
+        `entry` must be the location of this array. Raise DamagedFileError if the file ends before the array does.
+        """
         array = np.empty(entry.shape, entry.dtype)
         self._check_all_came(self._reader.take_into(array.reshape(-1).view(np.uint8)), entry.num_bytes)
         return array
 
     def next_rows(self, entry: ArrayEntry, most_bytes: int) -> Iterator[np.ndarray]:
-        """Yield the next array of the file in parts: consecutive rows of at most `most_bytes` bytes, at least one row.
+        """Yield the next array of the file in blocks of consecutive rows.
 
-        `entry` must be the location of the array. A part is only valid until the next one is taken.
+        A block has at most `most_bytes` bytes, but at least one row. `entry` must be the location of this array. A
+        block is only valid until the next one is taken. Raise DamagedFileError if the file ends before the array does.
         """
         start, end = 0, entry.shape[0]
         row_bytes = entry.num_bytes // max(end, 1)
@@ -157,8 +170,8 @@ class ArrayReader:
 def read_arrays_once(path: Path, expected: FileRecord, use: Callable[[ArrayReader], None]) -> None:
     """Call `use` with a reader of the arrays of a file, and then compare the file's checksum with `expected`.
 
-    Each byte is read once. Raise DamagedFileError if the size or the checksum differs. The caller must then discard
-    everything that `use` has read.
+    Each byte of the file is read once. Raise DamagedFileError if the size or the checksum differs from `expected`. The
+    caller must then discard everything that `use` has read.
     """
     with read_checked(path, expected) as reader:
         use(ArrayReader(path, reader, take_entries(path, reader.take, expected["size_bytes"])))

@@ -12,12 +12,12 @@ from common.arrays.disk import Part, Progress, RowSource, no_progress, write_fil
 from common.arrays.format import make_header
 from common.files import FileRecord
 
-ALIGNMENT = 8  # The first array of a file begins at a multiple of this number of bytes.
+ALIGNMENT = 8  # By default, the first array of a file begins at a multiple of this many bytes.
 
 
 @dataclass(frozen=True)
 class ArraySource:
-    """An array to be written to a file, with a function that provides its values in pieces."""
+    """An array to be written to a file: its dtype, its shape, and a function that returns its values piece by piece."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -26,16 +26,17 @@ class ArraySource:
 
 
 def column_of(array: np.ndarray) -> ArraySource:
-    """Return the source of an array that is in memory."""
+    """Return an `ArraySource`, for `write_arrays`, of an array that is in memory."""
     return ArraySource(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
 
 
 def write_arrays(
     path: Path, columns: dict[str, ArraySource], progress: Progress = no_progress, alignment: int = ALIGNMENT
 ) -> FileRecord:
-    """Write a file of the arrays in `columns`, by name, and sync it. Return the file's size and checksum.
+    """Write a file of the arrays in `columns`, which maps their names to their sources, and sync the file.
 
-    Each dtype must be in `DTYPE_NAMES`. The first array begins at a multiple of `alignment` bytes.
+    Return the file's size and checksum. Each dtype must be in `DTYPE_NAMES`. The first array begins at a multiple of
+    `alignment` bytes. `progress` is called with the number of bytes after each block.
     """
     return write_file(path, _parts(columns, alignment), progress)
 

@@ -22,22 +22,23 @@ import numpy as np
 from common.text import Unit, number_text, readable_unit, shortened
 
 Size = Literal["wide", "half", "small"]
-# Number of points of a line for which the mouse shows a text, at most, by size of the chart.
+# For each size of a chart, the maximum number of positions on the x axis at which the mouse shows a text.
 _MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}
-_MOST_POINTS = 400  # Upper bound of the points of a line. Longer lines are thinned; peaks are kept.
+_MOST_POINTS = 400  # A line with more points than this is thinned to about as many, and its peaks are kept.
 _LABEL_LETTERS = 11  # Longer labels of bars are cut to this many letters. The hover text has the full label.
 _FEW = 20  # A chart with `Axis.clip` leaves out far values only if it has at least this many values.
 # A chart with `Axis.clip` leaves out values above the 98th percentile times this factor, and values below the 2nd
 # percentile divided by it.
 _FAR = 3.0
-_MOST_NOTED = 2  # Upper bound of the left-out values that a chart's note lists.
+_MOST_NOTED = 2  # The note of a chart lists at most this many of the values that are not drawn.
 
 
 @dataclass(frozen=True)
 class Axis:
     """An axis of a chart.
 
-    `label` names the quantity. `low` and `high` fix the ends; where they are None, the data decide.
+    `label` names the quantity. `low` and `high` are the values at the two ends of the axis; where one is None, the data
+    decide.
     """
 
     label: str = ""
@@ -51,7 +52,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """A line through the points (x, y), with x ascending. A line without a name is not in the legend."""
+    """One line of a chart, through the points (x, y), with x ascending.
+
+    A line with an empty name is not in the legend.
+    """
 
     name: str
     x: Sequence[float]
@@ -63,7 +67,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bars:
-    """The heights of all bars of one colour, in the order of the labels."""
+    """The bars of one colour in a bar chart: their name in the legend, and the height of the bar over each label."""
 
     name: str
     values: Sequence[float]
@@ -71,9 +75,9 @@ class Bars:
 
 @dataclass(frozen=True)
 class Density:
-    """One distribution in a histogram: `shares` has, for each bin, the share of the values that lie in it.
+    """One distribution in a histogram: `shares` has, for each bin, the fraction of the values that lie in it.
 
-    A share is drawn as an area over its bin, so bins may differ in width.
+    A fraction is drawn as the area over its bin, so bins may differ in width.
     """
 
     name: str
@@ -82,9 +86,9 @@ class Density:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart in a page.
+    """A chart in a page: a title, a note below it, and a drawing.
 
-    `drawing` is the data for charts.js, or None if only the note is shown.
+    `drawing` is the data from which charts.js draws the chart, or None if only the note is shown.
     """
 
     title: str
@@ -94,9 +98,9 @@ class Chart:
 
 
 def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Size = "half", note: str = "") -> Chart:
-    """Return a chart with a line for each element of `series`.
+    """Return a chart with one line for each element of `series`, over a common axis `x`.
 
-    With `y.clip`, values far from nearly all others are left out and listed in the note.
+    With `y.clip`, values far from nearly all others are not drawn; the note of the chart lists the farthest of them.
     """
     inside, beyond = _split_far(series) if y.clip else ([value for line in series for value in line.y], [])
     x_shown, y_shown = _Scale(x, [value for line in series for value in line.x]), _Scale(y, inside)
@@ -122,7 +126,7 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Siz
 
 
 def _split_far(series: Sequence[Series]) -> tuple[list[float], list[tuple[str, float, float]]]:
-    """Return the y values that decide the range of a logarithmic axis, and the points whose values lie far outside.
+    """Return the y values that decide the range of a logarithmic axis, and the points whose y lies far outside it.
 
     A point is (name of the line, x, y). The farthest point is first.
     """
@@ -139,7 +143,10 @@ def _split_far(series: Sequence[Series]) -> tuple[list[float], list[tuple[str, f
 
 
 def _note_beyond(beyond: Sequence[tuple[str, float, float]], x: Axis, y: Axis) -> str:
-    """Return a sentence that lists the first points of `beyond`, as `_split_far` returns them. It is "" without any."""
+    """Return a sentence that names the first of the points `beyond`, which a chart leaves out, or "" if there are none.
+
+    `beyond` is the list of far points that `_split_far` returns.
+    """
     named = [
         f"{name} {number_text(value, y.unit)} at {x.label} {number_text(place, x.unit)}"
         for name, place, value in beyond
@@ -148,9 +155,9 @@ def _note_beyond(beyond: Sequence[tuple[str, float, float]], x: Axis, y: Axis) -
 
 
 def histogram(title: str, edges: Sequence[float], series: Sequence[Density], x: Axis, size: Size = "half") -> Chart:
-    """Return a histogram with an area for each element of `series`.
+    """Return a histogram with one distribution for each element of `series`, drawn as areas over common bins.
 
-    Over the bin from edges[i] to edges[i + 1], it has the area shares[i].
+    Over the bin from edges[i] to edges[i + 1], the area of a distribution is its shares[i].
     """
     heights = [np.asarray(part.shares, float) / np.diff(np.asarray(edges, float)) for part in series]
     x_shown = _Scale(Axis(x.label, x.unit, low=edges[0], high=edges[-1]), edges)
@@ -167,7 +174,7 @@ def histogram(title: str, edges: Sequence[float], series: Sequence[Density], x: 
 
 
 def bar_chart(title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis, size: Size = "wide") -> Chart:
-    """Return a chart with bars side by side over each label.
+    """Return a bar chart that shows, side by side over each label, one bar of each element of `series`.
 
     Bars start at 0, or at the low end of a logarithmic axis.
     """
@@ -185,10 +192,10 @@ def bar_chart(title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis
 
 
 def short_labels(labels: Sequence[str]) -> list[str]:
-    """Return labels of at most `_LABEL_LETTERS` letters. Labels that differ still differ after they are shortened.
+    """Return the labels, each shortened to at most `_LABEL_LETTERS` letters, so that labels that differ still differ.
 
     A label is cut at its end. If other labels then look the same, its middle is cut, so that its last letters stay. If
-    that does not help either, it stays whole.
+    that does not help either, the label stays whole.
     """
     cut = {label: [f"{label[: _LABEL_LETTERS - 1]}…", f"{label[:3]}…{label[4 - _LABEL_LETTERS :]}"] for label in labels}
     forms = {label: [*cut[label], label] if len(label) > _LABEL_LETTERS else [label] for label in cut}
@@ -197,7 +204,7 @@ def short_labels(labels: Sequence[str]) -> list[str]:
 
 
 class _Scale:
-    """An axis with its ends, its ticks, and the unit in which its values are shown."""
+    """An axis of a chart, prepared for drawing: its ends, its ticks, and the unit in which its values are shown."""
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
         drawable = [v for v in [*values, axis.high or 0.0] if math.isfinite(v) and (v > 0 or not axis.log)]
@@ -216,7 +223,10 @@ class _Scale:
         self.divisor, self._suffix = readable_unit(self.largest, axis.unit)
 
     def values(self, values: Iterable[float]) -> list[float | None]:
-        """Return the values in the axis's unit, for drawing. A value that cannot be drawn becomes None, a gap."""
+        """Return values for drawing, converted to the axis's unit.
+
+        A value that cannot be drawn becomes None, which is a gap.
+        """
         return [
             float(f"{value / self.divisor:.9g}") if math.isfinite(value) and (value > 0 or not self.axis.log) else None
             for value in values
@@ -225,8 +235,9 @@ class _Scale:
     def described(self) -> dict[str, Any]:
         """Return the description of the axis that charts.js takes: label, ends, ticks, and format of the numbers.
 
-        The format is a pattern for Bokeh's NumeralTickFormatter, or None for Bokeh's default. `whole` is true if all
-        values are whole numbers. There is nothing between them, such as part 1.5, so ticks must be whole numbers too.
+        The format is a pattern for Bokeh's NumeralTickFormatter, or None for Bokeh's default. `whole` is True if all
+        values are whole numbers, such as the numbers of a log's parts. Ticks must then be whole numbers too, because
+        there is no part 1.5.
         """
         axis, numeral = self.axis, None
         if axis.unit == "percent":
@@ -245,9 +256,9 @@ class _Scale:
 def _log_ticks(low: float, high: float) -> list[float]:
     """Return the ticks of a logarithmic axis for values from `low` to `high`.
 
-    The first tick is the last one that is not above `low`, and the last tick the first one that is not below `high`.
-    Ticks are powers of ten, or 1, 2 and 5 times these if `high` is below 1,000 · `low`. The list is empty if `high` is
-    below 2 · `low`: the ticks of a linear axis fit better then.
+    The first tick is the largest one that is not above `low`, and the last tick is the smallest one that is not below
+    `high`. Ticks are powers of ten, or 1, 2 and 5 times these if `high` is below 1,000 · `low`. The list is empty if
+    `high` is below 2 · `low`: the ticks of a linear axis fit better then.
     """
     if high < 2 * low and high != low:
         return []
@@ -262,18 +273,19 @@ def _log_ticks(low: float, high: float) -> list[float]:
 def _chart(
     title: str, size: Size, note: str, x: _Scale, y: _Scale, edges: Sequence[float], texts: list[str], **marks: Any
 ) -> Chart:
-    """Return a chart of `marks` (lines, areas or bars), with their axes and hover texts.
+    """Return a chart that consists of two axes, `marks` (the lines, areas or bars to draw), and hover texts.
 
-    texts[i] is shown when the mouse is between edges[i] and edges[i + 1].
+    texts[i] is shown when the mouse is between edges[i] and edges[i + 1] on the x axis.
     """
     hover = {"edges": x.values(edges), "texts": texts}
     return Chart(title, size, note, {"x": x.described(), "y": y.described(), "hover": hover, **marks})
 
 
 def thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return about `_MOST_POINTS` of the points of a line, or all if there are no more.
+    """Return about `_MOST_POINTS` of the points (x, y) of a line, or all points if there are no more than that.
 
-    The line is divided into stretches of equally many points. The lowest and the highest point of each are kept.
+    The line is divided into stretches of equally many points. The points with the lowest and the highest y of each
+    stretch are kept, and the last point of the line.
     """
     stretch = -(-2 * len(points) // _MOST_POINTS)
     if stretch <= 2:

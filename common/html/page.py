@@ -22,7 +22,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 class PagePart:
     """A part of a section, or of the top of a page: the name of a macro in templates/parts.html, and its arguments.
 
-    The template escapes the arguments.
+    The template escapes the arguments when it calls the macro.
     """
 
     def __init__(self, macro: str, *arguments: Any) -> None:
@@ -30,9 +30,9 @@ class PagePart:
 
 
 class Section:
-    """A section of a page. Its title is listed at the top of the page.
+    """A section of a page: a title, parts and a note. All titles are listed at the top of the page.
 
-    `note` is text that the reader needs before the section.
+    `note` is text that the reader needs before the parts.
     """
 
     def __init__(self, title: str, *parts: PagePart, note: str = "") -> None:
@@ -40,7 +40,7 @@ class Section:
 
 
 def render_page(title: str, subtitle: str, top: Sequence[PagePart], sections: Sequence[Section]) -> str:
-    """Return the HTML of a page. The parts in `top` come before the sections."""
+    """Return the HTML of a page. The parts in `top` come after the title and subtitle, and before the sections."""
     # Bokeh's scripts are read from its package's files, because importing Bokeh takes half a second.
     package = importlib.util.find_spec("bokeh")
     assert package is not None and package.origin is not None
@@ -51,7 +51,7 @@ def render_page(title: str, subtitle: str, top: Sequence[PagePart], sections: Se
     return page.render(title=title, subtitle=subtitle, top=top, sections=sections, bokeh=bokeh)
 
 
-@functools.cache  # Cached, because the environment keeps the templates that it has compiled.
+@functools.cache  # Cached, because the same environment does not compile a template twice.
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
