@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from common.packages import explain_missing, require
 
-# Further packages are only required by the commands that need them.
+# Commands that need further packages check for them or load them themselves.
 require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
 from common.arguments import add_shared
@@ -39,7 +39,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Run: TypeAlias = Callable[[argparse.Namespace, list[str]], None]
 _SETTING = re.compile(r"\w+(\.\w+)+=")  # Matches the start of an argument such as section.key=value.
 _SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
-# Names that the parts of describe had as commands of their own.
+# Earlier releases had these commands. They are now other names of the command describe, which does their work.
 _ALIASES = _PRE_CHECK, _INSPECT = "pre-check", "inspect"
 # Settings that each value of --layout stands for. Settings on the command line override them.
 _LAYOUTS = {
@@ -49,7 +49,7 @@ _LAYOUTS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command that `arguments` name, by default those of the process. Return the exit status.
+    """Run the command that the command line `arguments` names, by default that of the process. Return the exit status.
 
     The status is 0 on success, 2 for wrong input or settings, 130 after Ctrl-C, and 143 after SIGTERM.
     """
@@ -76,7 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
         return 0
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "data_prep":  # This would be a bug of the program.
+        # A missing module of this package is a bug.
+        if error.name is None or error.name.partition(".")[0] == "data_prep":
             raise
         show(f"error: {explain_missing(error.name.partition('.')[0])}", file=sys.stderr)
         return 2
@@ -137,9 +138,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_command(commands: Commands, run: Run, example: str, *aliases: str) -> argparse.ArgumentParser:
-    """Add the command that `run` implements. Its name and help are the function's name and docstring.
+    """Add a subcommand to `commands`. The function `run` implements it.
 
-    `example` are arguments of the command, which the help shows. `aliases` are other names of the command.
+    The name and the help of the subcommand are the name and the docstring of `run`. `example` are arguments of an
+    example in the help. `aliases` are other names of the subcommand.
     """
     name, summary = run.__name__.lstrip("_").replace("_", "-"), run.__doc__ or ""
     command = commands.add_parser(
@@ -245,7 +247,10 @@ def _describe(command: argparse.Namespace, settings: list[str]) -> None:
 
 
 def _check(inputs: list[str], num_rows: int, encoding: EncodingOptions) -> None:
-    """Check the first rows of a log: print its figures and findings. Raise ValueError if something is wrong."""
+    """Print figures and findings about the first rows of a log.
+
+    Raise ValueError if a finding says that something is wrong.
+    """
     from data_prep.checks.pre_check import pre_check
     from data_prep.checks.reject_causes import print_findings
 
@@ -256,7 +261,10 @@ def _check(inputs: list[str], num_rows: int, encoding: EncodingOptions) -> None:
 
 
 def _show_folder(folder: Path, is_report: bool) -> None:
-    """Verify a prepared folder and print tables of its rows, or write its report again."""
+    """Verify a prepared folder and print tables of its rows.
+
+    If `is_report` is True, only write its report.html again.
+    """
     if is_report:
         from data_prep.report.data_report import write_report
 

@@ -1,6 +1,6 @@
-"""Read the first rows of an unknown log as columns of text, and find out its separator, header and quotes.
+"""Read the first rows of an unknown log as columns of text, and find out the log's separator, header and quotes.
 
-`propose.describe` proposes a description of the log from the result.
+From these columns, `propose.describe` proposes a description of the log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?in
 _LARGE_FLOAT = re.compile(r"-?[0-9]{16,}\.0+|-?[0-9](\.[0-9]+)?e\+[0-9]{2,3}")
 TYPE_IN_NAME = re.compile(r":(token|float|token_seq|float_seq)$")
 _SEPARATORS, _RARE_SEPARATORS = "\t,;|\x01 ", "^~\x02"
-_MOST_FILES = 20  # Of a log in several files, at most this many files are read.
+_MOST_FILES = 20  # If a log has several files, at most this many of them are read.
 _LAYOUT_ROWS = 1_000  # The separator, the header and the quotes are decided from this many lines.
 _MOST = 0.9  # A form such as libsvm's is recognized if at least this fraction of the lines matches it.
 # A separator is accepted if at least this fraction of the lines has the same number of columns with it.
@@ -93,10 +93,10 @@ _CLOCK = re.compile(r"[^:]*([ \t]+[0-2]?[0-9]:[0-5][0-9](:[0-5][0-9]([.,][0-9]+)
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the first rows: its distinct values, and for each cell the index of its value.
+    """A column of the first rows of a log: its distinct values, and for each cell the index of the cell's value.
 
-    The values are texts. In a column that the preparation has parsed, they are an array instead: numbers in ascending
-    order, or objects such as bytes.
+    The values are texts. If the preparation's parser has parsed the column, they are an array instead: numbers in
+    ascending order, or objects such as bytes.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Column:
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """Number of rows with each value [V]."""
+        """Number of rows that have each of the V distinct values of the column, int64 [V]."""
         return np.bincount(self.codes[self.codes >= 0], minlength=len(self.values))
 
     @property
@@ -120,14 +120,14 @@ class Column:
 
     @cached_property
     def numbers(self) -> NDArray[np.float64] | None:
-        """The distinct values [V] as numbers, or None if one of them is not a number."""
+        """The V distinct values of the column as numbers [V], or None if one of the values is not a number."""
         if isinstance(self.values, np.ndarray):
             return self.values if self.values.dtype.kind in "if" else None
         return np.array(self.values, np.float64) if self.all_match(DECIMAL) else None
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """Rank of each cell's value [n] among the distinct values, from 1, or 0 if the cell is missing.
+        """For each cell [n], the rank of its value among the distinct values, from 1, or 0 if the cell is missing.
 
         Numbers are ranked in ascending order, and other values in the order in which they are stored.
         """
@@ -152,15 +152,15 @@ class Column:
         return self.all_match(INTEGER)
 
     def all_match(self, pattern: re.Pattern[str]) -> bool:
-        """Return True if the column has values and all of them match the pattern."""
+        """Return True if the column has values and all of them match the regular expression."""
         return bool(self.values) and all(map(pattern.fullmatch, self.values))
 
     def frequent(self, count: int) -> list[str]:
-        """Return the `count` most frequent values, the most frequent one first."""
+        """Return the `count` most frequent values of the column, the most frequent one first."""
         return [self.values[index] for index in np.argsort(-self.counts, kind="stable")[:count]]
 
     def count_of(self, values: Collection[str]) -> int:
-        """Return the number of rows that have one of these values."""
+        """Return the number of rows whose cell in this column has one of the given values."""
         value_set = set(values)
         return sum(int(count) for value, count in zip(self.values, self.counts, strict=True) if value in value_set)
 
@@ -184,7 +184,7 @@ class Column:
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The first rows of a log as columns, and how its lines are written (separator, header, quotes)."""
+    """The first rows of a log as columns, and how the log's lines are written (separator, header, quotes)."""
 
     location: str
     columns: list[Column]
@@ -193,8 +193,9 @@ class FirstRows:
     lines: bytes = b""  # The rows as lines of text, or b"" for a table.
     table: pa.Table | None = None
     file: FileOfLog = field(default=ONLY_FILE)
-    findings: tuple[Finding, ...] = ()  # What is odd about the lines or files.
-    sampled: str = ""  # Says which rows of which files were read. "" if they are the first rows of a single file.
+    findings: tuple[Finding, ...] = ()  # Findings about odd lines or files.
+    # Text that says which rows of which files were read. "" if they are the first rows of a single file.
+    sampled: str = ""
 
     @property
     def num_rows(self) -> int:
@@ -202,16 +203,16 @@ class FirstRows:
 
     @property
     def num_lines(self) -> int:
-        """Number of lines that were read, including lines that are not rows because their number of columns differs."""
+        """Number of lines that were read, including lines that have a wrong number of columns and are not rows."""
         return self.lines.count(b"\n") or self.num_rows
 
     @property
     def bad_lines(self) -> list[bytes]:
-        """The lines that are not valid UTF-8. A table has no such lines."""
+        """The lines that were read and are not valid UTF-8. If the log is a table, there are no lines."""
         return [line for line in self.lines.split(b"\n") if not is_utf8(line)]
 
     def chunk(self, log_format: LogFormat) -> Chunk:
-        """Return the rows as a chunk, exactly as the preparation reads them if the log is described by `log_format`."""
+        """Return these rows as the chunk that the preparation would read if `log_format` described the log."""
         if self.table is None:
             return Chunk(0, self.lines.count(b"\n"), self.lines, self.file)
         from data_prep.raw_log.arrow_to_text import TableChunk
@@ -283,8 +284,8 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
 def _findings(
     columns: list[Column], rows: list[list[str]], header: list[str] | None, lines: list[bytes]
 ) -> Iterator[Finding]:
-    """Yield findings about unnamed columns, a header that occurs again, and lines with a wrong number of columns."""
-    # Number of the line in which the first row stands, and number of columns.
+    """Yield findings about columns without a name, a repeated header, and lines with a wrong number of columns."""
+    # Number of the first line that is a row, counted from 1, and number of columns.
     first, width = 1 + (header is not None), len(columns)
     for place, column in enumerate(columns):
         if not column.name and any(map(str.strip, column.values)) and not (place == 0 and column.are_integers):
@@ -304,9 +305,10 @@ def _findings(
 
 
 def _check_headers(rows: list[list[str]], names: list[str], location: str) -> None:
-    """Raise ValueError if a later line is the header of a file whose columns differ from those of the first file.
+    """Raise ValueError if a later line is the header of another file whose columns differ from those of the first file.
 
-    Such a header contains all `names`, but in another order or with further names.
+    A line counts as such a header if it contains all `names`, the columns of the first file, in another order or with
+    further names.
     """
     given = {*names}
     other = next((row for row in rows[1:] if names[0] in row and row != names and given <= {*row}), None)
@@ -323,10 +325,11 @@ def _numbered(width: int) -> list[str]:
 
 
 def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
-    """Return the first lines of several files. A header that is repeated in each file is included once.
+    """Return the first lines of several files of a log, without line ends.
 
-    A line longer than `MAX_LINE_BYTES` is returned as an empty line. Raise ValueError if there are no lines, if all are
-    empty or too long, if lines end in \\r alone or contain NUL bytes, or if the lines are JSON objects.
+    A header that each file repeats is returned once. A line longer than `MAX_LINE_BYTES` is returned as an empty line.
+    Raise ValueError if there are no lines, if all are empty or too long, if lines end in \\r alone or contain NUL
+    bytes, or if the lines are JSON objects.
     """
     samples = sample_log(files, LogFormat(), num_lines + len(files) - 1, estimate_bytes=0)
     parts = [sample.chunk.lines.split(b"\n")[:-1] for sample in samples if sample.chunk is not None]
@@ -357,7 +360,7 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
 
 
 def _check_form(lines: list[str], location: str) -> None:
-    """Raise ValueError if most of the lines are not divided into columns but have another known form, such as libsvm's.
+    """Raise ValueError if most lines are not divided into columns but have another known form, such as libsvm's.
 
     The message contains a sed command that converts the lines to columns.
     """
@@ -372,7 +375,7 @@ def _check_form(lines: list[str], location: str) -> None:
 def _check_quotes(lines: list[bytes], log_format: LogFormat, file: LogFile) -> None:
     """Raise ValueError if more than a few lines have an opening quote without a closing one.
 
-    This happens if cells contain line ends.
+    This happens if cells contain line ends, so that the lines are parts of rows.
     """
     num_bad = sum(b'"' in line and quoted_cells(line, log_format) is None for line in lines)
     if num_bad > _BROKEN * len(lines):
@@ -381,12 +384,12 @@ def _check_quotes(lines: list[bytes], log_format: LogFormat, file: LogFile) -> N
 
 
 def _divide(lines: list[str], location: str) -> tuple[str, bool]:
-    """Return the separator of the lines, and whether blanks may stand between a separator and an opening quote.
+    """Return the separator between the cells of the lines, and whether blanks may stand before an opening quote.
 
     The separator is the one with which most lines have the same number of columns. If several separators are nearly as
     good, prefer one that divides the first line into that number of columns too, then the one with more columns. The
     second rule matters if each row has a text with one space in it, because then the space can divide more lines evenly
-    than the true separator does.
+    than the true separator does. Raise ValueError if no separator divides half of the lines evenly.
     """
     trials: list[tuple[float, bool, int, str, bool]] = []
     for separator in _SEPARATORS + _RARE_SEPARATORS:
@@ -413,7 +416,7 @@ def _usual(widths: Iterable[int]) -> tuple[int, int]:
 
 
 def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool) -> Iterable[list[str]]:
-    """Yield the cells of each line."""
+    """Yield a list with the cells of each line, in which the cells are divided by `separator`."""
     # Every line is split separately, as in the preparation, so that an unclosed quote does not join several lines.
     how: dict[str, Any] = {"delimiter": separator, "skipinitialspace": skip_blanks}
     for line in lines:
@@ -423,7 +426,7 @@ def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool
 def _header(rows: list[list[str]], width: int, location: str) -> list[str] | None:
     """Return the names of the columns if the first line is a header, or None if it is a row.
 
-    The name is "" for a column without a name. Raise ValueError if other lines stand before the header, if the header
+    A column without a name gets the name "". Raise ValueError if other lines stand before the header, if the header
     contains a name twice, or if it has one name fewer than the rows have cells.
     """
     names: list[str] = []
@@ -455,8 +458,9 @@ def _header(rows: list[list[str]], width: int, location: str) -> list[str] | Non
 def _is_header(names: list[str], rows: list[list[str]]) -> bool:
     """Return True if `names`, the cells of a line, are the names of the columns of `rows`, and False if they are a row.
 
-    A name that has another form than the cells below it, such as a word above numbers, is evidence for a header. A name
-    that occurs among the cells below it is evidence for a row. Names may be numbers or empty.
+    A name that has another form than the cells below it, such as a word above numbers, is evidence that the line is a
+    header. A name that occurs among the cells below it is evidence that the line is a row. Names may be numbers or
+    empty.
     """
     # The rows may contain copies of the header, for example at the starts of later files.
     rows = [row for row in rows if row != names]
@@ -488,7 +492,10 @@ def _is_header(names: list[str], rows: list[list[str]]) -> bool:
 
 
 def _are_nearly_all(form: re.Pattern[str], cells: Iterable[str]) -> bool:
-    """Return True if nearly all cells match the pattern `form`. Missing cells do not count."""
+    """Return True if nearly all cells match the regular expression `form`.
+
+    Empty cells and words such as NULL do not count.
+    """
     filled = [cell.strip(" ") for cell in cells if not _NOTHING.fullmatch(cell)]
     return sum(not form.fullmatch(cell) for cell in filled) <= _SLIPS * len(filled)
 
@@ -501,9 +508,9 @@ def _column(name: str, cells: Sequence[str]) -> Column:
 
 
 def _has_blanks(column: Column) -> bool:
-    """Return True if blanks around the cells of a column should be removed.
+    """Return True if the preparation should remove blanks around the cells of a column.
 
-    They should if some cell consists of blanks only, or if more than a few cells begin or end with blanks.
+    It should if some cell consists of blanks only, or if more than a few cells begin or end with blanks.
     """
     spaced = [value for value in column.values if value != value.strip(" ")]
     slips = 0.001 * len(column.codes) + 2
@@ -511,10 +518,10 @@ def _has_blanks(column: Column) -> bool:
 
 
 def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
-    """Read the first rows of several files of tables, such as Parquet files, as one table.
+    """Read the first rows of several files that are tables, such as Parquet files, and combine them into one table.
 
     If the types of a file's columns cannot be combined with those of the first file (text and numbers, for example),
-    the file is left out and a finding names it.
+    the rows of the file are left out and a finding names the file.
     """
     import pyarrow as pa
 
@@ -546,7 +553,10 @@ def _of_table(location: str, table: pa.Table) -> FirstRows:
 
 
 def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
-    """Convert an Arrow column to a `Column`. If its cells are lists, the values of a cell are joined with tabs."""
+    """Convert a column of an Arrow table to a `Column`.
+
+    If a cell is a list, its values are joined with tabs to one text.
+    """
     import pyarrow as pa
 
     from data_prep.raw_log.arrow_to_text import cells_as_text, decoded
@@ -567,7 +577,10 @@ def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
 
 
 def cell_text(value: Any) -> str:
-    """Return a cell of a column of lists or structs as text. A missing value (None or NaN) becomes ""."""
+    """Return `value`, a cell in an Arrow column of lists or structs, as text. A missing value (None or NaN) becomes "".
+
+    The values of a list are joined with tabs.
+    """
     if value is None or (isinstance(value, float) and value != value):
         return ""
     if isinstance(value, list):

@@ -1,4 +1,7 @@
-"""Guess the kind of each column of a log from its cells, its name, and how well it predicts the label."""
+"""Guess the kind (such as string or float) of each column of a log.
+
+The cells and the name of a column decide, and how well the column predicts the label.
+"""
 
 from __future__ import annotations
 
@@ -106,12 +109,12 @@ _LIST_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Guess:
-    """The guessed kind of a column, with the reason for it."""
+    """The guessed kind of a column of a log, with the reason for the guess as text."""
 
     name: str
     kind: Kind
     reason: str
-    form: str = ""  # How times are written, a value of LogFormat.timestamps, if the kind is timestamp.
+    form: str = ""  # If the kind is timestamp: how its times are written, as in LogFormat.timestamps.
     list_form: ListForm | None = None
     has_blanks: bool = False  # True if blanks stand around the values of a list.
     decimal: str = "."
@@ -121,10 +124,10 @@ class Guess:
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of a sample of evenly spaced rows. Rows without a valid label are left out."""
+    """The labels of a sample of a log's rows, evenly spaced among the rows that have a valid label."""
 
-    rows: NDArray[np.int64]  # Indices of these rows among the rows that were read.
-    clicks: NDArray[np.bool_]  # True for each of these rows that is a click.
+    rows: NDArray[np.int64]  # Index of each row of the sample among the rows that were read.
+    clicks: NDArray[np.bool_]  # For each row of the sample, True if its label means a click.
 
     @classmethod
     def of(cls, clicks: NDArray[np.bool_], good: NDArray[np.bool_]) -> Labels:
@@ -133,13 +136,13 @@ class Labels:
 
     @property
     def are_enough(self) -> bool:
-        """True if there are enough clicks, and enough rows without a click, to compare log losses."""
+        """True if the sample has enough clicks, and enough rows without a click, to compare log losses."""
         num_clicks = int(self.clicks.sum())
         return min(num_clicks, len(self.clicks) - num_clicks) >= _LEAST_LABELS
 
 
 def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tuple[str, ...]:
-    """Return the words that stand for missing cells in the columns, except those in `known_words`.
+    """Return the words in cells of the columns that stand for a missing value, except those in `known_words`.
 
     Such a word commonly means a missing value (NULL), is one of a few words among the numbers of a column, or is one of
     a few numbers beyond the range of float32.
@@ -175,21 +178,24 @@ def _is_beyond_float32(value: str) -> bool:
 
 
 def examples_of(values: Iterable[str]) -> str:
-    """Return the first few values as a text, separated by commas. Line ends are escaped and long values are cut."""
+    """Return the first few of `values` as one text, separated by commas.
+
+    Line ends are escaped and long values are cut.
+    """
     return ", ".join(repr(value)[1:-1][:24] for value in itertools.islice(values, _EXAMPLES))
 
 
 def some_values(column: Column) -> str:
-    """Return a text with the number of a column's distinct values and the most frequent ones."""
+    """Return a text that gives the number of distinct values of a column, and the most frequent of them."""
     more = ", …" if len(column.values) > _EXAMPLES else ""
     return f"{len(column.values):,} values: {examples_of(column.frequent(_EXAMPLES))}{more}"
 
 
 def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
-    """Guess the kind of a column that is not the label.
+    """Guess the kind of a column of a log that is not the label, and return the guess with its reason.
 
     `separator` is the character between the columns of the log. `labels` help to tell whether numbers are amounts or
-    codes. If they are None, only the name and the values decide.
+    codes. If they are None, only the column's name and values decide.
     """
     declared = TYPE_IN_NAME.search(column.name)
     shown, of = examples_of(column.frequent(_EXAMPLES)), some_values(column)
@@ -232,9 +238,9 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
 
 
 def _as_string(column: Column, of: str) -> Guess:
-    """Guess that a column has the kind string.
+    """Return the guess that a column has the kind string.
 
-    `of` describes its values and becomes the reason, with remarks about values that look odd.
+    The reason is `of`, a text that describes the column's values, with remarks about values that look odd.
     """
     values = set(column.values)
     twice = next((value for value in column.values if f"{value}.0" in values and INTEGER.fullmatch(value)), None)
@@ -246,7 +252,10 @@ def _as_string(column: Column, of: str) -> Guess:
 
 
 def _of_list(lists: Sequence[Sequence[str]]) -> str:
-    """Return a remark if the values of lists contain weights, or if one value only pads the lists. Else return ""."""
+    """Return a remark if values in the lists of a column contain weights, or if one value seems only to pad lists.
+
+    Otherwise return "".
+    """
     if all(_WEIGHTED.fullmatch(part) for parts in lists for part in parts if part):
         return "; the weights are part of the values: take them out of the cells to have the values alone"
     ends = Counter(parts[-1] for parts in lists if len(parts) > 1 and parts[-1] == parts[-2])
@@ -255,9 +264,9 @@ def _of_list(lists: Sequence[Sequence[str]]) -> str:
 
 
 def _of_type(column: Column, of: str) -> Guess | None:
-    """Guess the kind of a column of a Parquet file or an Arrow table from its Arrow type.
+    """Guess the kind of a column of a Parquet file or an Arrow table from the column's Arrow type. Return the guess.
 
-    Return None if the type does not decide it, as with numbers and text.
+    Return None if the type does not decide the kind, as is the case with numbers and text.
     """
     import pyarrow as pa
 
@@ -284,7 +293,10 @@ def _of_type(column: Column, of: str) -> Guess | None:
 
 
 def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
-    """Guess the kind of a column whose header declares a type, such as `item_id:token` in files for RecBole."""
+    """Guess the kind of a column from the type in its name, as in `item_id:token` in files for RecBole.
+
+    Return the guess. `declared` is this type, such as token.
+    """
     of = f"{declared} in the header; {of}"
     if declared == "token_seq":
         between = "," if separator == " " else " "
@@ -300,9 +312,9 @@ def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
 
 
 def _are_booleans(column: Column) -> bool:
-    """Return True if a column has the Arrow type boolean, or if its values are a pair of words for true and false.
+    """Return True if a column has the Arrow type boolean, or if its values are two words that mean true and false.
 
-    The texts 1 and 0 are not such a pair, because they may be numbers.
+    The texts 1 and 0 are not such words, because they may be numbers.
     """
     if column.of_type is not None and str(column.of_type) == "bool":
         return True
@@ -311,19 +323,19 @@ def _are_booleans(column: Column) -> bool:
 
 
 def _is_unique(column: Column) -> bool:
-    """Return True if nearly every present cell has a value that no other cell has.
+    """Return True if nearly every cell of a column that is not missing has a value of its own.
 
-    With fewer than 1,000 present cells, all values must be distinct. With fewer than 20, the result is False.
+    With fewer than 1,000 such cells, all values must be distinct. With fewer than 20, the result is False.
     """
     share = _UNIQUE_SHARE if column.num_present >= _MANY_ROWS else 1 - 1e-9
     return column.num_present >= _FEW_ROWS and len(column.values) > share * column.num_present
 
 
 def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
-    """Return the distinct values [V] of a column as numbers, and a remark or "".
+    """Return the distinct values of a column as numbers [V], and a remark about values that are not numbers, or "".
 
-    Up to one in a thousand cells may hold something else. The values of these cells become NaN, and the remark names
-    them. Return None and "" if more cells are not numbers, or if the values are codes such as 007.
+    Up to one in a thousand cells may hold something else than a number. The values of these cells become NaN, and the
+    remark names them. Return None and "" if more cells are not numbers, or if the values are codes such as 007.
     """
     if column.numbers is not None:
         is_code = any(value[:1] == "0" and value[1:].isdigit() for value in column.values)
@@ -341,7 +353,7 @@ def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
 
 
 def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: str, labels: Labels | None) -> Guess:
-    """Guess whether a column of numbers holds amounts (kind integer or float) or codes (kind string).
+    """Guess whether a column of numbers holds amounts (kind integer or float) or codes (kind string). Return the guess.
 
     The model uses an amount as a number, but looks up an embedding row for each code.
     """
@@ -375,9 +387,9 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
 
 
 def _are_versions(column: Column, numbers: NDArray[np.float64]) -> bool:
-    """Return True if the numbers of a column seem to be versions of something, such as 10.1.
+    """Return True if the numbers of a column seem to be numbers of versions, such as 10.1 of a program.
 
-    They do if the name of the column says so, or if the same number is written in two ways, such as 10.1 and 10.10.
+    They do if the column is named like versions, or if the same number is written in two ways, such as 10.1 and 10.10.
     """
     if column.are_integers or not all(map(_VERSION.fullmatch, column.values)):
         return False
@@ -386,11 +398,12 @@ def _are_versions(column: Column, numbers: NDArray[np.float64]) -> bool:
 
 
 def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None) -> tuple[float, float, float]:
-    """Compare how well a column predicts the label as a number and as a category.
+    """Compare how well a column predicts the label if it is used as a number, and if it is used as a category.
 
-    Return the relative change of the label's log loss as a number, the same as a category (both are negative if the
-    column helps), and by how many standard errors the category is better than the number. Return zeros if there are too
-    few labels or values. Losses of a row are estimated without using its own label, or corrected for using it.
+    Return three numbers: the relative change of the label's log loss if the column is used as a number, the same if it
+    is used as a category (both are negative if the column helps), and by how many standard errors the category is
+    better than the number. Return zeros if there are too few labels or values. Losses of a row are estimated without
+    using its own label, or corrected for using it.
     """
     if labels is None or not labels.are_enough or len(column.values) < 3:
         return 0.0, 0.0, 0.0
@@ -411,9 +424,9 @@ def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None
 def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) -> bool:
     """Return True if the numbers of a column, which are nearly all distinct, seem to identify rows.
 
-    They do if they are sorted by row, if they are dense as row numbers are, or if they are widely spread and do not
-    predict the label. `gain` is the relative change of the label's log loss if the number predicts it (negative if it
-    helps).
+    They do if they ascend or descend from row to row, if they are as dense as row numbers, or if they are widely spread
+    and do not predict the label. `gain` is the relative change of the label's log loss if the number predicts it
+    (negative if it helps).
     """
     steps = np.diff(numbers[column.codes[column.codes >= 0]])
     is_sorted = bool((steps >= 0).all() or (steps <= 0).all())
@@ -445,9 +458,9 @@ def _with_group(name: str, of: str) -> str:
 
 
 def _nearly(column: Column) -> str:
-    """Return a remark if all but a few cells of a text column are numbers or hexadecimal, with examples of the few.
+    """Return a remark if all but a few cells of a text column are numbers or hexadecimal. Otherwise return "".
 
-    Else return "".
+    The remark has examples of the few other cells.
     """
     for kind, pattern in (("integer", INTEGER), ("float", DECIMAL), ("hex32", _HEX)):
         misfits = [value for value in column.values if not pattern.fullmatch(value)]
@@ -458,9 +471,10 @@ def _nearly(column: Column) -> str:
 
 
 def _list_form(column: Column, separator: str) -> ListForm | None:
-    """Return the separator and the length of a column's lists, or None if its cells do not seem to be lists.
+    """Return the separator between the values of a column's lists and the maximum length of the lists as a `ListForm`.
 
-    Cells are lists if enough of them have several values and if the same values occur in other cells as well.
+    Return None if the cells do not seem to be lists. They do if enough cells have several values and if the same values
+    occur in other cells as well.
     """
     cells = [value.encode() for value in column.values]
     is_bracketed = all(spans_in_brackets(cell, ",") is not None for cell in cells)

@@ -1,4 +1,7 @@
-"""Decide whether a column of a log holds times, and in which form, from its values, their range and its name."""
+"""Decide whether a column of a log holds times, and in which form they are written.
+
+The values of the column, their range and the column's name decide.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ _TIME_NAMES = re.compile(
 )
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
 _NO_TIMES = ("0", "-1", "0.0", "-1.0")
-_MOST_TIMES = 2_000  # At most this many distinct values of a column are examined.
-_FEW_TIMES = 50  # This many values are tried first, because they already exclude most forms.
+_MOST_TIMES = 2_000  # At most this many distinct values of a column are read as times to find their form.
+_FEW_TIMES = 50  # A form is first tried with this many values, because they already exclude most forms.
 _SLIP_SHARE = 0.001  # A column holds times although up to this fraction of its values have another form.
 _MOST_NO_TIMES = 0.5  # A column holds times although up to this fraction of its rows have 0 or -1 instead of a time.
 # Numbers in a column that is not named like a time count as times only if the first and the last are at most
@@ -28,7 +31,7 @@ _MOST_NO_TIMES = 0.5  # A column holds times although up to this fraction of its
 # `_LEAST_DISTINCT` of the rows.
 _MOST_SPREAD = 3 * 365 * 86_400
 _LEAST_DISTINCT = 0.5
-# If at least this many distinct numbers are all valid dates with a year of two digits, they are hardly so by chance.
+# If this many distinct numbers or more are all valid dates with a year of two digits, that is hardly chance.
 _FEW_DAYS = 24
 # Forms of dates without punctuation, by their number of digits. `_digit_form` demands more evidence for forms with a
 # year of two digits.
@@ -41,7 +44,8 @@ _DATES_OF_DIGITS = {
     17: ("%Y%m%d%H%M%S%f",),
     20: ("%Y%m%d%H%M%S%f",),
 }
-# Possible orders of year, month and day in a date: with the month as a name (left out here) and as a number.
+# Possible orders of year, month and day in a date: if the month is written as a name (its place is left out here), and
+# if it is a number.
 _WITH_MONTH = ("dY", "Yd", "dy", "yd")
 _WITHOUT_MONTH = ("mdY", "dmY", "Ymd", "Ydm", "mdy", "dmy", "ymd", "ydm")
 _WITH_HOUR = ("YmdH", "YmdHM", "YmdHMS")  # Hours without colons, as in 2024-05-07-22
@@ -53,10 +57,11 @@ _LIKE_A_MOMENT = re.compile(
 
 
 def time_form(column: Column, is_code: bool) -> tuple[str, str]:
-    """Return the form of the times in a column, or "" if it does not hold times. Also return a remark or "".
+    """Return the form in which the times of a column are written, or "" if it does not hold times.
 
-    The remark names another reading that is nearly as likely, and the setting for it. `is_code` is True if the name of
-    the column says that it holds identifiers. Numbers in such a column count as times only if the name also says time.
+    Also return a remark or "". A form is a unit such as s, or codes such as %Y-%m-%d. The remark names another reading
+    of the values that is nearly as likely, and the setting for it. `is_code` is True if the name of the column says
+    that it holds identifiers. Numbers in such a column count as times only if the name also says time.
     """
     is_named = bool(_TIME_NAMES.search(TYPE_IN_NAME.sub("", column.name)))
     values = [value for value in column.values if value not in _NO_TIMES]
@@ -101,9 +106,10 @@ def _digit_form(values: Sequence[str], is_named: bool) -> str:
 
 
 def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, str]:
-    """Return the unit of numbers that count time since 1970 (such as s or ms), or "" if they do not seem to be times.
+    """Return the unit (such as s or ms) of numbers that count time since 1970, or "" if they do not seem to be times.
 
-    Also return a remark about another reading, or "". The range of the numbers and the name of the column decide.
+    Also return a remark about another reading of the numbers, or "". The range of the numbers and the name of the
+    column decide.
     """
     numbers = np.array(values, np.float64)
     for form, power in UNITS.items():
@@ -121,7 +127,7 @@ def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, s
 
 
 def _strays(values: Sequence[str], form: str) -> list[str] | None:
-    """Return the values that are not times in the given form, or None if they are more than 1 in 1,000."""
+    """Return the values that cannot be read as times in the given form, or None if they are more than 1 in 1,000."""
     strays: list[str] = []
     for some in (values[:_FEW_TIMES], values):
         _, present, good = parse_times([value.encode() for value in some], form, "")
@@ -132,9 +138,9 @@ def _strays(values: Sequence[str], form: str) -> list[str] | None:
 
 
 def _forms_of_text(values: Sequence[str], is_named: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield the forms in which nearly all values are times, the likeliest form first.
+    """Yield the forms in which nearly all values can be read as times, the likeliest form first.
 
-    Each form comes with the few values that are not times in this form.
+    With each form, yield a list of the few values that are not times in this form.
     """
     # Forms are derived from the longest value, because it has fractions of a second if some values have them.
     longest = max(values[:: len(values) // _FEW_TIMES + 1], key=len)
@@ -149,14 +155,14 @@ def _forms_of_text(values: Sequence[str], is_named: bool) -> Iterator[tuple[str,
 
 
 def _num_distinct(values: Sequence[str], form: str) -> tuple[int, int]:
-    """Return the numbers of distinct years and months that the values have if they are read in the given form."""
+    """Return how many distinct years, and how many distinct months, `values` have if read in the given form."""
     matches = [time_pattern(form).fullmatch(value.encode()) for value in values]
     groups = [match.groupdict() for match in matches if match]
     return tuple(len({group.get(codes[0]) or group.get(codes[1]) for group in groups}) for codes in ("Yy", "mb"))  # type: ignore[return-value]
 
 
 def _forms_like(text: str, is_named: bool) -> Iterator[str]:
-    """Yield the possible forms of the time in `text`, as strptime codes such as %Y-%m-%d."""
+    """Yield the possible forms of `text`, which may be a time, as strptime codes such as %Y-%m-%d."""
     # If a leading zero is written as a blank ("May  7"), remove the blank.
     text = re.sub("  (?=[0-9](?![0-9]))", " ", text)
     clock = re.search(r"(?<![0-9])[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]{1,9})?( ?[AaPp][Mm])?(?![0-9:])", text)
@@ -189,10 +195,10 @@ def _form_of_clock(clock: str) -> str:
 
 
 def _date_codes(numbers: Sequence[str], has_month: bool, is_named: bool, has_clock: bool) -> Iterator[list[str]]:
-    """Yield the possible orders of year, month, day and hour for the numbers of a date, each as a list of % codes.
+    """Yield the possible orders of year, month, day and hour for the numbers that occur in a date.
 
-    `has_month` is True if the month is written as a name. A year of two digits is only accepted if the date has a
-    month's name or a clock, or if the column is named like a time.
+    Each order is a list with one % code for each number. `has_month` is True if the month is written as a name. A year
+    of two digits is only accepted if the date has a month's name or a clock, or if the column is named like a time.
     """
     for order in _WITH_MONTH if has_month else _WITHOUT_MONTH if has_clock else _WITHOUT_MONTH + _WITH_HOUR:
         pairs = [*zip(order, map(len, numbers), strict=False)]
@@ -202,10 +208,10 @@ def _date_codes(numbers: Sequence[str], has_month: bool, is_named: bool, has_clo
 
 
 def _order_of_date(form: str) -> str:
-    """Return a remark that says which of day, month and year comes first in a form. Else return "".
+    """Return a remark that says which of day, month and year comes first in dates of a form, or "" if it is clear.
 
-    The remark is needed because the numbers may fit another order too. If the form starts with a year of four digits,
-    or names the month, there is no remark.
+    It is clear if the form starts with a year of four digits, or names the month. Otherwise the numbers may fit another
+    order too.
     """
     first, *others = re.findall("%[dmyY]", form) or [""]
     word = {"%d": "day", "%m": "month", "%y": "year"}.get(first)
@@ -213,7 +219,10 @@ def _order_of_date(form: str) -> str:
 
 
 def _mixed_times(column: Column) -> str:
-    """Return a remark if a column seems to hold times in several forms or with names of time zones. Else return ""."""
+    """Return a remark if a column seems to hold times in several forms or with names of time zones.
+
+    Otherwise return "".
+    """
     if not all(map(_LIKE_A_MOMENT.fullmatch, itertools.islice(column.values, _FEW_TIMES))):
         return ""
     return "; times of several forms or zones: write all alike, as 2024-05-07T22:08:37+02:00, to have a timestamp"

@@ -1,4 +1,4 @@
-"""Measure how well a single column predicts the label of rows that its predictor was not fitted to.
+"""Measure how well a single column of a log predicts the label, on rows to which the predictor was not fitted.
 
 The column is used as a category or as a number. A column that predicts the label almost alone is a leak.
 """
@@ -15,11 +15,12 @@ from data_prep.checks.first_rows import Column
 from data_prep.prepared.truth import area_under_curve
 
 MOST_ROWS = 20_000
-# Click rates of values are smoothed by adding this many rows with the mean click rate to the rows of each value. The
-# best of these strengths is used.
+# The click rate of a value is smoothed by adding this many rows with the mean click rate to the rows that have the
+# value. Of these strengths, the one with the lowest loss is used.
 _STRENGTHS = (2.0, 10.0, 50.0)
-_BINS = (4, 8, 16, 32)  # Numbers of bins into which a column of numbers is divided. The best is used.
-# Minimum number of distinct values per bin. With fewer, the bins would treat the number as a category.
+# A column of numbers is divided into each of these numbers of bins. The one with the lowest loss is used.
+_BINS = (4, 8, 16, 32)
+# A column needs at least this many distinct values per bin. With fewer, bins would treat its numbers as categories.
 _VALUES_A_BIN = 3
 _NEWTON_STEPS = 8
 # A single column with a higher AUC is a leak. On public click logs, the best models reach an AUC of 0.8 with all
@@ -38,16 +39,16 @@ def some_rows(good: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def entropy(labels: NDArray[np.bool_]) -> float:
-    """Return the mean log loss if the mean click rate of the rows is predicted for every row."""
+    """Return the mean log loss if the label of every row is predicted by the mean click rate of the rows."""
     rate = float(labels.mean())
     return 0.0 if rate in (0.0, 1.0) else -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
 
 
 def category_losses(codes: NDArray[np.int64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the log loss of each row [n] if its label is predicted from its value of a column, used as a category.
+    """Return the log loss of each row [n] if the row's label is predicted from its value of one column, as a category.
 
     The prediction is the smoothed click rate of the other rows with the same value. `codes` [n] are the indices of the
-    values, or -1 for a missing cell. The best of several strengths of smoothing is used.
+    values, or -1 for a missing cell. Of several strengths of smoothing, the one with the lowest mean loss is used.
     """
     clicked, values = labels.astype(np.float64), codes + 1
     num_others = np.bincount(values)[values] - 1
@@ -57,9 +58,10 @@ def category_losses(codes: NDArray[np.int64], labels: NDArray[np.bool_]) -> NDAr
 
 
 def number_losses(numbers: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the log loss of each row [n] if its label is predicted from a number. NaN is a missing number.
+    """Return the log loss of each row [n] if the row's label is predicted from its number in one column.
 
-    The prediction comes from bins of the number or from a smooth curve, whichever has the lower mean loss.
+    A missing number is NaN. The prediction comes from bins of the numbers or from a smooth curve, whichever has the
+    lower mean loss.
     """
     return _best(_by_number(numbers, labels))
 
@@ -83,7 +85,8 @@ def _smooth_losses(
 ) -> NDArray[np.float64]:
     """Return the log loss of each row [n] for a logistic regression on a number, its logarithm and the squares of both.
 
-    The mean loss includes a correction for fitting the regression to the same rows.
+    The regression is fitted to the same rows, so the losses include a correction that raises their mean to that of
+    other rows.
     """
     filled = np.clip(np.where(present, numbers, 0), -_LARGEST, _LARGEST)
     logs = np.sign(filled) * np.log1p(np.abs(filled))
@@ -115,7 +118,7 @@ def _best(losses: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def deviations(worse: NDArray[np.float64], better: NDArray[np.float64]) -> float:
-    """Return by how many standard errors the mean of the losses `worse` [n] exceeds the mean of `better` [n].
+    """Return by how many standard errors the mean of the losses `worse` [n] exceeds that of the losses `better` [n].
 
     Both are losses of the same rows, so the standard error is computed from the differences of each row.
     """
@@ -127,10 +130,10 @@ def deviations(worse: NDArray[np.float64], better: NDArray[np.float64]) -> float
 def leaking_columns(
     columns: Iterable[Column], labels: NDArray[np.bool_], good: NDArray[np.bool_]
 ) -> Iterator[tuple[str, float]]:
-    """Yield the name and the AUC of each column that alone predicts the label with an AUC above 0.95.
+    """Yield the name of each column that alone predicts the label with an AUC above 0.95, and this AUC.
 
-    `labels` [n] is True for clicks, and `good` [n] for rows with a valid label, which are used. With too few clicks or
-    too few other rows, nothing is yielded.
+    `labels` [n] is True for clicks. `good` [n] is True for rows with a valid label; only these rows are used. With too
+    few clicks or too few other rows, nothing is yielded.
     """
     labels = labels[good]
     is_test = np.random.default_rng(1).random(len(labels)) < 0.5

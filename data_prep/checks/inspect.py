@@ -65,7 +65,7 @@ def inspect(folder: Path) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[object]]) -> None:
-    """Print a table with a title, a header and a line for each row. Floats have four significant digits."""
+    """Print a table with a title, the header `columns` and a line for each row. Floats have four significant digits."""
     lines = [["", *columns], *([name, *map(_cell, row)] for name, row in rows.items())]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     show(f"\n{title}")
@@ -78,7 +78,7 @@ def _cell(value: object) -> str:
 
 
 def _file_ranges(schema: Schema) -> Iterator[str]:
-    """Yield a text with the names of the first and the last file of each split that has files."""
+    """For each split that has files, yield a text with the names of its first and its last file."""
     for split in schema.splits.values():
         names = [file.name for file in split.files]
         if names:
@@ -87,7 +87,7 @@ def _file_ranges(schema: Schema) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """Figures about the rows of one split, for the tables of `inspect`."""
+    """Figures about the columns of one split of a prepared folder, for the tables that `inspect` prints."""
 
     missing_percent: NDArray[np.float64]  # Percentage of rows whose cell is missing, for each categorical column [C].
     # Percentage of rows with an out-of-vocabulary value, for each categorical column [C]. A row counts if its list has
@@ -99,7 +99,7 @@ class SplitSummary:
 
 
 def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
-    """Read all rows of a split and return the percentages and quantiles of its columns."""
+    """Read all rows of a split. Return percentages of missing cells and quantiles of the split's columns."""
     lengths = np.array([field.max_length for field in schema.categorical])
     starts = np.cumsum(lengths) - lengths
     missing_ids = np.repeat(_missing_ids(folder, schema), lengths)
@@ -117,7 +117,7 @@ def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
 
 
 def _missing_ids(folder: Path, schema: Schema) -> list[int]:
-    """Return, for each categorical field [C], the id that stands for a missing cell."""
+    """Return, for each categorical field [C], the id that the rows of the folder have for a missing cell."""
     values = pq.read_table(folder / VOCABULARY_FILE, columns=["field", "id"], filters=pc.field("value") == "")
     missing_ids = dict(zip(values["field"].to_pylist(), values["id"].to_pylist(), strict=True))
     # Fields that share a vocabulary have a single entry in vocabulary.parquet. Such fields have the same range of

@@ -1,4 +1,4 @@
-"""Find the label column of a log by weighing evidence, and decide which of its values mean a click."""
+"""Find the column of a log that is the label, by weighing evidence, and decide which of its values mean a click."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ _CHOICE = re.compile(rf"(?P<name>.+?)\s*(?P<relation>{'|'.join(RELATIONS)}|=)\s*
 
 
 class Evidence(NamedTuple):
-    """A reason why a column may be the label, or may not, with a positive or negative weight.
+    """A reason for or against a column being the label: a positive or negative weight, and a text for messages.
 
-    Messages leave out an empty text, but the weight counts all the same.
+    If the text is empty, messages leave it out, but the weight counts all the same.
     """
 
     weight: float
@@ -121,7 +121,7 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Label:
-    """A column that may be the label, with the cells that mean a click and no click, and the evidence for it.
+    """A column that may be the label, with the cells that mean a click or no click, and evidence that it is the label.
 
     `clicked` and `not_clicked` list cells, or are a rule such as ">= 4" or `REST`, as in LogFormat.
     """
@@ -138,24 +138,27 @@ class Label:
 
     @property
     def why(self) -> str:
-        """Texts of the evidence, separated by semicolons, for messages."""
+        """The texts of the evidence that this column is the label, joined by semicolons, for messages."""
         return "; ".join(each.text for each in self.evidence if each.text)
 
     @property
     def format(self) -> LogFormat:
-        """A `LogFormat` with this label and a dummy column, which is enough to parse the cells of the label."""
+        """A `LogFormat` with only this label column and a dummy column. It suffices to parse the cells of the label."""
         columns: dict[str, Kind] = {self.name: "label", f"not {self.name}": "string"}
         return checked_format(LogFormat(columns, clicked=self.clicked, not_clicked=self.not_clicked))
 
     @property
     def settings(self) -> dict[str, tuple[str, ...] | str]:
-        """The settings `clicked` and `not_clicked`, by name. A setting with the default of LogFormat is left out."""
+        """The values of the settings `clicked` and `not_clicked`, by name.
+
+        A value that is LogFormat's default is left out.
+        """
         cells = {"clicked": self.clicked, "not_clicked": self.not_clicked}
         return {name: value for name, value in cells.items() if value != getattr(LogFormat(), name)}
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """All cells that are listed in `clicked` and `not_clicked`. A rule or `REST` lists none."""
+        """All cells that `clicked` and `not_clicked` list. Where one of them is a rule or `REST`, it lists none."""
         return tuple(cell for cells in (self.clicked, self.not_clicked) if isinstance(cells, tuple) for cell in cells)
 
     @property
@@ -165,14 +168,17 @@ class Label:
 
     @property
     def has_gaps(self) -> bool:
-        """True if an empty label, or a word such as NULL, means no click.
+        """True if an empty cell of the label, or a word such as NULL, means no click.
 
         Logs in which clicks were joined to impressions have such labels.
         """
         return not {*NO_LABEL}.isdisjoint(self.not_clicked)
 
     def of(self, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return a mask [n] of the rows that are clicks, and a mask [n] of the rows whose label is valid."""
+        """Parse the cells of `column` as labels.
+
+        Return a mask [n] of the clicks, and a mask [n] of the rows with a valid label.
+        """
         # Missing cells have the code -1, which indexes the last element. An empty cell is added there for them.
         cells = Strings.of([*(value.encode() for value in column.values), b""])
         clicks, _, good = parse_labels(cells, self.format)
@@ -180,15 +186,15 @@ class Label:
 
 
 def words_of(name: str) -> list[str]:
-    """Split the name of a column into words in lower case. A type at its end, such as `:token`, is left out."""
+    """Return the words in the name of a column, in lower case, without a type at its end such as `:token`."""
     return [word.lower() for word in _LETTERS.findall(_CAPITAL.sub(" ", TYPE_IN_NAME.sub("", name)))]
 
 
 def find_label(columns: Sequence[Column], has_names: bool) -> Label:
     """Return the column of a log that is most likely the label, with the cells that mean a click.
 
-    `has_names` is False if the log has no header. Raise ValueError if no column is sure to be the label. The message
-    lists the likeliest columns.
+    `has_names` is False if the log has no header. Raise ValueError if it is not sure which column is the label. The
+    message lists the likeliest columns.
     """
     candidates = sorted(_candidates(columns, has_names), key=lambda each: -each.weight)
     near = [each for each in candidates if candidates[0].weight - each.weight < _LEAD + 1]
@@ -219,7 +225,7 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
 
 
 def _casts_doubt(other: Label, best: Label) -> bool:
-    """Return True if `other` is so likely to be the label instead of `best` that the user has to choose.
+    """Return True if `other` is so likely to be the label instead of `best` that the user has to choose one of the two.
 
     That is the case if both are clearly named like labels, such as click and buy. It is also the case if `other` is the
     last column and has values such as yes and no, while `best` is neither first nor last and has an ambiguous name such
@@ -237,7 +243,7 @@ def _has_a_feature_s_name(name: str) -> bool:
 
 
 def is_another_label(column: Column) -> bool:
-    """Return True if the name and the values of a column, which is not the label, suggest that it is a label too.
+    """Return True if a column that was not chosen as the label seems to be a label too, by its name and values.
 
     Such a column should not be a feature: it is often made from the label, or known only after the label.
     """
@@ -247,7 +253,7 @@ def is_another_label(column: Column) -> bool:
 
 
 def _how_to_choose(column: Column) -> str:
-    """Describe the values of a column, and the option `--label` with which the user can choose it as the label."""
+    """Return a text that describes the values of a column, and the option `--label` that makes the column the label."""
     if len(column.values) == 1:
         return (
             f"{column.name} has one value, {column.values[0]!r}, in these rows, and a label two; look at more (--rows)"
@@ -266,8 +272,8 @@ def _how_to_choose(column: Column) -> str:
 def chosen_label(columns: Sequence[Column], choice: str) -> Label:
     """Return the label that the user chose with the option `--label`: NAME, NAME=VALUE or a rule such as NAME>=4.
 
-    Raise ValueError if the log has no such column or value, or if only NAME is given and the values of the column do
-    not show which of them mean a click.
+    NAME is a column of the log, and VALUE the value that means a click. Raise ValueError if the log has no such column
+    or value, or if only NAME is given and the values of the column do not show which of them mean a click.
     """
     by_name = {column.name: column for column in columns}
     evidence = (Evidence(0.0, "chosen by --label"),)
@@ -352,7 +358,7 @@ def _evidence_of_name(name: str) -> Evidence:
 
 
 def _is_label_word(word: str) -> bool:
-    """Return True if `word` is in `_LABEL_WORDS` or is another form of such a word, as subscribe is of subscribed."""
+    """Return True if `word` is in `_LABEL_WORDS`, or is another form of a word in it, as subscribe is of subscribed."""
     if word in _LABEL_WORDS:
         return True
     return len(word) >= 5 and any(
@@ -382,9 +388,9 @@ def _evidence_of_values(column: Column, label: Label) -> Evidence:
 
 
 def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
-    """Return the candidate with one more piece of evidence: how well the best single other column predicts it.
+    """Return the candidate `label` with additional evidence: how well the best other column, used alone, predicts it.
 
-    Return it unchanged if it cannot be measured: there are fewer than 100 rows, no other column, or only one class.
+    Return it unchanged if that cannot be measured: there are fewer than 100 rows, no other column, or only one class.
     """
     (label_column,) = [column for column in columns if column.name == label.name]
     labels, good = label.of(label_column)
@@ -407,7 +413,8 @@ def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
 def _meaning(column: Column) -> Label | None:
     """Return a column as a candidate for the label, with the cells that mean a click, or None if it cannot be a label.
 
-    A label has two values, or numbers with a rule such as ">= 1", or one value whose opposite is all other values.
+    A label has two values, or numbers with a rule such as ">= 1", or one value that means a click or no click while all
+    other values mean the opposite.
     """
     if len(column.values) > _MOST_WITH_SLIPS:
         return None
@@ -444,7 +451,10 @@ def _meaning(column: Column) -> Label | None:
 
 
 def _gaps(column: Column) -> tuple[str, ...]:
-    """Return the cells of a column that mean a missing label: "" and words such as NULL, if the column has them."""
+    """Return the cells of a label column that stand for a missing label:
+
+    "" and words such as NULL, if they occur in it.
+    """
     return ("",) * bool((column.codes < 0).any()) + tuple(value for value in column.values if value in NO_LABEL)
 
 
@@ -453,7 +463,11 @@ def _is_yes(value: str) -> bool:
 
 
 def _ways_of_writing(values: Sequence[str]) -> list[tuple[str, ...]]:
-    """Group the values that mean the same: equal numbers, words in different case, or words for true and for false."""
+    """Return `values` in groups of those that mean the same.
+
+    The same is meant by equal numbers, by words in different case, and by words for true (or for false) if all values
+    are such words.
+    """
     are_booleans = all(value.lower() in _WORD_VALUES for value in values)
     groups: dict[object, list[str]] = {}
     for value in values:
@@ -463,9 +477,9 @@ def _ways_of_writing(values: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _is_nearly_two(counts: dict[str, int]) -> bool:
-    """Return True if nearly all rows have one of two opposite values, such as yes and no, or sick and notsick.
+    """Return True if nearly all rows of a column have one of two opposite values.
 
-    `counts` maps each value to its number of rows.
+    Such values are yes and no, or sick and notsick. `counts` maps each value of the column to its number of rows.
     """
     largest = sorted(counts, key=lambda value: -counts[value])[:2]
     pair = {value.lower() for value in largest}
@@ -475,9 +489,10 @@ def _is_nearly_two(counts: dict[str, int]) -> bool:
 
 
 def _positive(common: str, rare: str) -> str:
-    """Return which of two values means a click. `rare` is the one that fewer rows have.
+    """Return which of the two values of a label means a click.
 
-    The meaning of the words decides, or the larger of two numbers. If neither tells, the rare value means a click.
+    Fewer rows have the value `rare` than the value `common`. The meaning of the words decides, or the larger of two
+    numbers. If neither tells, `rare` means a click.
     """
     pair = (common, rare)
     if all(map(DECIMAL.fullmatch, pair)):

@@ -36,14 +36,15 @@ from data_prep.sources.shape import FACTS_FILE
 
 _FEW_ROWS = 1_000  # With fewer rows than this, fractions are too uncertain to be compared with known ones.
 _NAMES = 5  # Maximum number of columns that a finding names.
-_COPIED = 0.01  # Up to this fraction of the lines may be copies of other lines before a finding says so.
+# A finding reports lines that are copies of other lines if they are more than this fraction of all lines.
+_COPIED = 0.01
 # Maximum length, in lines, of the sequences that are compared to find a part that was written twice. If sequences of
 # this length repeat by chance, none are compared.
 _LONGEST_COPY = 50
 
 
 class KnownFigures(NamedTuple):
-    """Published figures of one column of Criteo's whole log."""
+    """Published figures of one column of Criteo's log, for all its rows."""
 
     missing: float  # Fraction of the rows whose cell is missing.
     range: tuple[int, int] | None = None  # Smallest and largest number of a numeric field.
@@ -55,11 +56,11 @@ def pre_check(
     log_format: LogFormat | None = None,
     categorical: Sequence[CategoricalColumn] = (),
 ) -> list[Finding]:
-    """Print figures of the first rows of a log. Return findings about what is wrong and what is odd.
+    """Print figures of the first rows of a log. Return findings about what is wrong with them and what is odd.
 
     `inputs` are paths or URIs as `find_log` takes them. At most `num_rows` rows are read, from all files together. If
-    columns of `categorical` are crosses, the crosses are printed too. Raise FileNotFoundError if there is no log, and
-    ValueError if a file cannot be read or if `num_rows` is below 1.
+    `categorical`, the columns to derive from the log, contains crosses, figures of the crosses are printed too. Raise
+    FileNotFoundError if there is no log, and ValueError if a file cannot be read or if `num_rows` is below 1.
     """
     if num_rows < 1:
         raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
@@ -113,9 +114,10 @@ def _print_size(samples: Sequence[FileSample], num_lines: int, num_rows: int, lo
 def cross_columns(
     rows: Sequence[ParsedRows], log_format: LogFormat, categorical: Sequence[CategoricalColumn]
 ) -> list[Column]:
-    """Compute the crosses among `categorical` for parsed rows, and return each cross as a column.
+    """Compute those of the columns `categorical` that are crosses, for the parsed `rows`.
 
-    A cross with a list has a cell for each value of each row's list, and a missing cell for an empty list.
+    Return each cross as a `Column`. A cross that involves a list has a cell for each combination of values in each row,
+    and a missing cell for an empty list.
     """
     by_name: dict[str, list[bytes]] = {column.name: [] for column in categorical if column.cross}
     kernels = choose_kernels("auto")
@@ -128,7 +130,7 @@ def cross_columns(
 
 
 def _columns(rows: Sequence[ParsedRows], log_format: LogFormat) -> Iterator[Column]:
-    """Yield each field of the parsed rows as a column: numeric fields first, then other fields."""
+    """Yield each field of the parsed `rows` as a `Column`: numeric fields first, then other fields."""
     for name in (*log_format.numeric_fields, *log_format.value_fields):
         cells, present = map(np.concatenate, zip(*(part.columns[name] for part in rows), strict=True))
         values, places = np.unique(cells[present], return_inverse=True)
@@ -146,7 +148,7 @@ def _text_column(name: str, texts: Iterable[bytes]) -> Column:
 
 
 def _known_figures(log_format: LogFormat, facts: Mapping[str, Any]) -> dict[str, KnownFigures]:
-    """Return the published figures of Criteo's log, by the name of the column in `log_format`."""
+    """Return the published figures of each column of Criteo's log, by the column's name in `log_format`."""
     number, category = facts["integer"], facts["categorical"]
     ranges = zip(number["min"], number["max"], strict=True)
     numeric = zip(log_format.numeric_fields, number["missing_percent"], ranges, strict=True)
@@ -157,7 +159,7 @@ def _known_figures(log_format: LogFormat, facts: Mapping[str, Any]) -> dict[str,
 
 
 def _print_columns(columns: Sequence[Column], known: Mapping[str, KnownFigures], log_format: LogFormat) -> None:
-    """Print a table with the missing cells, distinct values and range of each column.
+    """Print a table with the fraction of missing cells, the number of distinct values and the range of each column.
 
     Floats have four significant digits, and times are printed as dates.
     """
@@ -188,7 +190,7 @@ def _check_labels(labels: NDArray[np.bool_], known_rate: float | None) -> Iterat
 
 
 def _check_columns(columns: Sequence[Column], known: Mapping[str, KnownFigures], num_rows: int) -> Iterator[Finding]:
-    """Yield findings about columns that are empty, constant, unique in each row, or unlike the columns of Criteo's log.
+    """Yield findings about columns that are empty, constant, different in each row, or unlike those of Criteo's log.
 
     A finding names all columns that it concerns, because half of the columns may be missing in the first days of a log.
     """
@@ -225,7 +227,7 @@ def _check_columns(columns: Sequence[Column], known: Mapping[str, KnownFigures],
 
 
 def _check_order(rows: ParsedRows, log_format: LogFormat) -> Iterator[Finding]:
-    """Yield a finding if the rows of the log's first file seem to be sorted by the label or by a numeric field."""
+    """Yield findings if the rows, which are from the log's first file, seem sorted by label or by a numeric field."""
     labels = rows.labels
     n, rate = len(labels), float(labels.mean()) if len(labels) else 0.0
     if n < _FEW_ROWS:
@@ -262,8 +264,8 @@ def _are_copied(lines: Sequence[bytes]) -> bool:
 
     In a log with few distinct rows, lines repeat by chance. The number of times that a line occurs then follows a
     mixture of Poisson distributions. If fₖ is the number of distinct lines that occur k times, such a mixture has f₂² ≤
-    1.5 · f₁ · f₃. If a part was written twice, the counts violate this inequality, or a sequence of lines repeats in
-    the same order.
+    1.5 · f₁ · f₃. The result is True if the lines violate this inequality, or if a sequence of lines repeats in the
+    same order.
     """
     counts = Counter(lines)
     once, twice, thrice = (Counter(counts.values())[times] for times in (1, 2, 3))

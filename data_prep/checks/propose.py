@@ -1,8 +1,8 @@
-"""Propose the description of an unknown log: a YAML file for the option `--data`. Used by the command `describe`.
+"""Propose the description of an unknown log: a YAML file for the option `--data`. The command `describe` uses this.
 
-It reads the first rows, finds the separator, the header, the quotes and the words for missing cells, decides which
-column is the label, and guesses the kind of each column. The file gives a reason for every guess, so that users can
-correct it.
+`describe` reads the first rows of the log, finds the separator, the header, the quotes and the words for missing cells,
+decides which column is the label, and guesses the kind of each column. The YAML file gives a reason for every guess, so
+that users can correct it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import INEXACT, TIME_FEATURES, ListForm, LogFormat
 
-# If a value occurs in at least this many rows and all of them are clicks, that is not chance.
+# If at least this many rows have a value and all of them are clicks, that is not chance.
 _MOST_BY_CHANCE = 50
 _NO_TEXT = "\N{REPLACEMENT CHARACTER}"  # Character that replaces bytes that are not valid UTF-8.
 # A column that alone predicts the label with at least this AUC gets the kind ignored. A column whose AUC only exceeds
@@ -54,7 +54,7 @@ class Proposal:
     settings: dict[str, Any]  # The settings of LogFormat, except `columns`, whose values differ from the defaults.
 
     def as_format(self) -> LogFormat:
-        """Return the description as a `LogFormat`, as `prepare` takes it."""
+        """Return the proposed description as a `LogFormat`, which `prepare` takes as an option."""
         return checked_format(LogFormat(columns={each.name: each.kind for each in self.guesses}, **self.settings))
 
     @property
@@ -65,7 +65,7 @@ class Proposal:
 
     @property
     def findings(self) -> list[Finding]:
-        """Findings about what may be wrong with the log, each with advice what to do."""
+        """Findings about what may be wrong with the described log, each with advice what to do."""
         findings = list(self.rows.findings)
         if bad := self.rows.bad_lines:
             what = f"{len(bad):,} of these rows are not valid UTF-8 and will be rejected"
@@ -79,11 +79,14 @@ class Proposal:
         return findings
 
     def __repr__(self) -> str:
-        """Return the text of the YAML file, so that a notebook displays it."""
+        """Return the text of the proposed YAML file, so that a notebook displays it."""
         return self.as_yaml()
 
     def as_yaml(self) -> str:
-        """Return the text of a YAML file for the option `--data`. Its comments give the reason of each guess."""
+        """Return the text of the proposed YAML file, for the option `--data`.
+
+        Comments in it give the reason of each guess.
+        """
         settings = {name: _plain(value) for name, value in self.settings.items()}
         lines = [f"# {comment}" for comment in self._comments()]
         lines += yaml.safe_dump(settings, allow_unicode=True, sort_keys=False).splitlines() if settings else []
@@ -169,7 +172,7 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
 def _settings(
     layout: dict[str, Any], missing: tuple[str, ...], label_column: Column, label: Label, guesses: Sequence[Guess]
 ) -> dict[str, Any]:
-    """Return the settings of the described LogFormat by name, without `columns`.
+    """Return the settings of the proposed LogFormat by name, except `columns`.
 
     Settings whose values are the defaults are left out.
     """
@@ -202,8 +205,8 @@ def _without_leaks(
     """Return the guesses, changed for columns that seem to be made from the label or known only after it.
 
     A column that predicts the label by itself, or that is another label, gets the kind ignored. A column that may be
-    made from the label keeps its kind and gets a remark. `label` is the name of the label column, `clicks` [n] is True
-    for clicks, and `good` [n] for rows with a valid label.
+    made from the label keeps its guessed kind and gets a remark. `label` is the name of the label column, `clicks` [n]
+    is True for clicks, and `good` [n] for rows with a valid label.
     """
     with_columns = [*zip(guesses, columns, strict=True)]
     looked_at = [column for each, column in with_columns if each.kind not in ("label", "ignored")]
@@ -225,7 +228,7 @@ def _without_leaks(
 
 
 def _value_in_clicks_alone(column: Column, clicks: np.ndarray, good: np.ndarray) -> str:
-    """Return a value that at least 50 rows of a column have, all of them clicks, or "" if there is none.
+    """Return a value of `column` that at least 50 rows have, all of them clicks, or "" if there is none.
 
     Only columns with exactly two values are examined, and only if at most half of the rows are clicks.
     """

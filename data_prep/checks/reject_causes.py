@@ -1,6 +1,7 @@
-"""Find likely causes of rejected lines: in a sample of the log for `describe`, in the whole log for `prepare`.
+"""Find the likely causes for which lines of a log are rejected.
 
-If lines are not UTF-8, their likely encoding is found too. `Finding` is the class of all reports about a log.
+`describe` looks for them in a sample of the log, `prepare` in the whole log. If lines are not UTF-8, their likely
+encoding is found too. `Finding` is the class of all reports about a log.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _LONGEST_NAME = 100  # If the cell in the place of the label is longer than this
 # If at most this fraction of the bytes, cells or lines has a fault, the fault is not the cause of all rejects.
 _FEW = 0.1
 _NUMBER_TEXT = b"+-.0123456789eE"
-# Advice if lines are not JSON objects. `json_lines` gives such a line more cells than there are columns, so that it is
-# rejected.
+# Advice for a log with lines that are not JSON objects. `json_lines` turns such a line into one with too many cells, so
+# that it is rejected.
 _NO_OBJECTS = (
     "\nThe first one is no JSON object: a log of JSON has one a line, and no blank lines. jq -c . OLD > NEW makes such "
     "a log of objects of several lines, or with blank lines; remove a line that was cut off"
@@ -67,7 +68,7 @@ _SHOWN = 4  # Maximum number of encodings in a message.
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about a log that its user should know before preparing it."""
+    """Something about a log that the user should know before preparing the log."""
 
     what: str  # What was found: a sentence, whose subject is `where` if that is given.
     do: str = ""  # Advice what to do, or "".
@@ -80,9 +81,9 @@ class Finding:
 
 
 def print_findings(findings: Sequence[Finding], file: TextIO | None = None) -> None:
-    """Print each finding on a line of its own, first those with `is_wrong` (marked "wrong"), then others ("odd").
+    """Print each finding about a log on a line of its own, marked "wrong" if it `is_wrong`, and "odd" otherwise.
 
-    Without findings, print that nothing is wrong or odd.
+    Wrong things are printed first. Without findings, print that nothing is wrong or odd.
     """
     for each in sorted(findings, key=lambda each: not each.is_wrong):
         show(f"{'wrong' if each.is_wrong else 'odd'}: {each}", file=file)
@@ -93,9 +94,10 @@ def print_findings(findings: Sequence[Finding], file: TextIO | None = None) -> N
 def check_rejects(
     rejects: Counter[str], rejects_tsv: bytes, chunks: Sequence[Chunk], log_format: LogFormat
 ) -> Iterator[Finding]:
-    """Yield findings about the lines of a sample that would be rejected, with the cause if one is visible.
+    """Yield findings about the lines in a sample of a log that `prepare` would reject, with the cause if it is visible.
 
-    `rejects` counts the lines by reason. `rejects_tsv` contains the lines in the form of the file rejects.tsv.
+    `rejects` has the number of rejected lines for each reason. `rejects_tsv` contains these lines in the form of the
+    file rejects.tsv.
     """
     if not rejects:
         return
@@ -119,7 +121,7 @@ def check_rejects(
 
 
 def _explain(chunk: Chunk, log_format: LogFormat) -> str:
-    """Return why nearly all lines of a chunk are bad, or why its first line is. Return "" if no cause is visible."""
+    """Return why nearly all lines of a chunk are bad, or why its first line is bad, or "" if no cause is visible."""
     lines = [line.rstrip(b"\r") for line in chunk.lines.split(b"\n", 200)[:200] if line]
     if not lines:
         return ""
@@ -144,7 +146,7 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str:
 
 
 def _explain_columns(lines: Sequence[bytes], expected: int, log_format: LogFormat) -> str:
-    """Explain, with advice, why the separator of the log's format does not divide lines into `expected` columns."""
+    """Explain why the separator of the format does not divide `lines` into `expected` columns, and what to do."""
     widths = {each: _most_common(line.count(each) for line in lines) + 1 for each in _SEPARATORS}
     own = log_format.separator.encode()
     described = _SEPARATORS.get(own, repr(log_format.separator))
@@ -195,9 +197,9 @@ def check_statistics(
 ) -> None:
     """Raise ValueError if the log is empty, if too many of its lines are bad, or if it has no training rows.
 
-    Training rows are only demanded if `is_fitted` is True: something, such as a vocabulary, is fitted to them. `folder`
-    contains rejects.tsv, whose first lines the message shows. `name_cell` returns a description of the bad cell of a
-    row.
+    Training rows are only demanded if `is_fitted` is True, which means that something, such as a vocabulary, is fitted
+    to them. `folder` contains rejects.tsv, whose first lines the message shows. `name_cell` is a function that returns
+    a description of the bad cell in a line.
     """
     if statistics.num_lines == 0:
         raise ValueError(f"{log_name} is empty; expected lines of {statistics.log_format.description}")
@@ -225,9 +227,9 @@ def check_statistics(
 
 
 def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
-    """Return advice if most lines do not have the described columns, or if bad lines are parts of rows.
+    """Return advice if most lines do not have the columns of the described format, or if bad lines are parts of rows.
 
-    Else return "".
+    Otherwise return "".
     """
     rejects, log_format = statistics.rejects_by_reason, statistics.log_format
     is_other = 2 * (rejects["columns"] + rejects["too long"]) >= statistics.num_lines
@@ -251,14 +253,14 @@ def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
 def _are_parts_of_rows(rejects: Counter[str]) -> bool:
     """Return True if at least a third of the rejected lines are rejected because of their quotes.
 
-    Such lines are probably parts of a row that has a line end within quotes, so that an opening quote has no closing
-    one.
+    Such a line is probably a part of a row that has a line end within quotes: in each part, one quote has no
+    counterpart.
     """
     return 3 * rejects["quotes"] >= rejects.total()
 
 
 def divided_rows(log_format: LogFormat) -> str:
-    """Return advice for lines that are only parts of rows, because cells contain line ends."""
+    """Return advice for a log whose cells contain line ends, so that its lines are only parts of rows."""
     or_separator = "" if log_format.quotes else f" or {log_format.separator!r}"
     return (
         f"They seem to have cells with a line end{or_separator} inside, which no cell may have: replace these by "
@@ -267,9 +269,9 @@ def divided_rows(log_format: LogFormat) -> str:
 
 
 def _other_labels(statistics: LogStatistics, folder: Path) -> str:
-    """Return the labels found and advice on settings if at least half of all lines are rejected for their label.
+    """If at least half of all lines are rejected for their label, return the labels found and which settings to change.
 
-    Else return "".
+    Otherwise return "".
     """
     if 2 * statistics.rejects_by_reason["label"] < statistics.num_lines:
         return ""
@@ -310,7 +312,7 @@ def _first_rejects(folder: Path, count: int) -> list[bytes]:
 
 
 def to_utf8(text: bytes) -> str:
-    """Return advice on converting a log to UTF-8, with an iconv command that names the log's most likely encoding.
+    """Return advice how to convert a log to UTF-8, with an iconv command that names the log's most likely encoding.
 
     `text` contains lines of the log that are not UTF-8. If it is empty, the command does not name an encoding.
     """
@@ -337,5 +339,8 @@ def _can_decode(text: bytes, name: str) -> bool:
 
 
 def _num_signs(text: bytes, name: str) -> int:
-    """Count the characters beyond ASCII that are not letters. A text read in a wrong encoding has many of them."""
+    """Count the non-ASCII characters in `text`, read in the encoding `name`, that are not letters.
+
+    A text that is read in a wrong encoding has many of them.
+    """
     return sum(not character.isalpha() for character in text.decode(name) if not character.isascii())

@@ -29,8 +29,8 @@ from data_prep.prepared.reader import read_spread
 from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
 INVERSE_PENALTY = 0.05  # The constant C (the inverse penalty) of the regression and in the weights of pairs.
-MAX_ROWS = 400_000  # At most this many rows are read of the split train, and as many of valid.
-LEVEL = 0.05  # Probability that a pair is suggested although no pair helps.
+MAX_ROWS = 400_000  # At most this many rows of the split train are read, and at most as many rows of valid.
+LEVEL = 0.05  # If no pair helps, one is suggested nevertheless with at most this probability.
 MOST_SUGGESTED = 5  # Maximum number of pairs in the suggested setting.
 # Maximum number of pairs of values that are used in a row with lists, so that all pairs fit into memory.
 MOST_PAIRS = 40
@@ -38,7 +38,7 @@ MOST_PAIRS = 40
 
 @dataclass(frozen=True)
 class Gain:
-    """What a cross of two fields would gain: by how much it lowers the log loss."""
+    """The gain of a cross of two fields: the amount by which the cross lowers the log loss."""
 
     fields: tuple[str, str]
     log_loss: float  # Amount by which the cross lowers the mean log loss on valid rows.
@@ -47,7 +47,7 @@ class Gain:
 
 
 class _Columns(NamedTuple):
-    """Which of the P ids of a row belong to a field, and how a list is pooled."""
+    """The position of a field's ids among the P ids of a row, and how the embedding rows of a list are combined."""
 
     ids: slice
     is_mean: bool  # True if the field is a list whose embedding rows are averaged.
@@ -55,7 +55,7 @@ class _Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class _Scored:
-    """Rows [n] with the log odds that the regression predicts for them."""
+    """Rows [n] of a prepared folder, with the log odds of a click that the regression predicts for them."""
 
     ids: NDArray[Any]
     labels: NDArray[Any]
@@ -65,7 +65,7 @@ class _Scored:
 
 
 def find_gains(folder: Path) -> list[Gain]:
-    """Return the gain of a cross of each pair of fields that is not crossed yet, the largest gain first.
+    """Return the gain of a cross of each pair of fields that the folder does not cross yet, the largest gain first.
 
     Raise ValueError if the prepared folder has no valid rows, has training rows of one class only, has fewer than two
     fields, has a cross of every pair already, or has 2**31 ids or more.
@@ -98,9 +98,10 @@ def find_gains(folder: Path) -> list[Gain]:
 
 
 def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
-    """Fit the regression to the first half of the training rows, and score the second half and the valid rows.
+    """Fit the regression to the first half of the training rows.
 
-    The training rows are shuffled, so both halves have the same distribution.
+    Return the second half and the valid rows, with log odds. The training rows are shuffled, so both halves have the
+    same distribution.
     """
     from sklearn.linear_model import LogisticRegression  # Imported late, because the import takes a second.
 
@@ -128,9 +129,9 @@ def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
 
 
 def _lowered_loss(fitted: _Scored, valid: _Scored, one: _Columns, other: _Columns) -> NDArray[np.float64]:
-    """Return by how much a cross of the fields `one` and `other` lowers the log loss of each valid row [n].
+    """Return by how much a cross of the fields `one` and `other` lowers the log loss of each row of `valid`, [n].
 
-    The weight of each pair of values is fitted to the rows `fitted`.
+    The cross has a weight for each pair of values, which is fitted to the rows `fitted`.
     """
     rows, pairs, shares = _pairs(fitted, one, other)
     values, places = np.unique(pairs, return_inverse=True)
@@ -149,7 +150,7 @@ def _lowered_loss(fitted: _Scored, valid: _Scored, one: _Columns, other: _Column
 def _pairs(
     rows: _Scored, one: _Columns, other: _Columns
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Enumerate the pairs of a value of field `one` and a value of field `other` in all rows.
+    """List the pairs of a value of field `one` and a value of field `other` that occur together in a row, for all rows.
 
     Return three arrays with an element for each of the M pairs: the index of its row; both ids as one number, or -1 if
     a value is out of vocabulary; and its share in the row. The share is 1, or 1 divided by the row's number of pairs if
@@ -166,7 +167,7 @@ def _pairs(
 
 
 def describe_gains(gains: list[Gain], most: int, crosses: Sequence[tuple[str, ...]]) -> str:
-    """Return a table of the `most` best pairs, and the setting that adds the pairs whose gain is certain, as text.
+    """Return a text: a table of the `most` best pairs, and the setting that adds crosses of pairs with a certain gain.
 
     `crosses` are the crosses that the folder already has. The setting includes them and is quoted for a shell.
     """

@@ -1,6 +1,6 @@
 """Store the results of finished work as files, so that an interrupted preparation can be resumed.
 
-A piece is one object in a file of arrays (common/arrays/format.py), followed by the file's checksum. The last array is
+A piece is a file that stores one object as arrays (common/arrays/format.py), followed by a checksum. The last array is
 the object as JSON, the others are the arrays in the object, which the reader maps into memory. A piece is written under
 a temporary name and then renamed, so after an interruption each piece is either complete or missing. The files in the
 folder are the only record of which pieces exist.
@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from common.arrays.format import DTYPE_NAMES, arrays_in, make_header, map_file, take_entries
 
-_JSON = "json"  # Name of the array with the object as JSON.
-_ALIGNMENT = 64  # Alignment in bytes of the first array in a file.
+_JSON = "json"  # Name of the array that contains the piece's object as JSON.
+_ALIGNMENT = 64  # The first array in a file begins at a multiple of this many bytes.
 _CHECKSUM_BYTES = 8
 _UNFINISHED = ".unfinished-"
 
@@ -37,10 +37,10 @@ _storable: dict[str, type] = {}
 
 
 def storable(*classes: type) -> None:
-    """Register dataclasses whose objects may be stored in pieces.
+    """Register dataclasses, so that their objects may be stored in pieces.
 
-    A process that reads such pieces must have registered the same classes. Raise TypeError if one is no dataclass, or
-    if another class of the same name is registered.
+    A process that reads such pieces must have registered the same classes. Raise TypeError if a class is no dataclass,
+    or if another class of the same name is registered.
     """
     for cls in classes:
         if not dataclasses.is_dataclass(cls) or _storable.setdefault(cls.__name__, cls) is not cls:
@@ -48,16 +48,16 @@ def storable(*classes: type) -> None:
 
 
 class Pieces:
-    """Writes and reads the pieces in a folder. The name of a piece is the name of its file.
+    """Writes and reads the pieces in a folder, each of which is a file that stores one object.
 
-    Any process with access to the folder may write and read pieces.
+    The name of a piece is the name of its file. Any process with access to the folder may write and read pieces.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def write(self, name: str, value: object) -> None:
-        """Store `value` as the piece `name`, atomically. After an OSError the folder is unchanged."""
+        """Store the object `value` as the piece `name`, atomically. After an OSError the folder is unchanged."""
         path, content = self.folder / name, _pack(value)
         beside = path.with_name(f"{name}{_UNFINISHED}{socket.gethostname()}-{os.getpid()}")
         try:
@@ -69,7 +69,7 @@ class Pieces:
             raise
 
     def read(self, name: str) -> Any:
-        """Return the object in a piece, or None if it is missing or damaged.
+        """Return the object that is stored in the piece `name`, or None if the piece is missing or damaged.
 
         The arrays of the object are mapped from the file, but changing them does not change the file.
         """
@@ -83,9 +83,9 @@ class Pieces:
             return None
 
     def expect(self, name: str) -> Any:
-        """Return the object in a piece that was written before.
+        """Return the object that is stored in the piece `name`, which must have been written before.
 
-        Raise OSError if the piece is now missing or damaged.
+        Raise OSError if the piece is missing or damaged.
         """
         value = self.read(name)
         if value is None:
@@ -96,10 +96,13 @@ class Pieces:
         return self._map_whole(name) is not None
 
     def _map_whole(self, name: str) -> mmap.mmap | None:
-        """Map a piece's file into memory. Return None if it is missing, or if its checksum is wrong."""
+        """Map the file of a piece into memory and return it.
+
+        Return None if it is missing, or if its checksum is wrong.
+        """
         try:
             content = map_file(self.folder / name, mmap.ACCESS_COPY)
-        except (FileNotFoundError, ValueError):  # An empty file cannot be mapped.
+        except (FileNotFoundError, ValueError):  # map_file raises ValueError for an empty file.
             return None
         with memoryview(content) as view:
             is_whole = xxhash.xxh3_64_digest(view[:-_CHECKSUM_BYTES]) == view[-_CHECKSUM_BYTES:]
@@ -113,16 +116,16 @@ class Pieces:
             path.unlink()
 
     def clear_unfinished(self) -> None:
-        """Remove the temporary files of pieces that an interrupted run was writing."""
+        """Remove the temporary files that are left if a run was interrupted while it wrote pieces."""
         for path in self.folder.glob(f"*{_UNFINISHED}*"):
             path.unlink()
 
 
 def _pack(value: object) -> list[bytes | memoryview]:
-    """Return the bytes of the piece that holds `value`, as a list of parts to write one after another."""
+    """Return the content of the piece that stores `value`, as a list of bytes to write one after another."""
     arrays: dict[str, NDArray[Any]] = {}
     plain = json.dumps(_plain(value, arrays), separators=(",", ":")).encode()
-    # Arrays of wide numbers go first, so that each array is aligned.
+    # Arrays whose numbers have the most bytes go first. Thus each array begins at a multiple of its numbers' size.
     names = sorted(arrays, key=lambda name: -arrays[name].itemsize)
     whole: dict[str, NDArray[Any]] = {name: arrays[name] for name in names} | {_JSON: np.frombuffer(plain, np.uint8)}
     header = make_header({name: (array.dtype.name, array.shape) for name, array in whole.items()}, _ALIGNMENT)
@@ -135,10 +138,10 @@ def _pack(value: object) -> list[bytes | memoryview]:
 
 
 def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Return `value` as an object that JSON can represent.
+    """Return `value` as an object that JSON can represent, for storing it in a piece.
 
     A value of a type that JSON lacks becomes {kind: content}, which `_unpack` converts back. An array becomes a
-    reference {"array": name}, and the array itself is added to `arrays` under that name.
+    reference {"array": name}, and the array itself is added to the mapping `arrays` under that name.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -166,7 +169,7 @@ def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 
 def _unpack(path: Path, content: mmap.mmap) -> Any:
-    """Return the object in the piece at `path`, whose file has this content."""
+    """Return the object that is stored in the piece at `path`. `content` is the piece's file, mapped into memory."""
     size = len(content) - _CHECKSUM_BYTES
     mapped = arrays_in(content, take_entries(path, content.read, size, most_header_bytes=size))
     # Copy small arrays: a view of less than a page would keep the whole file mapped as long as the view lives.
@@ -188,5 +191,9 @@ def _unpack(path: Path, content: mmap.mmap) -> Any:
 
 
 def numbered(title: str, number: int, part: str) -> str:
-    """Return the name of the piece with one part of a task's result. `title` is the title of the pass."""
+    """Return the name of the piece that stores one part of the result of a task.
+
+    `title` is the title of the pass over the log, `number` the number of the task in this pass, and `part` the name of
+    the part.
+    """
     return f"{title}-{number:07d}.{part}"

@@ -1,8 +1,9 @@
 """Provide workers for the tasks of a pass: processes of this machine, a Dask cluster, or MPI ranks.
 
-`pipeline.memory_and_disk` decides the number of worker processes on this machine. With Dask and MPI, the setting
-`memory_limit` limits only this process. Give each Dask or MPI worker the memory that `memory_and_disk.worker_bytes`
-returns, plus the memory for a window of rows that is shuffled.
+A pass is one reading of the whole log, whose parts are processed by tasks. `pipeline.memory_and_disk` decides the
+number of worker processes on this machine. With Dask and MPI, the setting `memory_limit` limits only the main process.
+Users must give each Dask or MPI worker the memory that `memory_and_disk.worker_bytes` returns, plus the memory for a
+window of rows that is shuffled.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ _MPI_COMMAND = "mpirun -n 3 python -m mpi4py.futures -m data_prep prepare ... --
 
 @dataclass(frozen=True)
 class Pool:
-    """A set of workers for the tasks of a pass over the log. `job_id` is unique for each pass."""
+    """A set of workers that run the tasks of one pass over the log. `job_id` is unique for each pass."""
 
     executor: Executor
-    num_workers: int  # Number of tasks that run at a time.
+    num_workers: int  # Number of tasks that run at the same time.
     job_id: str = ""
     deaths: tuple[type[Exception], ...] = ()  # Types of exceptions which mean that a worker died.
-    advice: str = ""  # Advice to the user after one of these exceptions.
-    # Function that explains how a worker crashed or exited, and what to do. It returns "" if none did.
+    advice: str = ""  # What the user should do after one of the exceptions in `deaths`.
+    # Function that returns a message if a worker crashed or exited: how it ended, and what to do. It returns "" if none
+    # did.
     fault: Callable[[], str] = lambda: ""
 
     def submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
@@ -50,9 +52,9 @@ class Pool:
 
 
 class Pools:
-    """Provides a pool of workers for each pass. Until `close`, all passes use the same processes or the same cluster.
+    """Provides a pool of workers for each pass over the log. All passes use the same processes or the same cluster.
 
-    If a pass asks for another number of processes than the pass before, they are started anew.
+    If a pass asks for another number of processes than the pass before, new processes are started. `close` ends them.
     """
 
     def __init__(self, choice: ExecutorChoice) -> None:
@@ -62,10 +64,10 @@ class Pools:
 
     @contextmanager
     def open(self, num_workers: int) -> Iterator[Pool | None]:
-        """Yield a pool for a pass, or None if this process is the only worker.
+        """Yield the pool of workers for one pass over the log, or None if this process does all work itself.
 
-        `num_workers` applies to processes of this machine. A Dask or MPI cluster has its own number of workers.
-        Raise MemoryError if a worker was killed, OSError if one crashed or if the cluster cannot be used.
+        `num_workers` is the number of processes on this machine. A Dask or MPI cluster has its own number of workers.
+        Raise MemoryError if a worker was killed, OSError if a worker crashed or if the cluster cannot be used.
         """
         if self._choice.kind == "processes":
             if self._cluster is not None and self._cluster.num_workers != num_workers:
@@ -92,7 +94,10 @@ class Pools:
             ) from error
 
     def close(self) -> None:
-        """End the worker processes, or disconnect from the Dask cluster and end it if this object started it."""
+        """End the worker processes.
+
+        With Dask, disconnect from the cluster, and end the cluster if this object started it.
+        """
         self._cluster = None
         self._at_the_end.close()
 
@@ -109,7 +114,7 @@ def _processes(_: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
 
 
 def _fault(executor: ProcessPoolExecutor) -> str:
-    """Return a message if a worker crashed or exited: how it ended, and what to do. Otherwise return "".
+    """Return a message that says how a worker of `executor` crashed or exited, and what to do, or "" if none did.
 
     After the first worker has died, the executor ends all others with SIGTERM, so exit codes of SIGTERM say nothing.
     """
@@ -129,7 +134,7 @@ def _fault(executor: ProcessPoolExecutor) -> str:
 
 
 def _start_worker() -> None:
-    """Set up a worker process when it starts.
+    """Set up a worker process. Each worker calls this function once, when it starts.
 
     The worker ignores Ctrl-C, because its parent handles it and ends all workers. A thread ends the worker as soon as
     the parent has ended: after `kill -9` of the parent, the worker would otherwise wait for tasks forever.
@@ -149,7 +154,7 @@ def _start_worker() -> None:
 def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
     distributed = _import("distributed", "dask")
     for name in ("distributed", "tornado"):
-        # Dask raises its errors as exceptions too, so its log messages about errors are not needed.
+        # Dask raises its errors as exceptions and logs them too. The log messages are not needed.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         if choice.scheduler is None:

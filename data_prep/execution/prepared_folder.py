@@ -1,14 +1,17 @@
-"""Make the output folder under another name, which survives an interruption, and rename it when it is complete.
+"""Make the output folder OUTPUT under another name, OUTPUT.partial, and rename it when it is complete.
 
-    OUTPUT.partial/run.json   options, log and versions; a command is resumed if its own are equal to these
+After an interruption, the same command finds OUTPUT.partial and continues the work in it.
+
+    OUTPUT.partial/run.json   options, log and versions; only a command with the same ones continues the work
     OUTPUT.partial/run.lock   locked by the process that works in the folder
     OUTPUT.partial/work/      results of finished tasks (pieces.py), and counts that exceed the memory limit
     OUTPUT.partial/…          files of the prepared folder
 
 Only folders that this program made are ever replaced or removed: an OUTPUT.partial of this user with a run.json,
 and, with --overwrite, a prepared folder. Neither is removed if it holds a file that no preparation makes. A prepared
-folder that is replaced is first renamed to OUTPUT.replaced, or to OUTPUT.replaced.1 if that exists, and removed at the
-end. run.json records the new name before the renaming, so that a resumed run removes only folders that it renamed.
+folder that is replaced is first renamed to OUTPUT.replaced, or to OUTPUT.replaced.1 if that exists, and removed when
+the new folder is in its place. run.json records the name OUTPUT.replaced before the renaming, so that a resumed run
+removes only folders that it renamed itself.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ REJECTS_FILE = "rejects.tsv"
 STATE_FILE = "run.json"
 WORK_FOLDER = "work"
 PROBE_FOLDER = "run.probe"
-OWN_NAMES = (STATE_FILE, LOCK_FILE, WORK_FOLDER, PROBE_FOLDER)  # Names that do not occur in a finished folder.
+# Names of files and folders that OUTPUT.partial contains, but not the finished folder.
+OWN_NAMES = (STATE_FILE, LOCK_FILE, WORK_FOLDER, PROBE_FOLDER)
 # Names of all files and folders that some version of this program makes in an output folder. A folder that holds
 # anything else is neither emptied nor replaced.
 _MADE_NAMES = (
@@ -71,12 +75,16 @@ class _State:
 
     chunk_bytes: int
     identity: dict[str, Any]  # All options, inputs and versions that can change a byte of the prepared folder.
-    replaced: tuple[str, ...] = ()  # New names (OUTPUT.replaced…) of the folders that this run has replaced.
+    # The names OUTPUT.replaced… to which this run has renamed the folders that it replaces.
+    replaced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class WorkDir:
-    """The folder in which a preparation writes its files: OUTPUT.partial, or OUTPUT if only cleaning up is left."""
+    """The folder in which a preparation writes its files:
+
+    OUTPUT.partial, or OUTPUT if only temporary files are left to remove.
+    """
 
     folder: Path
     # Chunk size of the run that began the folder. A resumed run must use the same, because stored results are numbered
@@ -97,12 +105,12 @@ class WorkDir:
 def new_folder(
     output: Path, identity: Mapping[str, Any], chunk_bytes: int, overwrite: bool, restart: bool
 ) -> Iterator[WorkDir]:
-    """Make the folder OUTPUT.partial for the `with` block, and rename it to `output` at the end of the block.
+    """Yield the folder OUTPUT.partial, in which the `with` block makes the output.
 
-    If an interrupted run with the same `identity` has left OUTPUT.partial, the block continues in it. If that run was
-    interrupted after the renaming, only its temporary files in `output` are left to remove. With `restart`, begin with
-    an empty folder. After a ValueError in the block, which means that the log is wrong, the folder is removed, unless
-    it already has a schema.json.
+    After the block, rename it to `output`. If an interrupted run with the same `identity` has left OUTPUT.partial,
+    yield that folder, so that the block continues the work in it. If that run was interrupted after the renaming, only
+    its temporary files in `output` are left to remove. With `restart`, begin with an empty folder. After a ValueError
+    in the block, which means that the log is wrong, OUTPUT.partial is removed, unless it already has a schema.json.
 
     Raise FileExistsError if `output` exists and may not be replaced, or if OUTPUT.partial is not from this program.
     Raise FolderInUse if another run works in the folder, OSError if nothing can be written, and OtherRun if the folder
@@ -118,7 +126,8 @@ def new_folder(
     partial = partial_folder(output)
     _check_is_ours(partial)
     with _lock(partial, output):
-        _check_output(output, overwrite)  # Check again, because another run may have made the output in the meantime.
+        # Check again under the lock, because another run may have made `output` in the meantime.
+        _check_output(output, overwrite)
         _make_private(partial)
         work_dir = _resume_or_begin(partial, identity, chunk_bytes, restart)
         try:
@@ -129,13 +138,14 @@ def new_folder(
                 shutil.rmtree(partial)
             raise
         sync_files(partial)
-        _check_output(output, overwrite)  # Check again, because hours may have passed.
+        # Check again, because another program may have written to `output` during the hours of work.
+        _check_output(output, overwrite)
         _put_in_place(partial, output)
         _tidy_up(output)
 
 
 def real_output(output: Path) -> Path:
-    """Return the path that the finished folder gets: `output`, or the target of `output` if that is a symbolic link.
+    """Return the path to which the finished folder is renamed: `output`, or its target if `output` is a symbolic link.
 
     Renaming the finished folder to the link's own path would replace the link. Raise FileExistsError for a link whose
     target does not exist, ValueError for a path without a name, such as ".".
@@ -150,12 +160,15 @@ def real_output(output: Path) -> Path:
 
 
 def partial_folder(output: Path) -> Path:
-    """Return the path of the folder in which `output` is made until it is complete: `output` with .partial appended."""
+    """Return the path of the folder in which `output` is made until it is complete.
+
+    It is the path `output` with .partial appended.
+    """
     return output.with_name(output.name + ".partial")
 
 
 def sync_files(folder: Path) -> None:
-    """Sync a folder and its files, so that they survive a power cut."""
+    """Sync a folder and the files in it to the disk, so that they survive a power cut."""
     for path in folder.iterdir():
         if path.is_file():
             sync_folder(path)
@@ -163,7 +176,7 @@ def sync_files(folder: Path) -> None:
 
 
 def _lock(folder: Path, output: Path) -> IO[str]:
-    """Lock `folder`, in which `output` is made, until the returned file is closed.
+    """Lock `folder`, in which `output` is made, for this process. Return the open lock file; closing it ends the lock.
 
     If the folder is missing, it is created with access for this user only. Raise FolderInUse if another process has
     locked it.
@@ -177,7 +190,7 @@ def _lock(folder: Path, output: Path) -> IO[str]:
 
 
 def _make_private(partial: Path) -> None:
-    """Set the mode of the folder so that only this user can access it.
+    """Set the mode of the folder `partial` so that only this user can access it.
 
     Raise FileExistsError if the folder belongs to another user, who could have put anything into it.
     """
@@ -197,9 +210,9 @@ def _set_mode(path: Path, mode: int) -> None:
 
 
 def _probe(folder: Path) -> os.stat_result:
-    """Return the `stat` result of a new subfolder of `folder`, which is removed again.
+    """Make a subfolder in `folder`, remove it again, and return the result of `stat` for it.
 
-    Its owner and its mode show this process's user and umask as the file system sees them.
+    The subfolder's owner and mode show this process's user and umask as the file system sees them.
     """
     probe = folder / PROBE_FOLDER
     with suppress(FileNotFoundError):
@@ -219,12 +232,13 @@ def _put_in_place(partial: Path, output: Path) -> None:
         assert state is not None
         _write_state(partial, replace(state, replaced=(*state.replaced, *_replaced_before(output), aside.name)))
     shutil.rmtree(partial / WORK_FOLDER, ignore_errors=True)
-    sync_folder(partial)  # Sync the removal, or a power cut may restore the work folder inside the finished folder.
+    # Without this sync, a power cut could bring the removed work folder back, inside the finished folder.
+    sync_folder(partial)
     replace_folder(partial, output, aside)
 
 
 def _tidy_up(output: Path) -> None:
-    """Remove run.json, the lock and the replaced folders after a finished run, and set the modes of the output.
+    """After a finished run, remove run.json, the lock file and the folders that `output` replaced, and set modes.
 
     Until now the folder was private, and MindSpore creates files with mode 0600. The folder and its files get the modes
     that new ones have under the user's umask. run.json is removed last: as long as it exists, the next run calls this
@@ -243,13 +257,17 @@ def _tidy_up(output: Path) -> None:
 
 
 def _is_finished_by(output: Path, identity: Mapping[str, Any]) -> bool:
-    """Return True if a run with the same identity finished `output`, but was interrupted before it removed run.json."""
+    """Return True if a run with the same `identity` completed `output` but ended before it removed run.json."""
     state = _readable_state(output) if (output / SCHEMA_FILE).is_file() else None
     return state is not None and not _differences(state.identity, identity)
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
-    """Raise FileExistsError unless `output` is missing, an empty folder, or (with `overwrite`) a prepared folder."""
+    """Raise FileExistsError if `output` exists and may not be replaced.
+
+    It may be replaced if it is an empty folder or, with `overwrite`, a prepared folder that holds only files of
+    preparations.
+    """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not (output / SCHEMA_FILE).is_file():
@@ -277,9 +295,9 @@ def _check_is_ours(partial: Path) -> None:
 
 
 def _check_all_is_ours(folder: Path, what: str) -> None:
-    """Raise FileExistsError if a folder holds a file or folder whose name is not one that a preparation gives.
+    """Raise FileExistsError if `folder` holds a file or folder with a name that no preparation gives to its files.
 
-    `what` is the part of the message that says what is refused.
+    `what` is the part of the message that says what the program does not do with the folder.
     """
     foreign = sorted(p.name for p in folder.iterdir() if not any(fnmatchcase(p.name, name) for name in _MADE_NAMES))
     if foreign:
@@ -314,7 +332,7 @@ def _resume_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: in
 
 
 def _replaced_before(folder: Path) -> tuple[str, ...]:
-    """Return the names (OUTPUT.replaced…) that replaced folders got, as recorded in the run.json of `folder`."""
+    """Return the names OUTPUT.replaced… to which folders were renamed, as recorded in the run.json of `folder`."""
     state = _readable_state(folder)
     return state.replaced if state else ()
 
@@ -330,7 +348,10 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]
 
 
 class OtherRun(ValueError):
-    """The unfinished folder belongs to other options, another log or another version of the program, or is damaged."""
+    """Raised if the unfinished folder was made with other options, from another log or by another program version.
+
+    Also raised if its run.json is damaged.
+    """
 
 
 def _read_state(partial: Path) -> _State | None:
@@ -345,16 +366,16 @@ def _read_state(partial: Path) -> _State | None:
 
 
 def _readable_state(folder: Path) -> _State | None:
-    """Return the content of run.json, or None if there is none or it is damaged."""
+    """Return the content of run.json in `folder`, or None if there is no such file or it is damaged."""
     with suppress(OtherRun):
         return _read_state(folder)
     return None
 
 
 def _write_state(partial: Path, state: _State) -> None:
-    """Write run.json into `partial` atomically.
+    """Write `state` to run.json in the folder `partial`, atomically.
 
-    Its temporary file is in the work folder, because a `partial` without run.json may only contain OWN_NAMES.
+    The temporary file is in the work folder, because a `partial` without run.json may only contain OWN_NAMES.
     """
     beside = partial / WORK_FOLDER / STATE_FILE
     write_whole(beside, json.dumps(asdict(state), indent=1) + "\n")
@@ -363,7 +384,7 @@ def _write_state(partial: Path, state: _State) -> None:
 
 
 def _empty(partial: Path) -> None:
-    """Remove everything in the folder `partial` but its lock file.
+    """Remove everything in the folder `partial` except its lock file.
 
     schema.json is removed first, because a folder with schema.json counts as complete. run.json is removed last,
     because only a folder with run.json counts as made by this program.

@@ -1,7 +1,8 @@
-"""Run a function over chunks of a log on several processes, and return the results in the order of the chunks.
+"""Run a function on each chunk of a log, in several processes, and return the results in the order of the chunks.
 
-The processes belong to this machine, a Dask cluster or MPI. Results are stored in files of the work folder (see
-pieces.py), which all processes can access. A result that an interrupted run has stored is not computed again.
+A pass is one such run over the whole log; a task is the work on one chunk. The processes belong to this machine, a Dask
+cluster or MPI. Results are stored in files of the work folder (see pieces.py), which all processes can access. A result
+that an interrupted run has stored is not computed again.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from data_prep.execution.pools import Pool
 Task = TypeVar("Task")
 Item = TypeVar("Item")
 
-Results = Mapping[str, Any]  # The parts of a result by name. Each part is stored as its own piece.
+Results = Mapping[str, Any]  # The result of a task, in parts by name. Each part is stored as a piece of its own.
 ReadPart = Callable[[str], Any]
 
-# Unfinished tasks per worker: one runs and one waits, so that no worker is idle. There are no more, because a task of a
-# compressed log holds its lines in memory until it is done. Finished results take only disk space, so tasks may be
-# started for up to _LOG_BYTES_AHEAD bytes of the log after the result in use. That keeps the workers busy while the
-# main process is busy, for example shuffling and writing a window of rows.
+# Number of unfinished tasks per worker: one runs and one waits, so that no worker is idle. There are no more, because a
+# task of a compressed log holds its lines in memory until it is done. Finished results take only disk space, so tasks
+# are started for up to _LOG_BYTES_AHEAD bytes of the log beyond the chunk whose result the main process uses. That
+# keeps the workers busy while the main process is busy, for example shuffling and writing a window of rows.
 _TASKS_PER_WORKER = 2
 _LOG_BYTES_AHEAD = 256 << 20
 
@@ -48,12 +49,13 @@ def map_in_order(
     needed: Callable[[int], Collection[str]],
     task_bytes: int,
 ) -> Generator[ReadPart, None, None]:
-    """Run `function` on each task. For each, in order, yield a function that returns a part of the result by its name.
+    """Run `function` on each task.
 
-    The parts of a result are stored in `pieces`, until the caller removes them. `needed` maps the number of a task to
-    the names of the parts that the caller reads; if all of them are stored already, the task is not run. If `pool` is
-    None, tasks run in this process. Each task covers about `task_bytes` bytes of the log. `tasks` may be an endless
-    stream, from which a thread takes a few tasks in advance.
+    For each task, in order, yield a function that returns one part of its result by name. The parts of a result are
+    stored as pieces in `pieces`, until the caller removes them. `needed` maps the number of a task to the names of the
+    parts that the caller reads; if all of them are stored already, the task is not run. If `pool` is None, tasks run in
+    this process. Each task covers about `task_bytes` bytes of the log. `tasks` may be an endless stream, from which a
+    thread takes a few tasks in advance.
     """
     starter = _Starter(function, pool, pieces, title, needed)
     with closing(read_ahead(starter.start_all(tasks), tasks_ahead(task_bytes, pool))) as results:
@@ -66,7 +68,10 @@ def map_in_order(
 
 
 def tasks_ahead(task_bytes: int, pool: Pool | None) -> int:
-    """Return how many tasks may be started before the caller has used the result of the first of them."""
+    """Return how many tasks of a pass may be started before the caller has used the result of the first of them.
+
+    A task covers about `task_bytes` bytes of the log. Without a pool, the number is 1.
+    """
     return max(_LOG_BYTES_AHEAD // task_bytes, pool.num_workers * _TASKS_PER_WORKER) if pool else 1
 
 
@@ -76,7 +81,7 @@ def _read_part(pieces: Pieces, title: str, number: int, part: str) -> Any:
 
 @dataclass(eq=False)
 class _Starter:
-    """Starts the tasks of a pass on the workers of `pool`. Without a pool, a task runs when its result is requested."""
+    """Starts the tasks of a pass on the workers of `pool`. If it is None, a task runs when its result is requested."""
 
     function: Callable[[Any], Results]
     pool: Pool | None
@@ -93,8 +98,8 @@ class _Starter:
     def start_all(self, tasks: Iterable[Task]) -> Generator[tuple[int, Callable[[], None]], None, None]:
         """Start the tasks in order, each as soon as a worker is available.
 
-        For each task, yield its number and a function. The function waits until the needed parts of the task's result
-        are stored, and raises the error of the task if it failed.
+        For each task, yield its number and a function. The function waits until the parts of the task's result that the
+        caller needs are stored, and raises the task's error if the task failed.
         """
         for number, task in enumerate(tasks):
             parts = self.needed(number)
@@ -122,7 +127,7 @@ class _Starter:
         self._free.release()
 
     def cancel(self) -> None:
-        """Cancel the tasks that have not started, because their results are not wanted any more."""
+        """Cancel the tasks that no worker has started yet, because nobody will use their results."""
         self._is_cancelled = True
         for future in tuple(self._undone):
             future.cancel()
@@ -135,16 +140,16 @@ def _wait_for(future: Future[None]) -> None:
 
 
 def job_name(title: str) -> str:
-    """Return the name of the piece in which the main process stores the `job_id` of the pass with this title.
+    """Return the name of the piece in which the main process stores the `job_id` of the pass called `title`.
 
-    A worker reads it to check that it sees the same work folder as the main process.
+    A worker reads the piece to check that it sees the same work folder as the main process.
     """
     return f"{title}.job"
 
 
 @dataclass(frozen=True)
 class Job:
-    """The function that workers call on each task of a pass, and the folder and title under which results are kept."""
+    """The function that workers call on each task of a pass, and the folder and title under which it stores results."""
 
     folder: str
     title: str
@@ -159,13 +164,14 @@ class Job:
 
 
 def run_in_worker(job: Job, number: int, task: Any) -> None:
-    """Run a task of `job` with the function that this worker received first."""
+    """Run the task `task` with the function that this worker received with its first task of the pass."""
     _as_first_got(job).run(number, task)
 
 
-@functools.lru_cache(maxsize=2)  # One entry is for the running pass, the other for its `TasksBeside`.
+# One entry is for the job of the running pass, the other for the job of its `TasksBeside`.
+@functools.lru_cache(maxsize=2)
 def _as_first_got(job: Job) -> Job:
-    """Return the `Job` object that came with this worker's first task of the pass, for all tasks of the pass.
+    """Return, for a `job` that came with any task of a pass, the equal `Job` that came with this worker's first task.
 
     Using the same object each time keeps what its function has loaded, such as open files. Raise OSError if this worker
     does not see the work folder.
@@ -182,8 +188,8 @@ def _as_first_got(job: Job) -> Job:
 def keep_freed_memory() -> None:
     """Make glibc's malloc keep freed memory, so that the arrays of a chunk reuse the memory of the chunk before.
 
-    By default glibc returns freed arrays of some megabytes to the system, which has to clear new memory for the next
-    chunk. That takes a sixth of the time of a whole preparation.
+    By default glibc returns the memory of freed arrays of some megabytes to the system, which has to clear new memory
+    for the next chunk. That takes a sixth of the time of a whole preparation.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
@@ -192,12 +198,14 @@ def keep_freed_memory() -> None:
 
 
 def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[Item, None, None]:
-    """Yield the elements of `items`. A thread reads them, up to `num_ahead` before the caller asks for them.
+    """Yield the elements of `items`.
 
-    If `items` raises an error, it is raised after the elements before it have been yielded. Closing this generator
-    closes `items` and ends the thread. Raise StopSignal after a stop signal (common/signals.py).
+    A thread takes them from `items`, up to `num_ahead` before the caller asks for them. If `items` raises an error, it
+    is raised after the elements before it have been yielded. Closing this generator closes `items` and ends the thread.
+    Raise StopSignal after a stop signal (common/signals.py).
     """
-    # Each element is in a tuple of one. None marks the end of `items`, and an exception an error that `items` raised.
+    # The queue has a tuple (element,) for each element of `items`. At the end it has the exception that `items` raised,
+    # or None if it raised none.
     ready: queue.SimpleQueue[tuple[Item] | BaseException | None] = queue.SimpleQueue()
     room, is_closed = threading.Semaphore(num_ahead - 1), threading.Event()
 
@@ -207,7 +215,7 @@ def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[
             with closing(items):
                 for item in items:
                     ready.put((item,))
-                    room.acquire()  # Wait for room before the next item is read.
+                    room.acquire()  # Wait until the caller has taken enough elements, before the next one is read.
                     if is_closed.is_set():
                         break
         except BaseException as error:
@@ -236,10 +244,10 @@ def _take(items: queue.SimpleQueue[Item]) -> Item:
 
 
 class TasksBeside:
-    """Runs further tasks on the workers of a pass while the pass runs, at most `most` of them at the same time.
+    """Runs additional tasks on the workers of a pass during the pass, at most `most` of them at the same time.
 
-    Without a pool, tasks run in this process. Results are stored, as in a pass, as pieces with names beginning with
-    `title`.
+    If `pool` is None, tasks run in this process. Their results are stored as pieces whose names begin with `title`,
+    like the results of the pass.
     """
 
     def __init__(
@@ -253,7 +261,10 @@ class TasksBeside:
             pieces.write(job_name(title), pool.job_id)
 
     def start(self, number: int, task: Any) -> None:
-        """Wait until fewer than `most` tasks run, then start a task. Raise the error of an earlier task that failed."""
+        """Wait until fewer than `most` of these tasks run, then start `task`.
+
+        Raise the error of an earlier task that failed. Without a pool, run the task now.
+        """
         if self._pool is None:
             self._job.run(number, task)
             return
@@ -262,7 +273,10 @@ class TasksBeside:
             self._undone.add(self._pool.submit(run_in_worker, self._job, number, task))
 
     def wait(self, num_left: int = 0) -> None:
-        """Wait until at most `num_left` tasks run. Raise the error of a task that failed."""
+        """Wait until at most `num_left` of the started tasks are not finished.
+
+        Raise the error of a task that failed.
+        """
         while len(self._undone) > num_left:
             check_stop()
             finished, self._undone = wait(self._undone, WAIT_SECONDS, FIRST_COMPLETED)
@@ -270,6 +284,6 @@ class TasksBeside:
                 future.result()
 
     def close(self) -> None:
-        """Cancel the tasks that have not started."""
+        """Cancel the tasks that no worker has started yet."""
         for future in self._undone:
             future.cancel()
