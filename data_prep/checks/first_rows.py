@@ -137,7 +137,7 @@ class Column:
 
     @property
     def are_inexact(self) -> bool:
-        """True if whole numbers of 2**53 or more in the column were written as floats and so may have lost digits.
+        """True if the column has whole numbers of 2**53 or more that were written as floats, so digits may be lost.
 
         pandas, for example, turns a column of integer ids into floats if one of its cells is missing.
         """

@@ -155,10 +155,11 @@ def leaking_columns(
 def _click_rates(
     codes: NDArray[np.int64], labels: NDArray[np.bool_], is_test: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Predict the label of each test row by the click rate of the training rows that have the same value of a column.
+    """Return a prediction for each test row: the click rate of the training rows with the same value of a column.
 
-    The click rates are shrunk toward the click rate of all training rows. Therefore a value that occurs only once, such
-    as the identifier of a row, predicts nothing.
+    `codes` [n] are the indices of the rows' values, and `is_test` [n] is True for test rows. Click rates are shrunk
+    toward the click rate of all training rows. Therefore a value that occurs only once, such as the identifier of a
+    row, predicts nothing.
     """
     train_codes, train_labels = codes[~is_test], labels[~is_test]
     counts = np.bincount(train_codes, minlength=codes.max() + 1)

@@ -163,7 +163,7 @@ class Label:
 
     @property
     def has_rest(self) -> bool:
-        """True if cells are listed for clicks only, or for no click only, and all other cells mean the opposite."""
+        """True if only clicks, or only rows without one, have listed cells, and all other cells mean the opposite."""
         return REST in (self.clicked, self.not_clicked)
 
     @property

@@ -1,7 +1,7 @@
 """Turn the values of categorical columns into ids.
 
-- `vocabulary` holds the id of each value, and reads and writes vocabulary.parquet. `fit` makes a vocabulary from counts
-  of values.
+- `vocabulary` holds the id of each value of a column, and reads and writes vocabulary.parquet. `fit` makes a vocabulary
+  from counts of values.
 - `encoder` turns raw lines into rows of ids and numbers. It finds ids in search tables that are made from a vocabulary.
 - `prepared_vocabulary` reads the vocabulary of a prepared folder: as the base of another preparation, as an encoder, or
   for a bundle. `growing` adds values to a vocabulary during online training.

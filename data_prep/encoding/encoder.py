@@ -32,11 +32,11 @@ from data_prep.options.log_format import BOOLEANS, FormatToScore, LogFormat
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import INDICATOR, NO_ID, NumericField, Schema, transform_numbers
 
-# If more than this fraction of a column's cells is out of vocabulary, the log probably writes the values in another
-# form.
+# If more than this fraction of a column's cells has values without an id, the log probably writes the values in another
+# form than the vocabulary.
 MOST_UNKNOWN = 0.9
-# `EXPIRED_FILE` is the file with the expired ids of a delta bundle. `NUM_EXPIRED` is the key of their number in the
-# bundle's description.
+# `EXPIRED_FILE` is the file with the expired ids of a delta bundle. `NUM_EXPIRED` is the key, in the bundle's
+# description, of the number of these ids.
 EXPIRED_FILE, NUM_EXPIRED = "expired.npy", "num_expired"
 
 __all__ = ["Chunk", "Examples", "ParsedChunk", "ParsedRows", "RowEncoder"]
@@ -49,10 +49,10 @@ ALIGNMENT = 8  # Each array in `LOOKUP_FILE` begins at a multiple of this many b
 
 
 class RowEncoder:
-    """Encoder that parses chunks of a log and turns their good lines into ids and numbers.
+    """Parses chunks of a log, and turns their good lines into rows of ids and numbers.
 
-    It has the search tables of a vocabulary, tables of values that were added to the vocabulary later, the ids that
-    have expired, and the transforms of the numeric columns.
+    An encoder has the search tables of a vocabulary, further tables of the values that were added to the vocabulary
+    later, the ids that have expired, and the transforms of the numeric columns.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RowEncoder:
         additions: Sequence[LookupTables] = (),
         expired: NDArray[np.int64] = NO_IDS,
     ) -> None:
-        """Create an encoder whose arrays of ids have the dtype `dtype`.
+        """Create an encoder that returns ids in arrays of the dtype `dtype`.
 
         `lookup` holds the search tables of the vocabulary. `additions` hold the search tables of values that were added
         to it, the oldest first. `expired` are the expired ids in ascending order. The search tables may still contain
@@ -93,7 +93,7 @@ class RowEncoder:
 
     @functools.cached_property
     def log_format(self) -> LogFormat:
-        """Format of the rows to encode, with the texts in which the vocabulary writes booleans.
+        """Format of the log to encode, with the two texts for true and false that each text column's vocabulary uses.
 
         If the vocabulary of a column does not show how it writes true and false, the format has no texts for that
         column.
@@ -105,9 +105,10 @@ class RowEncoder:
 
     @functools.cached_property
     def _whole_numbers(self) -> dict[str, bool]:
-        """For each text column, by name, whether its vocabulary writes whole numbers as 7.0 (True) or as 7 (False).
+        """For each text column, by name, True if its vocabulary writes whole numbers as 7.0, and False if it writes 7.
 
-        Columns for which `whole_numbers` returns None are left out. Columns in the setting point_zero are always True.
+        Columns for which the function `whole_numbers` returns None are left out. Columns in the setting point_zero are
+        always True.
         """
         columns = (column for column in self._options.categorical_columns if column.is_text and not column.cross)
         forms = {column.name: whole_numbers(self._texts_of(column.place)) for column in columns}
@@ -125,15 +126,15 @@ class RowEncoder:
     def knows(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.bool_]:
         """Return a mask [n] of the values that have an id of their own, that is, are not out of vocabulary.
 
-        If `values` are integers, `place` is the index of a vocabulary among those of the integer columns. If `values`
-        are `Strings`, it is the index among those of the text columns.
+        `place` selects the vocabulary. If `values` are integers, it is an index among the vocabularies of integer
+        columns. If they are `Strings`, it is an index among the vocabularies of text columns.
         """
         return self.own_ids(values, place) != NO_ID
 
     def own_ids(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.int64]:
-        """Return the id of each value [n], or NO_ID if a value is out of vocabulary or its id has expired.
+        """Return the id of each value [n], or NO_ID if the value is out of vocabulary or its id has expired.
 
-        `place` selects a vocabulary as in `knows`.
+        `place` selects the vocabulary, as in `knows`.
         """
         own_ids = np.full(len(values), NO_ID, np.int64)
         for lookup in (self._lookup, *self.additions):
@@ -148,33 +149,33 @@ class RowEncoder:
         return own_ids
 
     def missing_id(self, is_text: bool, place: int) -> int:
-        """Return the id that stands for a missing cell in one vocabulary.
+        """Return the id that a missing cell gets from one vocabulary.
 
-        `place` is the index of the vocabulary among the text columns if `is_text` is True, else among the integer
-        columns.
+        `place` is the vocabulary's index among those of the text columns if `is_text` is True, and otherwise among
+        those of the integer columns.
         """
         return self._lookup.opened[is_text][place].missing_id
 
     def with_additions(self, additions: Sequence[LookupTables]) -> RowEncoder:
-        """Return a copy of the encoder with `additions` as the search tables of values that were added later."""
+        """Return a copy of the encoder with the search tables `additions` of values added to the vocabulary later."""
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, additions, self.expired)
 
     def without(self, expired: NDArray[np.int64]) -> RowEncoder:
-        """Return a copy of the encoder in which the ids `expired` [n] are expired in addition to earlier ones."""
+        """Return a copy of the encoder in which the ids `expired` [n] have expired, besides those that had before."""
         # np.unique with `return_counts` sorts the ids and does not hash them, which is faster here.
         expired = np.unique(np.concatenate([self.expired, expired]), return_counts=True)[0]
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, self.additions, expired)
 
     def without_label(self) -> RowEncoder:
-        """Return a copy of the encoder for rows to score, whose lines need no label."""
+        """Return a copy of the encoder that reads rows to score, whose lines may lack the label."""
         options = self._options.without_label()
         return RowEncoder(self._numeric, self._lookup, self._dtype, options, self.additions, self.expired)
 
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Examples]:
-        """Parse a chunk and encode its good lines. Return the parsed chunk, which records bad lines, and encoded rows.
+        """Parse a chunk of lines and encode its good lines. Return the parsed chunk and the encoded rows.
 
-        If the chunk's file has a header with the names of its columns, columns that do not affect scores may be
-        missing.
+        The parsed chunk records the bad lines. If the chunk's file has a header with the names of its columns, columns
+        that do not affect scores may be missing.
         """
         log_format = self._options.data
         if chunk.file.columns:
@@ -194,21 +195,21 @@ class RowEncoder:
         return parsed, self.encode_rows(rows)
 
     def encode_rows(self, rows: ParsedRows) -> Examples:
-        """Encode rows that are already parsed."""
+        """Return parsed rows as encoded rows: their ids, numbers, labels, weights and keys."""
         kernels, labels = choose_kernels(self._options.kernels), rows.labels.astype(np.float32)
         return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 
     def are_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
-        """Return a mask [n, P] that is True where an id of an encoded row means "out of vocabulary"."""
+        """Return a mask [n, P] that is True where one of `ids`, those of encoded rows, means "out of vocabulary"."""
         of_vocabularies = np.array([layout.numbers[-2:] for layout in self._lookup.layouts], ids.dtype)
         first, count = of_vocabularies[self._vocabularies].T
         return (ids >= first) & (ids < first + count)
 
     def count_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.int64]:
-        """Count, for each column, the rows with an out-of-vocabulary value and the rows with a missing cell.
+        """For each categorical column, count the rows with an out-of-vocabulary value and those with a missing cell.
 
-        `ids` [n, P] are the ids of encoded rows. The result [2, C] has the two counts of each column. For a list only
-        its first value counts.
+        `ids` [n, P] are the ids of encoded rows. The result [2, C] has the two counts of each column. Of a list, only
+        the first value is looked at.
         """
         columns, firsts = self._options.categorical_columns, list(self._first_positions.values())
         missing = [self.missing_id(column.is_text, column.place) for column in columns]
@@ -217,9 +218,9 @@ class RowEncoder:
     def ids_with(
         self, added: LookupTables, rows: ParsedRows, ids: NDArray[np.signedinteger]
     ) -> NDArray[np.signedinteger]:
-        """Return a copy of `ids` [n, P] in which values that the search tables `added` contain have the ids from there.
+        """Return a copy of `ids` [n, P] in which values in the search tables `added` have the ids given there.
 
-        `rows` are the parsed rows to which `ids` belong.
+        `rows` are the parsed rows from which `ids` were encoded.
         """
         added_ids = self._ids_by(added.opened, rows, choose_kernels(self._options.kernels))
         return np.where(self.are_unknown(added_ids), ids, added_ids)
@@ -234,7 +235,10 @@ class RowEncoder:
 
     @functools.cached_property
     def _is_expired(self) -> NDArray[np.bool_]:
-        """Mask of the expired ids, indexed by id. The last element is False and stands for larger ids and for NO_ID."""
+        """Mask of the ids, indexed by id, that is True for expired ids. It ends after the largest expired id.
+
+        One more element at its end is False. It stands for all larger ids and for NO_ID.
+        """
         is_expired = np.zeros(self.expired[-1] + 2, np.bool_)
         is_expired[self.expired] = True
         return is_expired
@@ -271,10 +275,10 @@ class RowEncoder:
 
     @functools.cached_property
     def _numeric_groups(self) -> list[tuple[NumericField, slice, tuple[str, ...]]]:
-        """Groups of neighbouring numeric columns that have the same transform, so that they can be computed together.
+        """Groups of adjacent numeric columns that have the same transform, so that they can be computed together.
 
-        Each group consists of one of its fields, the slice of its columns in the result, and the names of its source
-        fields.
+        Each group consists of one of its fields, the slice of the group's columns in the result, and the names of the
+        log's columns from which they are computed.
         """
         groups: list[tuple[NumericField, slice, tuple[str, ...]]] = []
         for _, alike in groupby(self._numeric, lambda field: dataclasses.replace(field, name="", source="")):
@@ -286,16 +290,16 @@ class RowEncoder:
 
 @functools.lru_cache(maxsize=4)
 def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
-    """Return the format of a file whose columns are `names`.
+    """Return the format `log_format`, adapted to a file whose header names the columns `names`.
 
-    Weight and id columns that the file lacks are ignored.
+    Weight and id columns that the file lacks get the kind ignored.
     """
     lacking = [name for name in log_format.columns_of_kind("weight", "id") if name not in names]
     return dataclasses.replace(log_format, columns=log_format.columns | dict.fromkeys(lacking, "ignored"))
 
 
 def expired_of(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64]:
-    """Return all expired ids, in ascending order, of a bundle and its later deltas (bundles of changes).
+    """Return all expired ids, in ascending order, of a bundle and of the deltas (bundles of changes) that follow it.
 
     `chain` gives the folder and the description of each bundle, the oldest first.
     """
@@ -304,10 +308,10 @@ def expired_of(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64
 
 
 def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) -> RowEncoder:
-    """Return an encoder for rows to score from files that `write_lookup` and `write_additions` wrote.
+    """Return an encoder for rows to score. Its search tables come from files of `write_lookup` and `write_additions`.
 
-    `chain` gives the folder and the description of the vocabulary and then of each addition, the oldest first. The
-    files are mapped into memory. Raise ValueError if a file is damaged.
+    `chain` gives the folder and the description of the vocabulary's search tables, and then of each addition to them,
+    the oldest first. The files are mapped into memory. Raise ValueError if a file is damaged.
     """
     lookup, *additions = tables = [tables_of(*link) for link in chain]
     for each in tables:
@@ -319,9 +323,9 @@ def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) ->
 
 
 def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:
-    """Map the search tables in a folder into memory and return them.
+    """Map the file of search tables in a folder into memory, and return the tables.
 
-    `description` is the description that `write_lookup` returned when it wrote them.
+    `description` is what `write_lookup` returned when it wrote the file.
     """
     layouts = tuple(
         TableLayout(
@@ -335,9 +339,9 @@ def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:
 
 
 def why_slow() -> str:
-    """Return why the native kernels cannot be loaded, so that the slower NumPy kernels parse rows.
+    """Return why the native kernels cannot be loaded, or "" if they can be loaded.
 
-    Return "" if they can be loaded.
+    Without them, the slower NumPy kernels parse rows.
     """
     try:
         load_kernels()
@@ -347,7 +351,7 @@ def why_slow() -> str:
 
 
 def texts_among(texts: Collection[str], num_values: int) -> tuple[str, ...]:
-    """Return the two texts that stand for true and false in a vocabulary, or () if that is not clear.
+    """Return the two texts that a vocabulary uses for true and false, or () if it does not show which.
 
     `texts` are those of BOOLEAN_TEXTS that are among the `num_values` values of the vocabulary. One of the words true
     and false is enough, whatever the other values are. The words yes and no, or on and off, must both occur. Any other
@@ -363,10 +367,10 @@ def texts_among(texts: Collection[str], num_values: int) -> tuple[str, ...]:
 
 
 def whole_numbers(texts: Sequence[Strings]) -> bool | None:
-    """Return whether a vocabulary writes whole numbers as 7.0, the way pandas writes floats, or as 7.
+    """Return True if a vocabulary writes whole numbers as 7.0, the way pandas writes floats.
 
-    True means 7.0, and False means 7 or no whole number at all. None means that both forms occur, or that the
-    vocabulary is empty. `texts` are the values of the vocabulary, in several parts.
+    Return False if it writes them as 7 or has none, and None if it has both forms or no values. `texts` are the values
+    of the vocabulary, in several parts.
     """
 
     def has(has_point: bool) -> bool:
@@ -381,12 +385,16 @@ def whole_numbers(texts: Sequence[Strings]) -> bool | None:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The arrays of one search table in a file. The tables of a file follow each other in the order of the columns."""
+    """The dtypes and lengths of the arrays of one search table in a file, by which they are found there.
+
+    The tables of a file follow each other in the order of the columns.
+    """
 
     is_text: bool
-    # dtype and number of elements of each array, in the order in which they follow each other in the file.
+    # dtype and number of elements of each array of the table, in the order in which the file has them.
     arrays: tuple[tuple[str, int], ...]
-    numbers: tuple[int, ...]  # The attributes of the FieldLookup or StringLookup that are not arrays, in their order.
+    # The attributes of the table (FieldLookup or StringLookup) that are not arrays, in the order of its fields.
+    numbers: tuple[int, ...]
 
     @property
     def num_oov_ids(self) -> int:
@@ -395,7 +403,10 @@ class TableLayout:
 
 @dataclass(frozen=True)
 class LookupTables:
-    """The search tables of all vocabularies, in a file. A process maps the file into memory at the first use."""
+    """The search tables of all vocabularies of a prepared folder, in one file.
+
+    A process maps the file into memory when it first uses the tables.
+    """
 
     path: Path
     layouts: tuple[TableLayout, ...]
@@ -406,7 +417,10 @@ class LookupTables:
 
     @functools.cached_property
     def opened(self) -> tuple[list[FieldLookup], list[StringLookup]]:
-        """Tables of the integer columns, and tables of the text columns. Once mapped, the file may be deleted."""
+        """The tables of the integer columns, and the tables of the text columns, as two lists.
+
+        The first use maps the file into memory. After that the file may be deleted.
+        """
         file = np.memmap(self.path, np.uint8, "r")
         of_numbers, of_texts, start = [], [], 0
         for layout in self.layouts:
@@ -426,9 +440,10 @@ class LookupTables:
         return of_numbers, of_texts
 
     def check(self, num_ids: int) -> None:
-        """Raise ValueError if a search could read outside the file or find an id outside 0 to `num_ids` - 1.
+        """Raise ValueError if a search in the tables could read outside the file or find an id not below `num_ids`.
 
-        The native kernels rely on this check and make none of their own. The check reads the whole file.
+        Negative ids are refused too. The native kernels rely on this check and make none of their own. The check reads
+        the whole file.
         """
         of_numbers, of_texts = self.opened
         is_within, ids = True, []
@@ -459,7 +474,7 @@ storable(LookupTables, TableLayout)
 def without_values(
     tables: tuple[list[FieldLookup], list[StringLookup]],
 ) -> tuple[list[FieldLookup], list[StringLookup]]:
-    """Return copies of the search tables without values, so that they give every value an out-of-vocabulary id."""
+    """Return copies of search tables with no values in them, so that each value gets an out-of-vocabulary id."""
     of_numbers, of_texts = tables
     keys, starts = np.zeros(0, np.uint64), np.zeros(3, np.uint32)
     numbers = [replace(table, words=keys, starts=starts, shift=31) for table in of_numbers]

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FittedVocabulary:
-    """The vocabulary of a preparation: search tables for encoding rows, and the fields as schema.json records them."""
+    """The vocabulary of a preparation: its search tables, which encode rows, and its fields as in schema.json."""
 
     lookup: LookupTables
     categorical: tuple[CategoricalField, ...]
@@ -61,10 +61,10 @@ class FittedVocabulary:
 def fit_vocabulary(
     statistics: LogStatistics, options: PrepareOptions, num_numeric: int, folder: Path
 ) -> FittedVocabulary:
-    """Give ids to the frequent values, and write vocabulary.parquet and the search tables into `folder`.
+    """Give ids to the values that are frequent enough in the training rows. Return the vocabulary.
 
-    Ids below `num_numeric`, the number of numeric columns, belong to these columns. The memory of the counts in
-    `statistics` is released.
+    Write vocabulary.parquet and the search tables into `folder`. Ids below `num_numeric`, the number of numeric
+    columns, belong to these columns. The memory of the counts in `statistics` is released.
     """
     columns = options.categorical_columns
     ordered = (
@@ -85,7 +85,10 @@ def fit_vocabulary(
 
 
 def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary:
-    """Write the values and ids of a base vocabulary into `folder` unchanged, and write their search tables."""
+    """Write the values of a base vocabulary, with their ids unchanged, and their search tables into `folder`.
+
+    Return the vocabulary, whose values and ids are those of the base.
+    """
     if len(base.paths()) == 1:
         shutil.copyfile(base.paths()[0], folder / VOCABULARY_FILE)
     else:
@@ -98,11 +101,11 @@ def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary
 def extend_base_vocabulary(
     base: BaseVocabulary, statistics: LogStatistics, options: PrepareOptions, folder: Path
 ) -> FittedVocabulary:
-    """Extend a base vocabulary: give ids, after all existing ones, to the frequent values that the base lacks.
+    """Give ids, after all existing ones, to the frequent values of a log that a base vocabulary lacks.
 
-    Write vocabulary.parquet and the search tables into `folder`, and release the memory of the counts in `statistics`.
-    A new value is written with its count in the training rows of this log. A value of the base keeps the count that the
-    base recorded.
+    Return the extended vocabulary. Write its vocabulary.parquet and search tables into `folder`, and release the memory
+    of the counts in `statistics`. A new value is written with its count in the training rows of this log. A value of
+    the base keeps the count that the base recorded.
     """
     columns = options.categorical_columns
     writer = VocabularyWriter(folder / VOCABULARY_FILE, columns)
@@ -130,9 +133,9 @@ def _write_tables(
     statistics: LogStatistics | None = None,
     size: int = 0,
 ) -> FittedVocabulary:
-    """Write the search tables of all fields. Return the vocabulary, whose size is at least `size` ids.
+    """Write the search tables of all fields into `folder`. Return the vocabulary, which has at least `size` ids.
 
-    Close `statistics` after that, because `fields` may be a generator that reads them.
+    After that, close `statistics`, because `fields` may be a generator that reads them.
     """
     by_name: dict[str, CategoricalField] = {}
 
@@ -159,7 +162,7 @@ def _field(column: CategoricalColumn, vocabulary: CategoricalField) -> Categoric
 
 
 def _num_missing(statistics: LogStatistics, columns: Sequence[CategoricalColumn], name: str) -> int:
-    """Return the number of missing cells in all columns that share the vocabulary `name`."""
+    """Return the number of missing cells in all columns that use the vocabulary of the column `name`."""
     of_columns = zip(columns, statistics.missing, strict=True)
     return sum(missing for column, missing in of_columns if name in (column.name, column.shares))
 
@@ -167,9 +170,10 @@ def _num_missing(statistics: LogStatistics, columns: Sequence[CategoricalColumn]
 def _fitted_values(
     statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn, num_missing: int
 ) -> OrderedValues:
-    """Return the values of a column that are frequent enough to get an id of their own, in their order and with counts.
+    """Return the values of a column that are frequent enough to get an id of their own, with their counts.
 
-    For a hashed column the result contains only the missing value, whose count is `num_missing`.
+    The values are in the order of their ids. For a hashed column the result contains only the missing value, whose
+    count is `num_missing`.
     """
     least, max_size = options.least_count(column.name), options.of_fields("max_size").get(column.name)
     is_hashed = options.is_hashed(column.name)
@@ -190,11 +194,11 @@ def new_values(
     is_known: Callable[[NDArray[np.int64] | Strings], NDArray[np.bool_]] | None,
     earlier: ValueSketch | None = None,
 ) -> OrderedValues:
-    """Return the frequent values that a vocabulary lacks, in the order of their new ids and with their counts.
+    """Return the frequent values of a column that its vocabulary lacks, with their counts.
 
-    The vocabulary has `num_known` values besides the missing one. The setting `max_size` limits the known and new
-    values together. `is_known` is a function that returns a mask of the values that already have ids. If it is None,
-    `statistics` contains no such value.
+    The values are in the order of their new ids. The vocabulary has `num_known` values besides the missing one. The
+    setting `max_size` limits the known and new values together. `is_known` is a function that returns a mask of the
+    values that already have ids. If it is None, `statistics` contains no such value.
 
     If the sketch `earlier` is given, a value's count includes its count in earlier logs. All unknown values are noted
     in the sketch, and unless `max_size` is reached, those that get an id are taken out of it again. The caller then
@@ -227,7 +231,7 @@ def new_values(
 def _frequent(
     statistics: LogStatistics, column: CategoricalColumn, least: int
 ) -> tuple[NDArray[np.int64] | Strings, NDArray[np.int64]]:
-    """Return the values of a column that occur at least `least` times, and the count of each."""
+    """Return the values of a column that occur at least `least` times in the training rows, and the count of each."""
     if column.is_text:
         counted = statistics.texts.frequent(column.place, least)
         return counted.texts, counted.counts
@@ -245,8 +249,8 @@ def _take(
 def _warn_of_floats(field: FieldVocabulary) -> None:
     """Log a warning about values of a text field that were probably converted to floats before the log was written.
 
-    These are numbers that got two ids, one for 7 and one for 7.0, and whole numbers that are too large to be exact as
-    floats.
+    Such values are numbers that got two ids, one for 7 and one for 7.0, and whole numbers that are too large to be
+    exact as floats.
     """
     if field.texts is None:
         return
@@ -267,7 +271,7 @@ def _warn_of_floats(field: FieldVocabulary) -> None:
 
 
 def _are_in(old: FieldVocabulary, values: NDArray[np.int64] | Strings) -> NDArray[np.bool_]:
-    """Return a mask [n] that is True for each of the `values` [n] that the field `old` contains."""
+    """Return a mask of `values` [n] that is True for each value that the field `old` contains."""
     if not isinstance(values, Strings):
         return np.isin(values, old.values)
     assert old.texts is not None

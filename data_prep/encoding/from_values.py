@@ -1,6 +1,7 @@
 """Convert rows that a program passes, as lines of text or as mappings from columns to values, to a chunk of lines.
 
-A row without a label gets a valid label, so that the parser of logs can check and parse it like any other row.
+A row without a label gets an arbitrary valid label, so that the parser of logs can check and parse it like any other
+row.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TIMES = (*_MOMENTS, time, timedelta, np.timedelta64)
 
 
 def lines_of(rows: Any, log_format: LogFormat) -> Chunk:
-    """Convert rows, which are all raw lines or all mappings, to a chunk of lines.
+    """Convert rows to a chunk of lines. The rows are all lines of text, or all mappings from column names to values.
 
     Raise ValueError or TypeError if a row is bad. The message names the first bad row.
     """
@@ -41,7 +42,7 @@ def lines_of(rows: Any, log_format: LogFormat) -> Chunk:
 
 
 def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk:
-    """Convert raw lines to a chunk. If the first line has one column too few, all lines get a valid label.
+    """Convert lines of text to a chunk. If the first line has one column too few, insert a valid label into all lines.
 
     Raise ValueError if a line contains a line end, and TypeError if a row is not text.
     """
@@ -58,7 +59,7 @@ def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk
 
 
 def split_line(line: bytes, log_format: LogFormat, is_bare: bool = False) -> list[str]:
-    """Split a line into its cells. If its quotes are wrong, it is split as well as possible.
+    """Return the cells of a line as texts. If the quotes of the line are wrong, it is split as well as possible.
 
     If `is_bare` is True, quotes are already removed from the line, and its cells are separated by BARE_SEPARATOR.
     """
@@ -70,16 +71,17 @@ def split_line(line: bytes, log_format: LogFormat, is_bare: bool = False) -> lis
 
 
 def has_label(line: bytes, log_format: LogFormat, is_bare: bool = False) -> bool:
-    """Return False if a line has exactly one column less than the format, and therefore lacks the label."""
+    """Return False if a line has exactly one column less than the format, because then the label is left out."""
     if log_format.quotes and not is_bare:
         line, is_bare = take_quotes_off(line + b"\n", log_format)[0], True
     return line.count(_BARE if is_bare else log_format.separator.encode()) != len(log_format.columns) - 2
 
 
 def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
-    """Insert a valid label into each line of a chunk whose lines have none. A line with wrong quotes keeps them.
+    """Return a copy of a chunk, whose lines have no label, with a valid label inserted into each line.
 
-    A chunk whose file has a header is returned unchanged, because the parser does not expect a label in it.
+    A line with wrong quotes keeps them. If the chunk's file has a header, the chunk itself is returned, because the
+    parser does not expect a label in it.
     """
     if chunk.file.columns:
         return chunk
@@ -99,8 +101,8 @@ def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
         if has_quotes and b'"' in line:
             cells = quoted_cells(line, log_format)
             row = [line] if cells is None else [_quoted(cell) for cell in cells]
-        # A line that ends before the place of the label gets the label at its end. Its number of columns is still
-        # wrong.
+        # If a line has fewer cells than stand before the label, the label is appended to it. Its number of columns is
+        # still wrong.
         labelled.append(separator.join([*row[:place], label, *row[place:]]))
     return replace(chunk, lines=b"\n".join([*labelled, b""]))
 
@@ -110,7 +112,7 @@ def _quoted(cell: bytes) -> bytes:
 
 
 def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) -> Chunk:
-    """Convert rows that are mappings from column names to values to a chunk of lines. None and NaN are missing values.
+    """Convert rows that are mappings from column names to values to a chunk of lines. None and NaN become empty cells.
 
     A text is used as the cell of a line, even in a column of numbers. Keys that are not fields are ignored. Raise
     ValueError if a field is missing, and TypeError if a value does not fit the kind of its column.
@@ -142,7 +144,10 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
 
 
 def _line(cells: Collection[str], separator: str) -> bytes:
-    """Join cells to a line without line end. Raise ValueError if a cell contains a line end or the separator."""
+    """Return the line, without line end, that consists of `cells`, joined by the separator.
+
+    Raise ValueError if a cell contains a line end or the separator.
+    """
     text = separator.join(cells)
     if text.count(separator) >= len(cells) or "\n" in text or "\r" in text:
         raise ValueError(
@@ -152,7 +157,7 @@ def _line(cells: Collection[str], separator: str) -> bytes:
 
 
 def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format: LogFormat) -> TypeError:
-    """Return the error about the first cell of a row that contains a line end or the separator."""
+    """Return a TypeError that names the first cell in row `number` that contains a line end or the separator."""
     for name, cell in cells.items():
         try:
             _line([cell], separator)
@@ -162,13 +167,16 @@ def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format:
 
 
 def cells_to_chunk(cells: dict[str, str], log_format: LogFormat) -> Chunk:
-    """Return a chunk of one row that has the given cells, by name. All other cells are blank or have a valid value."""
+    """Return a chunk with one line that has the given cells, by column name.
+
+    Its other cells are those of a blank row.
+    """
     between = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
     return Chunk(0, 1, f"{between.join((log_format.blank_row | cells).values())}\n".encode(), is_bare=log_format.quotes)
 
 
 def chunk_to_mapping(chunk: Chunk, log_format: LogFormat) -> dict[str, Any]:
-    """Convert a chunk with a single row to a mapping from field names to values. A missing value becomes None."""
+    """Convert the only row of a chunk to a mapping from field names to values. A missing value becomes None."""
     cells = dict(zip(log_format.columns, split_line(chunk.lines, log_format, chunk.is_bare), strict=True))
     return {name: _value(cells[name], kind, log_format) for name, kind in log_format.fields}
 
@@ -183,7 +191,7 @@ def _value(cell: str, kind: Kind, log_format: LogFormat) -> Any:
 def check_names(where: str, names: Iterable[Any], log_format: LogFormat) -> None:
     """Raise ValueError unless each field of the format occurs exactly once among the column names `names`.
 
-    Other columns may occur too. `where` says in the message what has the columns, such as "the table".
+    Other names may occur too. `where` is the part of the message that says what has these columns, such as "the table".
     """
     counts = Counter(list(names))
     fields = [name for name, _ in log_format.fields]
@@ -203,7 +211,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _text(value: Any, name: str, log_format: LogFormat) -> str:
-    """Return the text of a cell for a value. It is the text that the same value in a Parquet column would become."""
+    """Return the text of the cell for `value` in the column `name`: the text for the same value in a Parquet column."""
     if log_format.columns[name] == "list" and isinstance(value, (list, tuple, np.ndarray)):
         between = log_format.list_form(name).separator
         texts = [_value_text(each, name, log_format) for each in value]
@@ -249,7 +257,7 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
 
 
 def _text_of_column(value: Any, name: str, log_format: LogFormat) -> str:
-    """Convert a fractional number or a time to text with Arrow, as the cells of a Parquet column are converted.
+    """Return a fractional number or a time as text, converted by Arrow, as the cells of a Parquet column are.
 
     Arrow and Python write some numbers differently: 0.00001 and 1e-05.
     """
@@ -280,7 +288,7 @@ def _hex_text(value: int) -> str:
 
 
 def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
-    """Return the reason of each rejected line of a chunk. Keys are the indices of the lines in the chunk."""
+    """Return the reason of each line of `chunk` that the parser rejected, by the index of the line in the chunk."""
     if not parsed.rejects_tsv:
         return {}
     reasons = {}
@@ -291,7 +299,7 @@ def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
 
 
 def bad_cell(chunk: Chunk, row: int, log_format: LogFormat, reason: str) -> str:
-    """Describe why the parser rejected a row for `reason`: the bad cell, or the wrong number of cells.
+    """Describe why the parser rejected a line for `reason`: name the bad cell, or the wrong number of cells.
 
     `row` is the index of the line in `chunk`. All lines of the chunk must have labels.
     """
@@ -315,9 +323,9 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat, reason: str) -> str:
 
 
 def _other_unit(cell: str, kind: Kind, log_format: LogFormat, name: str) -> str:
-    """Return a hint if a bad time would be plausible in another unit, such as milliseconds instead of seconds.
+    """Return a hint if `cell`, a bad time, would be plausible in another unit, such as milliseconds instead of seconds.
 
-    Else return "".
+    Otherwise return "".
     """
     form = log_format.time_form(name)
     if kind != "timestamp" or form not in UNITS or not re.fullmatch("[0-9]{9,19}", cell):

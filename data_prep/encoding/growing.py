@@ -1,8 +1,8 @@
 """Add the new values of each part of a log to a vocabulary during online training, as `prepare --extend` does.
 
 Existing files are never rewritten. The new values of each part are written to a file of their own, and so are the ids
-that expire. schema.json lists all these files, so that the schema of an earlier time, which lists only the first of
-them, describes the vocabulary of that time (see `schema_at`). Expired ids are used again only after
+that expire. schema.json lists all these files. An earlier state of schema.json, which lists only the first of them,
+therefore describes the vocabulary of that time (see `schema_at`). Expired ids are used again only after
 `GrowingVocabulary.renumbered`, which writes the values that have not expired into another folder with new ids.
 """
 
@@ -64,29 +64,32 @@ from data_prep.statistics.statistics import LogStatistics
 from data_prep.statistics.value_counts import count_numbers, count_texts
 
 SMALL_FIELD = 256  # If a field has at most this many values, none of them expires.
-MOST_COUNT = 2**32 - 1  # Larger counts of a value are returned as this one by `counts_of_ids`.
-_ANY_BYTES = 1 << 62  # A memory limit that is never reached, so that the counts of a part of the log stay in memory.
+MOST_COUNT = 2**32 - 1  # `counts_of_ids` returns this number for values with larger counts.
+# A limit on the memory of counts that is never reached: the counts of a part of the log stay in memory.
+_ANY_BYTES = 1 << 62
 
 
 def added_file_name(first_id: int) -> str:
-    """Return the name of a file with values that were added to a vocabulary. `first_id` is their smallest id."""
+    """Return the name of a file of values that were added to a vocabulary.
+
+    `first_id` is the smallest id of these values.
+    """
     return f"{ADDED_PREFIX}{first_id:012d}{PARQUET}"
 
 
 def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None) -> Schema:
-    """Turn `folder` into a prepared folder whose vocabulary can grow, and return its schema.
+    """Turn `folder` into a copy of the folder `prepared` whose vocabulary can grow. Return the schema of `folder`.
 
-    All files except schema.json are links to the files of the folder `prepared`. If `moment` is None, the vocabulary
-    becomes that of `prepared`. Otherwise `folder` may have grown before, and its vocabulary is reset to the state
-    `moment` (see `schema_at`): values that were added later lose their ids, and values that expired later get their ids
-    back.
+    All files except schema.json are links to the files of `prepared`. If `moment` is None, the vocabulary becomes that
+    of `prepared`. Otherwise `folder` may have grown before, and its vocabulary is reset to the state `moment` (see
+    `schema_at`): values that were added later lose their ids, and values that expired later get their ids back.
     """
     schema = read_schema(prepared)
     if folder.resolve() != prepared.resolve():
         make_folder(folder)
         for file in all_files(schema):
-            # A file that is not a link was written for the vocabulary of `folder` itself, after it was renumbered. It
-            # is kept.
+            # A file in `folder` that is not a link belongs to the vocabulary of `folder` after its ids were renumbered.
+            # It is kept.
             if (link := folder / file.name).is_symlink() or not link.exists():
                 _link(prepared / file.name, link)
         if moment is None or not (folder / SCHEMA_FILE).exists():
@@ -101,21 +104,23 @@ def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None)
 
 
 class GrowingVocabulary:
-    """The vocabulary of a folder that `open_to_grow` made. It gets new values, and values can expire.
+    """The vocabulary in a folder that `open_to_grow` made. Values can be added to it, and its values can expire.
 
-    `schema` is always the newest schema. `encoder` always encodes rows with labels by the newest vocabulary.
+    `schema` is always the newest schema of the folder. `encoder` always encodes rows with labels by the newest
+    vocabulary.
     """
 
     def __init__(self, folder: Path, count_bytes: int = 0) -> None:
         """Open the vocabulary in `folder`.
 
-        If `count_bytes` is above 0, a sketch of that many bytes counts approximately how often values without ids occur
-        in all parts of the log. If it is 0, the values of each part are counted alone.
+        If `count_bytes` is above 0, a sketch (an approximate counter) of that many bytes counts how often values
+        without ids occur in all parts of the log. If it is 0, the values of each part are counted alone.
         """
         self.folder = folder
         self.schema, self._options, _ = open_vocabulary(folder)
         self._earlier = ValueSketch(count_bytes, self._options.kernels) if count_bytes else None
-        # Number of values in the last part that did not get an id yet. It stays 0 if each part is counted alone.
+        # Number of values in the last part of the log that did not get an id yet. It stays 0 if each part is counted
+        # alone.
         self.num_pending = 0
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
         self.expired = read_expired(folder, self.schema)  # Expired ids in ascending order.
@@ -123,29 +128,29 @@ class GrowingVocabulary:
 
     @property
     def num_in_use(self) -> int:
-        """Number of ids of values that have not expired."""
+        """Number of ids of the values that have not expired."""
         of_owners = {self.schema.vocabulary_of(field.name): field.num_values for field in self.schema.categorical}
         return sum(of_owners.values()) - self.schema.num_expired
 
     def counts(self) -> dict[str, Any]:
-        """Return the state of the sketch that counts values without ids, as arrays by name.
+        """Return, as arrays by name, the state of the sketch that counts values without ids, for `load_counts`.
 
         Return {} if the values of each part are counted alone.
         """
         return self._earlier.state() if self._earlier is not None else {}
 
     def added_counts(self) -> dict[str, Any]:
-        """Return what the last part changed in the sketch, as small arrays by name.
+        """Return the counts that the log's last part added to the sketch, as small arrays by name, for `load_counts`.
 
         Return {} if the values of each part are counted alone.
         """
         return self._earlier.added() if self._earlier is not None else {}
 
     def load_counts(self, counts: Sequence[dict[str, Any]]) -> None:
-        """Restore the sketch that counts values without ids, from a result of `counts` and later `added_counts`.
+        """Restore the sketch that counts values without ids.
 
-        The results are given in order. If there are none, the sketch stays unchanged. Raise ValueError if the stored
-        sketch has another size.
+        `counts` has a result of `counts`, followed by later results of `added_counts` in order. If it is empty, the
+        sketch stays unchanged. Raise ValueError if the stored sketch has another size.
         """
         if counts and self._earlier is not None:
             self._earlier.load_state(**counts[0])
@@ -154,14 +159,15 @@ class GrowingVocabulary:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns in the results of `shares`: first the categorical columns, then the numeric ones."""
+        """Names of the columns to which the results of `shares` belong: categorical columns, then numeric ones."""
         return [*(column.name for column in self._options.categorical_columns), *self._options.data.numeric_fields]
 
     def shares(self, parts: Sequence[ParsedRows], ids: np.ndarray) -> tuple[list[float], list[float]]:
-        """Return each column's fraction of missing cells, and each categorical column's fraction of unknown values.
+        """Return the fraction of missing cells of each column, and of out-of-vocabulary values of each categorical one.
 
-        Unknown values are out of vocabulary. `ids` [n, P] are the ids of all rows of `parts`. For a list only its first
-        value counts. The first result has an element for each of `columns`. Fractions are rounded to four digits.
+        `ids` [n, P] are the ids of all rows of `parts`. Of a list, only the first value is looked at. The first result
+        has an element for each of `columns`, the second one for each categorical column. Fractions are rounded to four
+        digits.
         """
         categorical, numeric = self._options.categorical_columns, self._options.data.numeric_fields
         num_rows, missing = max(len(ids), 1), np.zeros(len(self.columns))
@@ -172,11 +178,11 @@ class GrowingVocabulary:
         return (missing / num_rows).round(4).tolist(), (unknown / num_rows).round(4).tolist()
 
     def add_values_of(self, parts: Sequence[ParsedRows], rows: Examples) -> tuple[int, Examples]:
-        """Give ids to the values without ids that are frequent enough in the rows of `parts`.
+        """Give ids to those values without ids that are frequent enough in the rows of `parts`.
 
-        `rows` are the same rows, already encoded. Return the number of new values, and the encoded rows with the new
-        ids. The values are on disk when the method returns. Raise ValueError if a cross has too many values, or if the
-        new ids do not fit in the dtype of the existing ids.
+        `rows` are the same rows, already encoded. Return the number of values that got an id, and a copy of `rows` with
+        the new ids. The values are on disk when the method returns. Raise ValueError if a cross has too many values, or
+        if the new ids do not fit in the dtype of the existing ids.
         """
         ends = np.cumsum([len(piece.labels) for piece in parts])
         ids = np.split(rows.ids, ends[:-1])
@@ -192,9 +198,10 @@ class GrowingVocabulary:
         return num_new, rows
 
     def _add(self, fields: Sequence[tuple[CategoricalColumn, FieldVocabulary]], num_new: int) -> LookupTables:
-        """Add new values with their ids to a file, the schema and the encoder.
+        """Write new values with their ids to a file, and add them to the schema and to the encoder.
 
-        Return search tables that contain only the new values.
+        `fields` has the new values of each vocabulary, and `num_new` is their number in all. Return search tables that
+        contain only the new values.
         """
         schema = self.schema
         if ids_dtype(schema.vocabulary_size + num_new) != schema.ids_dtype:
@@ -236,9 +243,9 @@ class GrowingVocabulary:
     def _new_fields(
         self, parts: Sequence[ParsedRows], ids: Sequence[NDArray[np.signedinteger]]
     ) -> list[tuple[CategoricalColumn, FieldVocabulary]]:
-        """Return a pair for each vocabulary: its column, and the values that get an id now, with the new ids.
+        """For each vocabulary, return its column and the values that get an id now, with their new ids.
 
-        `ids` are, for each part, the ids that its rows have had so far.
+        The values come from the rows of `parts`. `ids` are, for each part, the ids that its rows have had so far.
         """
         options, next_id = self._options, self.schema.vocabulary_size
         counted = LogStatistics(options, Path(), _ANY_BYTES)
@@ -248,7 +255,7 @@ class GrowingVocabulary:
             counted.texts.add(count_texts(rows, options, unknown))
         by_name = {field.name: field for field in self.schema.categorical}
         if self._earlier is not None:
-            self._earlier.forget()  # Forget what was noted in the sketch for a part that was then skipped.
+            self._earlier.forget()  # Drop the counts that were noted for a part of the log that was then skipped.
         fields = []
         for column in options.vocabularies:
             of_field = by_name[column.name]
@@ -260,7 +267,7 @@ class GrowingVocabulary:
         return fields
 
     def can_expire(self) -> NDArray[np.bool_]:
-        """Return a mask [V] of the ids that may expire.
+        """Return a mask of all V ids of the vocabulary that is True for the ids that may expire.
 
         The ids of missing cells and of the texts for true and false never expire. Neither do the values of a field with
         at most `SMALL_FIELD` values that could expire: a weekday, for example, is absent for six days, and its id costs
@@ -282,9 +289,9 @@ class GrowingVocabulary:
         return can
 
     def counts_of_ids(self) -> NDArray[np.uint32]:
-        """Return, for each id [V], how often its value had occurred when it got the id, or 0 for an id without a value.
+        """Return, for each id [V], how often its value had occurred in the log when the value got the id.
 
-        Larger counts than MOST_COUNT are returned as MOST_COUNT.
+        The count of an id without a value is 0. Counts above MOST_COUNT are returned as MOST_COUNT.
         """
         if self._counts is None:
             self._counts = np.zeros(self.schema.vocabulary_size, np.uint32)
@@ -307,7 +314,7 @@ class GrowingVocabulary:
         self.encoder, self.expired = self.encoder.without(ids), union(self.expired, ids)
 
     def renumbered(self, folder: Path) -> NDArray[np.int64]:
-        """Write the values that have not expired into the new folder `folder`, with consecutive ids.
+        """Write the values that have not expired into the new folder `folder`, with new, consecutive ids.
 
         The new ids begin after the out-of-vocabulary ids and run field by field. Within a field, the order of the
         values stays the same. The new folder has all files that `open_to_grow` makes. Return an array [V] with the new
@@ -364,7 +371,7 @@ class GrowingVocabulary:
 
 
 def _link(target: Path, link: Path) -> None:
-    """Create or replace the symbolic link `link` atomically."""
+    """Create the symbolic link `link` to `target`, or replace the link there, atomically."""
     target = target.resolve()
     if not link.is_symlink() or link.readlink() != target:
         make_folder(link.parent)

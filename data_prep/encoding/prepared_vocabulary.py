@@ -1,7 +1,7 @@
 """Read the vocabulary of a prepared folder: as the base of another preparation, as an encoder, or for a bundle.
 
-If a preparation uses a base, its rows have the same ids and numeric columns as those of the base folder. Booleans in
-tables are also written as the same texts as in the base folder.
+A preparation that uses a base gives its rows the same ids and numeric columns as the base folder has. It also writes
+booleans in tables as the same texts as the base folder.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ log = logging.getLogger(__name__)
 class BaseVocabulary:
     """The vocabulary of a prepared folder, as the base of another preparation, for an encoder, or for a bundle.
 
-    Its files are read on demand.
+    The files of the vocabulary are read when they are needed.
     """
 
     folder: Path
@@ -87,7 +87,7 @@ class BaseVocabulary:
         return self.encoding.categorical_columns
 
     def paths(self, since: int = 0) -> list[Path]:
-        """Return the files of the vocabulary whose first id is at least `since`, in the order of their ids."""
+        """Return the paths of the vocabulary's files whose smallest id is `since` or more, in the order of ids."""
         return [self.folder / name for name in self.schema.vocabulary_files if first_added_id(name) >= since]
 
     @functools.cached_property
@@ -97,15 +97,15 @@ class BaseVocabulary:
 
     @functools.cached_property
     def whole_numbers(self) -> dict[str, bool | None]:
-        """For each text field, by name, whether its vocabulary writes whole numbers as 7.0 (True) or as 7 (False).
+        """For each text field, by name, True if its vocabulary writes whole numbers as 7.0, and False if it writes 7.
 
-        The value is None if `encoder.whole_numbers` cannot tell.
+        The value is None if the function `encoder.whole_numbers` cannot tell.
         """
         shares = self.log_format.shares
         return {name: whole_numbers([self.texts_of(shares.get(name, name))]) for name in self.log_format.text_fields}
 
     def texts_of(self, name: str) -> Strings:
-        """Return the values of the text field `name` that have ids. They include "", the missing value."""
+        """Return all values of the text field `name` that have ids. The missing value, "", is one of them."""
         field, column = next(
             each for each in zip(self.schema.categorical, self.columns, strict=True) if each[0].name == name
         )
@@ -120,14 +120,14 @@ class BaseVocabulary:
         return read_expired(self.folder, self.schema)
 
     def live_fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
-        """Yield the same fields as the method `fields`, without the values that have expired."""
+        """Yield the values and ids of one field at a time, as the method `fields` does, but without expired values."""
         return (without(field, self.expired) for field in self.fields(since))
 
     def fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
         """Read the vocabulary from its files, and yield the values and ids of one field at a time.
 
-        Only values whose ids are at least `since` are read. A column that shares the vocabulary of another column has
-        no field of its own and is left out.
+        Only values whose ids are at least `since` are read. A column that uses the vocabulary of another column has no
+        field of its own and is left out.
         """
         with contextlib.closing(VocabularyReader(self.paths(since))) as reader:
             for field, column in zip(self.schema.categorical, self.columns, strict=True):
@@ -167,7 +167,7 @@ def read_base_vocabulary(
 
 
 def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
-    """Raise ValueError if the options ask for other columns than the base folder has, or for ids of another meaning."""
+    """Raise ValueError if the options ask for columns that the base folder lacks, or for ids of another meaning."""
     folder, here, there, written_as = base.folder, options.decisive(), base.schema.options, base.log_format
     if written_as.fields != options.data.fields:
         raise ValueError(
@@ -198,20 +198,20 @@ def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
 
 
 def _list_forms(log_format: LogFormat) -> dict[str, tuple[int, str]]:
-    """Return the maximum length and the pooling (`pool`) of each list column, by name."""
+    """Return, for each list column by name, the maximum length of its lists and the setting `pool` (sum or mean)."""
     forms = {name: log_format.list_form(name) for name in log_format.columns_of_kind("list")}
     return {name: (form.max_length, form.pool) for name, form in forms.items()}
 
 
 def _features(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
-    """Return, for each timestamp column by name, the names of the features that are derived from it."""
+    """Return, for each timestamp column by name, the features that are derived from it (hour, weekday, age)."""
     return {
         name: (*log_format.parts_of_time(name), *["age"] * log_format.has_age(name)) for name in log_format.time_fields
     }
 
 
 def _setting(recorded: str) -> str:
-    """Return the name under which users set an option that schema.json records under the name `recorded`."""
+    """Return the name that users write to set an option that schema.json records under the name `recorded`."""
     return f"{RECORDED[recorded]} in prepare.fields" if recorded in RECORDED else f"prepare.{recorded}"
 
 
@@ -239,17 +239,17 @@ def _differences(there: list[tuple[str, Kind]], here: list[tuple[str, Kind]]) ->
 
 
 def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
-    """Return `log_format` with the texts for true and false of each text column that contains booleans in a file.
+    """Return `log_format`, completed by the texts for true and false of each text column that has booleans in a file.
 
-    The texts are those of the base vocabulary. Without a base they are 1 and 0, unless the format names others. Raise
-    ValueError if a column contains booleans in only some of the files, or if the base does not show which texts it
-    uses.
+    The texts are those that the base vocabulary uses. Without a base they are 1 and 0, unless the format names others.
+    Raise ValueError if a column contains booleans in only some of the files, or if the base does not show which texts
+    it uses.
     """
     names = {name for name in log_format.text_fields if name not in log_format.booleans}
     columns_by_file = {file.location: _boolean_columns(file, names) for file in files}
     booleans = dict(log_format.booleans)
-    # Of a file with a table in lines, such as JSON, only the first lines are examined, so later lines may contain
-    # booleans.
+    # If a table is stored as lines, as in JSON, only the first lines of the file are examined, so later lines may
+    # contain booleans.
     formats = [format_of(file.location) for file in files]
     may_come_later = base is not None and any(each.is_table and each.has_lines for each in formats)
     for name in log_format.text_fields:
@@ -288,12 +288,12 @@ def _texts_of_base(base: BaseVocabulary, name: str) -> tuple[str, ...]:
 
 
 def open_encoder(prepared: Path, with_labels: bool = False, schema: Schema | None = None) -> RowEncoder:
-    """Return an encoder with the vocabulary and the numeric transforms of a prepared folder, for this process.
+    """Return an encoder with the vocabulary and the numeric transforms of a prepared folder, for use in this process.
 
     By default the encoder reads rows to score, which need no label. If `with_labels` is True, it reads rows as the
-    preparation of the folder did. `schema` is an earlier schema of the folder (see `schema_at`). By default the newest
-    schema is used. Raise FileNotFoundError if the folder is not a prepared folder, and ValueError if its schema.json is
-    not readable.
+    preparation of the folder did. `schema` may be an earlier schema of the folder (see `schema_at`); by default the
+    newest schema is used. Raise FileNotFoundError if the folder is not a prepared folder, and ValueError if its
+    schema.json is not readable.
     """
     schema, _, base = open_vocabulary(prepared, schema)
     encoding = base.encoding if with_labels else base.encoding.without_label()
@@ -304,7 +304,7 @@ def open_encoder(prepared: Path, with_labels: bool = False, schema: Schema | Non
 
 
 def open_vocabulary(prepared: Path, schema: Schema | None = None) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
-    """Return the schema, the options and the vocabulary of a prepared folder.
+    """Return the schema of a prepared folder, the options of its preparation, and its vocabulary.
 
     The parameter `schema` and the errors are the same as in `open_encoder`.
     """
@@ -316,11 +316,11 @@ def open_vocabulary(prepared: Path, schema: Schema | None = None) -> tuple[Schem
 def write_lookup(
     base: BaseVocabulary, folder: Path, known: Sequence[CategoricalField] = (), values: str = ""
 ) -> dict[str, Any]:
-    """Write the search tables of a vocabulary into `folder`. Return a description of them for `open_lookup`.
+    """Write the search tables of a vocabulary into `folder`. Return a description of the tables for `open_lookup`.
 
     The description consists of plain values. If `known`, the fields of an earlier vocabulary, is given, the tables
     contain only the values that were added after it. `values` is then the checksum of the earlier values. Raise
-    ValueError if the vocabulary does not begin with them.
+    ValueError if the vocabulary does not begin with the earlier values.
     """
     columns = zip(known, base.columns, strict=True) if known else ()
     known = [field for field, column in columns if not column.shares]
@@ -344,12 +344,12 @@ def write_lookup(
 
 
 def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_ids: int, values: str) -> dict[str, Any]:
-    """Write the search tables of the values whose ids are at least `num_ids`, and return their description.
+    """Write the search tables of the values whose ids are `num_ids` or more into `folder`. Return their description.
 
-    The description is like that of `write_lookup`. Only the files with these values are read, so this function is
-    faster than `write_lookup`. `known` is an encoder with the first `num_ids` ids, and `values` is the checksum of
-    their values, which is not compared with the files. Raise ValueError if the files do not contain exactly the ids
-    from `num_ids` on.
+    The description has the form that `write_lookup` returns. Only the files with these values are read, so this
+    function is faster than `write_lookup`. `known` is an encoder with the first `num_ids` ids, and `values` is the
+    checksum of their values, which is not compared with the files. Raise ValueError if the files do not contain exactly
+    the ids from `num_ids` on.
     """
     of_all, num_added = int(values, 16), 0
 
@@ -371,10 +371,10 @@ def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_i
 
 
 def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) -> dict[str, Any]:
-    """Merge the search tables of a vocabulary and of its additions into one set of tables in `folder`.
+    """Merge the search tables of a vocabulary and of its additions, and write the merged tables into `folder`.
 
-    `chain` gives the folder and the description of each set, the oldest first. Return the description of the merged
-    tables.
+    `chain` gives the folder and the description of each set of tables, the oldest first. Return the description of the
+    merged tables.
     """
     merged = merge_lookup_tables([tables_of(*link) for link in chain], folder / LOOKUP_FILE, expired_of(chain))
     header = {key: value for key, value in chain[-1][1].items() if key != NUM_EXPIRED}
@@ -382,7 +382,7 @@ def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) ->
 
 
 def write_lookup_expired(folder: Path, expired: NDArray[np.int64]) -> dict[str, Any]:
-    """Write the expired ids of a vocabulary into `folder`, if there are any.
+    """Write the expired ids of a vocabulary to a file in `folder`, if there are any.
 
     Return their number as an entry of the description that `open_lookup` reads, or {} if there are none.
     """
@@ -397,5 +397,5 @@ def _digits(checksum: int) -> str:
 
 
 def _description_of(lookup: LookupTables) -> dict[str, Any]:
-    """Return the layouts of the search tables as plain values, for the description that `open_lookup` reads."""
+    """Return the description of search tables that `open_lookup` reads: the layout of each table as plain values."""
     return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}

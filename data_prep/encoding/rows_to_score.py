@@ -1,7 +1,7 @@
-"""Read rows to score, from a log or from a table in memory.
+"""Read rows to score with a model, from a log or from a table in memory.
 
-The rows may lack the label, have other columns than the model, and have their columns in another order. Some columns of
-a log can be copied to the output beside the scores.
+The rows may lack the label, may have other columns than the model, and may have the columns in another order. Some
+columns of a log can be copied to the output beside the scores.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | None:
-    """Convert a table of pandas (without its index), polars or pyarrow to a table of pyarrow.
+    """Convert a table of pandas (without its index), polars or pyarrow to a pyarrow table.
 
-    Return None if `rows` is not a table. If `log_format` is given, the result has only the columns that are fields of
-    it. Raise ValueError if a field is missing, and TypeError if `rows` is a single column or if a column has values of
+    Return None for other objects. If `log_format` is given, the result has only the columns that are fields of it.
+    Raise ValueError if a field is missing, and TypeError if `rows` is a single column or if a column has values of
     several types.
     """
     import pyarrow as pa
@@ -86,7 +86,7 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
 
 
 def chunk_of(rows: Any, log_format: LogFormat) -> Chunk | RawTable:
-    """Convert raw rows (lines, mappings or a table) to a chunk of lines, or to a `RawTable`, both for the encoder.
+    """Convert rows to score (lines, mappings or a table) to a chunk of lines or to a `RawTable`, for the encoder.
 
     The result is a `RawTable` if `table_to_rows` supports the table. Raise ValueError or TypeError if a row is bad. The
     message names the first bad row.
@@ -98,9 +98,9 @@ def chunk_of(rows: Any, log_format: LogFormat) -> Chunk | RawTable:
 
 
 def _mixed(rows: pd.DataFrame) -> str:
-    """Describe the first value in a table of pandas whose type differs from that of its column's first value.
+    """Describe the first value in a pandas table whose type differs from that of the first value of its column.
 
-    Return "" if there is none.
+    Return "" if there is no such value.
     """
     for name, column in rows.items():
         present = [each for each, is_missing in zip(enumerate(column), column.isna(), strict=True) if not is_missing]
@@ -111,7 +111,7 @@ def _mixed(rows: pd.DataFrame) -> str:
 
 
 def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
-    """Convert an Arrow table to a chunk of lines. Columns that are not fields of `log_format` are left out.
+    """Convert an Arrow table to a chunk of lines, without the columns that are not fields of `log_format`.
 
     Raise ValueError if a field is missing, if its type does not fit its kind, or if a cell contains a line end or a
     separator.
@@ -136,9 +136,9 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
 
 
 def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) -> NoReturn:
-    """Raise ValueError for the first cell of `rows` that contains a line end or a separator.
+    """Raise ValueError about the first cell of `rows` that contains a line end or a separator.
 
-    `first_row` is the index of the first of `rows` in the whole table, which the message needs.
+    `first_row` is the index, in the whole table, of the first of these rows. The message needs it to name the row.
     """
     for number, row in enumerate(rows.to_pylist()):
         try:
@@ -150,7 +150,7 @@ def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) ->
 
 @dataclasses.dataclass(frozen=True)
 class RawTable:
-    """The rows of a table whose cells are all valid, so that they need not be written as lines and parsed."""
+    """The rows of a table in memory whose cells are all valid, so that they need not be written as lines and parsed."""
 
     integers: Cells  # Cells of the N integer fields [N, n].
     hex_values: Cells  # Cells of the H fields of kind hex32 [H, n].
@@ -170,10 +170,11 @@ class RawTable:
 
 
 def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
-    """Convert an Arrow table directly to rows. Return None if its cells must be written as lines and parsed.
+    """Convert an Arrow table directly to parsed rows.
 
-    A direct conversion needs number columns of kind integer and text columns of kind hex32 only, with valid cells only.
-    The rows equal those that `table_to_chunk` and the parser return, in a twentieth of the time.
+    Return None if it must be written as lines of text and parsed instead. A direct conversion is possible if all
+    columns are numbers of kind integer or texts of kind hex32, and all cells are valid. The rows equal those that
+    `table_to_chunk` and the parser return, in a twentieth of the time.
     """
     fields = [*log_format.integer_fields, *log_format.hex_fields]
     has_others = len(fields) < len(log_format.fields)
@@ -188,7 +189,7 @@ def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
 
 
 def _integers(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
-    """Convert N number columns to int64 cells [N, n], or return None if a number is not an integer."""
+    """Convert N Arrow columns of numbers to int64 cells [N, n]. Return None if one of the numbers is not an integer."""
     shape = len(columns), num_rows
     block = Cells(np.empty(shape, np.int64), np.empty(shape, np.bool_))
     for place, column in enumerate(columns):
@@ -200,7 +201,10 @@ def _integers(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
 
 
 def _hex_values(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
-    """Convert H text columns to uint32 cells [H, n]. Return None if a cell is neither empty nor eight hex digits."""
+    """Convert H Arrow columns of texts to uint32 cells [H, n].
+
+    Return None if a text is neither empty nor eight hex digits.
+    """
     texts = [_texts_of(column) for column in columns]
     good = [text for text in texts if text is not None]
     if len(good) < len(texts):
@@ -216,7 +220,7 @@ def _hex_values(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
 
 
 def _whole_numbers(cells: pa.Array) -> Cells | None:
-    """Convert a number column to int64 cells, or return None if a number is not an integer."""
+    """Convert an Arrow column of numbers to int64 cells [n]. Return None if one of the numbers is not an integer."""
     import pyarrow as pa
 
     present: np.ndarray = np.asarray(cells.is_valid()) if cells.null_count else np.ones(len(cells), np.bool_)
@@ -233,7 +237,7 @@ def _whole_numbers(cells: pa.Array) -> Cells | None:
 
 
 def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the length in bytes of each text in a column, and the bytes of all texts without gaps.
+    """Return the length in bytes of each text in an Arrow column, and the bytes of all texts without gaps.
 
     Return None if the column does not hold texts, or if a text is neither empty nor eight bytes long.
     """
@@ -256,19 +260,19 @@ def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
 
 @dataclass(frozen=True)
 class LogToScore:
-    """A log to score: its files and its format, which depends on the columns of the first file."""
+    """A log to score: its files, and its format, which depends on the columns of its first file."""
 
     files: tuple[LogFile, ...]
     log_format: LogFormat
 
     @classmethod
     def of(cls, inputs: Sequence[str], log_format: LogFormat, keep: Sequence[str] = ()) -> LogToScore:
-        """Find the log that `inputs` (files, folders, globs, URIs) name, for a model that was trained on `log_format`.
+        """Find the log to score that `inputs` (files, folders, globs, URIs) name.
 
-        A log that names its columns may have them in any order. It may have further columns, and may lack the label and
-        all other columns that do not affect scores. In a log without names only the label may be missing. `keep` names
-        columns whose cells are copied to the output. Raise ValueError if a column in `keep` is missing, and the errors
-        of `find_log` and `open_reader`.
+        The model was trained on `log_format`. A log that names its columns may have them in any order. It may have
+        further columns, and may lack the label and all other columns that do not affect scores. In a log without names
+        only the label may be missing. `keep` names columns whose cells are copied to the output. Raise ValueError if a
+        column in `keep` is missing, and the errors of `find_log` and `open_reader`.
         """
         files = find_log(list(inputs))
         return cls(files, _format_to_score(files, log_format, keep))
@@ -279,13 +283,16 @@ class LogToScore:
 
     @property
     def identity(self) -> list[list[Any]]:
-        """Location, size in bytes and modification time in ns of each file, to recognize the same log later."""
+        """Location, size in bytes and modification time in ns of each file.
+
+        A log with the same identity is the same log.
+        """
         return [[file.location, file.state.size, file.state.modified_ns] for file in self.files]
 
     def files_among(self, recorded: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Return the names of the files whose size and checksum are recorded (`size_bytes`, `checksum`).
+        """Return the names of those files of the log whose size and checksum are in `recorded`.
 
-        Only files of a recorded size are read.
+        Each element of `recorded` has the keys `size_bytes` and `checksum`. Only files of a recorded size are read.
         """
         known = {(file["size_bytes"], file["checksum"]) for file in recorded}
         sizes, names = {size for size, _ in known}, []
@@ -297,7 +304,7 @@ class LogToScore:
         return names
 
     def chunks(self) -> Generator[Chunk, None, None]:
-        """Read the log in this process and yield its chunks in order. Raise the errors of `open_reader`."""
+        """Read the log in this process, and yield its chunks of lines in order. Raise the errors of `open_reader`."""
         return _chunks_of(self.files, self.log_format)
 
     def run(
@@ -310,10 +317,10 @@ class LogToScore:
         num_workers: int,
         chunk_bytes: int,
     ) -> None:
-        """Call `function` on every chunk in worker processes, and `consume` with each result in the order of the log.
+        """Let worker processes call `function` on every chunk of the log. Call `consume` with each result.
 
-        Results are stored in `work_folder` under the name `title`. If an interrupted call is repeated, it uses the
-        stored results.
+        The results are consumed in the order of the log. They are stored in `work_folder` under the name `title`. If an
+        interrupted call is repeated, it uses the stored results.
         """
         pieces = Pieces(work_folder)
         pieces.clear_unfinished()

@@ -1,4 +1,4 @@
-"""Hold the values and ids of each field, and write and read vocabulary.parquet and the search tables."""
+"""Hold the values and ids of each categorical field, and write and read vocabulary.parquet and the search tables."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from data_prep.prepared.schema import CategoricalField
 from data_prep.raw_log.arrow_to_text import hex_text
 from data_prep.statistics.value_counts import check_count
 
-# Three arrays: values, counts, and the strings of a text field (or None). The values are ordered by descending count,
-# then by value. MISSING is among them.
+# The values of a field as three arrays: values, their counts, and the strings of a text field (or None). They are
+# ordered by descending count, then by value. MISSING is one of the values.
 OrderedValues = tuple[NDArray[np.int64], NDArray[np.int64], Strings | None]
 _GROUP_ROWS = 1 << 20  # Maximum number of rows in a row group of vocabulary.parquet.
 _PARQUET_SCHEMA = pa.schema(
@@ -50,7 +50,7 @@ _VALUE_OF_DIGIT = np.array([int(chr(byte), 16) if chr(byte) in "0123456789abcdef
 
 @dataclass(frozen=True)
 class FieldVocabulary:
-    """The values of one categorical field, in the order of their ids, with their counts."""
+    """The values of one categorical field that have ids, in the order of their ids, with their counts."""
 
     name: str
     oov_ids: tuple[int, int]  # Half-open range of the out-of-vocabulary ids.
@@ -75,7 +75,7 @@ class FieldVocabulary:
 
 
 def without(field: FieldVocabulary, expired: NDArray[np.int64]) -> FieldVocabulary:
-    """Return a copy of a field without the values whose ids are in `expired`."""
+    """Return a copy of a field that lacks the values whose ids are in `expired`."""
     rest = np.flatnonzero(~np.isin(field.value_ids, expired))
     if len(rest) == len(field.values):
         return field
@@ -86,7 +86,7 @@ def without(field: FieldVocabulary, expired: NDArray[np.int64]) -> FieldVocabula
 
 
 def added_values(field: FieldVocabulary, old: CategoricalField) -> FieldVocabulary:
-    """Return the values that a field has in addition to its earlier state `old`, with MISSING as the first value."""
+    """Return the values of a field that its earlier state `old` lacks, preceded by the value MISSING."""
     (missing,) = np.flatnonzero(field.values == MISSING)
     added = slice(old.num_values, len(field.values))
     values, texts = field.values[added], None
@@ -98,7 +98,7 @@ def added_values(field: FieldVocabulary, old: CategoricalField) -> FieldVocabula
 
 
 def with_missing(field: FieldVocabulary, missing_id: int) -> FieldVocabulary:
-    """Return a copy of a field that also has the value MISSING, with the id `missing_id`, before its other values.
+    """Return a copy of a field that has one more value before its others: MISSING, with the id `missing_id`.
 
     Every search table needs an id for missing cells.
     """
@@ -112,10 +112,11 @@ def with_missing(field: FieldVocabulary, missing_id: int) -> FieldVocabulary:
 
 
 def checksum_of_values(field: FieldVocabulary, num_ranges: int | None = None) -> int:
-    """Return a checksum of the ids and values of a field, or of its first `num_ranges` ranges of ids only.
+    """Return a checksum of the ids and values of a field, as an integer below 2⁶⁴.
 
-    The checksum is the sum of a hash of each range, modulo 2⁶⁴. The checksum of a vocabulary is therefore the sum of
-    the checksums of its fields, and values that are added later only add the hashes of their own ranges.
+    With `num_ranges`, only its first ranges of ids are included. The checksum is the sum of a hash of each range,
+    modulo 2⁶⁴. The checksum of a vocabulary is therefore the sum of the checksums of its fields, and values that are
+    added later only add the hashes of their own ranges.
     """
     total, start = 0, 0
     for first, end in field.id_ranges[:num_ranges]:
@@ -132,10 +133,10 @@ def checksum_of_values(field: FieldVocabulary, num_ranges: int | None = None) ->
 
 
 def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | None = None) -> OrderedValues:
-    """Order pairs of a value and its count by descending count, then by value, and keep the first `max_size` pairs.
+    """Order the values of a field by descending count, then by value. Keep the first `max_size` values.
 
-    `packed` has one number for each pair, with the value in the upper bits. MISSING is added with the count
-    `num_missing`, before other values of the same count. It does not count toward `max_size`.
+    `packed` has one number for each value, with the value in the upper bits and its count in the lower bits. MISSING is
+    added with the count `num_missing`, before other values of the same count. It does not count toward `max_size`.
     """
     check_count(num_missing)
     # Count and value are sorted as one number. Its upper bits contain the complement of the count, so that counts
@@ -154,8 +155,9 @@ def make_vocabulary(
 ) -> Iterator[FieldVocabulary]:
     """Give ids to the ordered values of every field. Yield one field at a time, because all together may be large.
 
-    `num_oov_ids` gives the number of out-of-vocabulary ids of each field, by name, in the order of the fields in
-    `ordered`. Ids begin at `num_numeric`: first the out-of-vocabulary ids of all fields, then the ids of values.
+    `num_oov_ids` maps the name of each field to its number of out-of-vocabulary ids. `ordered` has the values of the
+    fields in the same order. Ids begin at `num_numeric`: first the out-of-vocabulary ids of all fields, then the ids of
+    values.
     """
     first_oov_id, next_id = num_numeric, num_numeric + sum(num_oov_ids.values())
     for (name, num_oov), of_field in zip(num_oov_ids.items(), ordered, strict=True):
@@ -165,19 +167,19 @@ def make_vocabulary(
 
 
 def ids_dtype(vocabulary_size: int) -> str:
-    """Return "int32" if all ids of a vocabulary with `vocabulary_size` ids fit in this dtype, otherwise "int64"."""
+    """Return the dtype of ids: "int32" if all ids below `vocabulary_size` fit in it, otherwise "int64"."""
     return "int32" if vocabulary_size < 2**31 else "int64"
 
 
 def write_lookup_tables(fields: Iterable[FieldVocabulary], path: Path) -> LookupTables:
-    """Make the search table of each field, and write all tables to the file `path` in the order of the fields."""
+    """Make the search table (from values to ids) of each field. Write all tables to the file `path`, in that order."""
     return write_tables(
         (make_lookup(field) if field.texts is None else _make_text_lookup(field) for field in fields), path
     )
 
 
 def make_lookup(field: FieldVocabulary) -> FieldLookup:
-    """Return the search table of a field whose values are numbers."""
+    """Return the search table, from values to ids, of a field whose values are numbers."""
     base_id = field.id_ranges[0][0]
     words = field.values.astype(np.uint64) << ID_BITS | (field.value_ids - base_id).astype(np.uint64)
     missing_index = int(np.flatnonzero(field.values == MISSING)[0])  # Every field has the value MISSING.
@@ -200,8 +202,8 @@ def _make_text_lookup(field: FieldVocabulary) -> StringLookup:
 def merge_lookup_tables(chain: Sequence[LookupTables], path: Path, expired: NDArray[np.int64] = NO_IDS) -> LookupTables:
     """Merge several sets of search tables into one set, and write it to the file `path`.
 
-    `chain` contains the sets, the oldest first. Values whose ids are in `expired` are left out. After that, each value
-    must have only one id.
+    `chain` contains the sets, the oldest first; each has a table for every field. Values whose ids are in `expired` are
+    left out. After that, each value must have only one id.
     """
 
     def merged() -> Iterator[FieldLookup | StringLookup]:
@@ -231,7 +233,10 @@ def merge_lookup_tables(chain: Sequence[LookupTables], path: Path, expired: NDAr
 
 
 def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> LookupTables:
-    """Write the arrays of search tables to the file `path` in order, and return where they lie in the file."""
+    """Write the arrays of search tables to the file `path`, one table after another.
+
+    Return where they lie in the file.
+    """
     layouts = []
     with path.open("wb") as file:
         for table in tables:
@@ -253,10 +258,10 @@ def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> Lo
 
 
 def number_lookup(words: NDArray[np.uint64], *numbers: int) -> FieldLookup:
-    """Sort `words` in place and return the search table that consists of them.
+    """Sort `words` in place, and return the search table from numbers to ids that consists of them.
 
-    A word has a value in its upper bits and its id in the lower ones. `numbers` are the fields of FieldLookup from
-    `base_id` on.
+    A word has a value in its upper bits and the value's id, relative to the base id, in the lower ones. `numbers` are
+    the fields of FieldLookup from `base_id` on.
     """
     words.sort()
     # If the values are evenly distributed, a bucket of the table has one to four words.
@@ -268,7 +273,7 @@ def number_lookup(words: NDArray[np.uint64], *numbers: int) -> FieldLookup:
 
 
 def text_lookup(keys: NDArray[np.uint64], ids: NDArray[np.int64], texts: Strings, *numbers: int) -> StringLookup:
-    """Return the search table of strings, sorted by their keys (hashes).
+    """Return the search table from strings to ids, which is sorted by the keys (hashes) of the strings.
 
     `numbers` are the integer fields of StringLookup, in their order.
     """
@@ -277,7 +282,7 @@ def text_lookup(keys: NDArray[np.uint64], ids: NDArray[np.int64], texts: Strings
 
 
 class VocabularyWriter:
-    """Writer of vocabulary.parquet, a file with the columns field, value, count and id.
+    """Writes vocabulary.parquet, a file with the columns field, value, count and id, and a row for each value.
 
     The rows of a field follow each other, with ids in ascending order.
     """
@@ -289,7 +294,7 @@ class VocabularyWriter:
         self._writer = pq.ParquetWriter(path, _PARQUET_SCHEMA)
 
     def add(self, field: FieldVocabulary) -> None:
-        """Write the values of a field. The row groups that contain them contain no other field."""
+        """Write the values of a field. The file's row groups that contain them contain no values of another field."""
         ids = field.value_ids
         for first in range(0, len(field.values), _GROUP_ROWS):
             rows = slice(first, first + _GROUP_ROWS)
@@ -312,7 +317,10 @@ class VocabularyWriter:
             self._writer.write_table(pa.table(columns, schema=_PARQUET_SCHEMA))
 
     def copy(self, paths: Sequence[Path]) -> None:
-        """Copy the rows of another vocabulary's files, which have the same fields. Call this before any `add`."""
+        """Copy all rows from the files of another vocabulary with the same fields.
+
+        It must be called before any `add`.
+        """
         for path in paths:
             with pq.ParquetFile(path) as file:
                 for number in range(file.num_row_groups):
@@ -327,7 +335,7 @@ class VocabularyWriter:
 
 
 class VocabularyReader:
-    """Reader of the fields of a vocabulary, which may consist of several files, given in the order of their ids."""
+    """Reads the fields of a vocabulary, which may consist of several files, given in the order of their ids."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._files = [pq.ParquetFile(path) for path in paths]
@@ -339,9 +347,10 @@ class VocabularyReader:
                 self._groups.setdefault(name, []).append((file, number))
 
     def read(self, field: CategoricalField, column: CategoricalColumn) -> FieldVocabulary:
-        """Read the values of a field from the files.
+        """Return the values of a field, read from the files of the vocabulary.
 
-        The values get the ids `field.id_ranges`. The caller must restrict these ranges to the ids in the files.
+        The values get the ids in `field.id_ranges`, in order. The caller must restrict these ranges to the ids that the
+        files contain.
         """
         groups = self._groups.get(field.name, ())
         if not groups:
@@ -371,7 +380,7 @@ class VocabularyReader:
 def order_strings(
     texts: Strings, counts: NDArray[np.int64], num_missing: int, max_size: int | None = None
 ) -> OrderedValues:
-    """Order strings by descending count and then by their bytes, and keep the first `max_size` of them.
+    """Order the strings of a field by descending count, then by their bytes. Keep the first `max_size` strings.
 
     The missing value is added with the count `num_missing`, in the same way as in `order_values`.
     """
@@ -390,17 +399,23 @@ def order_strings(
 
 
 def _numbers(numbers: NDArray[np.signedinteger], kind: pa.DataType) -> pa.Array:
-    """Convert integers to a pyarrow array. Unlike `pa.array`, this does not import pandas if it is installed."""
+    """Convert an array of integers to a pyarrow array.
+
+    Unlike `pa.array`, this does not import pandas if it is installed.
+    """
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
 def _smallest(kind: str) -> int:
-    """Return the number that the value 0 of a column stands for, where `kind` is bucket, hour or weekday."""
+    """Return the number that is written for the value 0 of a column.
+
+    `kind` is the column's kind: bucket, hour or weekday.
+    """
     return SMALLEST_BUCKET if kind == "bucket" else 0
 
 
 def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:
-    """Convert texts of eight hex digits to the integers [K] that they denote. The text "" becomes MISSING."""
+    """Convert K texts of eight hex digits to the integers [K] that they denote. The text "" becomes MISSING."""
     is_missing = pc.equal(texts, "")
     # With "" replaced, all texts have the same length, so their digits follow each other without gaps in the array's
     # memory.
@@ -411,14 +426,14 @@ def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:
 
 
 def to_arrow(texts: Strings) -> pa.LargeStringArray:
-    """Convert strings, which must be valid UTF-8, to a pyarrow array."""
+    """Convert `Strings`, which must be valid UTF-8, to a pyarrow array."""
     compact = texts.compact()
     offsets = np.append(compact.starts, len(compact.data) - 8)
     return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(compact.data))
 
 
 def from_arrow(strings: pa.StringArray) -> Strings:
-    """Convert a pyarrow array to strings."""
+    """Convert a pyarrow array of strings to `Strings`."""
     binary = strings.cast(pa.large_binary())
     offsets = np.frombuffer(binary.buffers()[1], np.int64)[binary.offset : binary.offset + len(binary) + 1]
     data = np.frombuffer(binary.buffers()[2] or b"", np.uint8)

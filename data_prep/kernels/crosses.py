@@ -26,7 +26,7 @@ _HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).enc
 
 
 def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
-    """Return for each categorical column [C] a mask [n] of the rows in which its cell is not missing."""
+    """Return, for each categorical column [C], a mask [n] of the rows in which the column's cell is not missing."""
     by_name: dict[str, NDArray[np.bool_]] = {}
     for column in columns:
         if column.cross:
@@ -39,7 +39,7 @@ def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDA
 def text_columns(
     rows: ParsedRows, columns: Sequence[CategoricalColumn], kernels: ModuleType
 ) -> Iterator[tuple[CategoricalColumn, Strings | Lists, NDArray[np.bool_]]]:
-    """Yield each text column and each cross, with its texts [n] or lists and a mask [n] of its present cells.
+    """Yield each text column and each cross, with its texts [n] or lists of texts, and a mask [n] of its cells.
 
     The mask is False where the cell is missing. The texts of a cross are made when the cross is yielded, so that memory
     holds the texts of one cross at a time.
@@ -69,7 +69,7 @@ def text_columns(
 def _cross_lists(
     parts: Sequence[Strings | Lists], present: NDArray[np.bool_], max_length: int, kernels: ModuleType
 ) -> Lists:
-    """Return the combinations of the values of several columns, as lists of at most `max_length` texts per row [n].
+    """Return, for each row [n], a list of the combinations of several columns' values, of at most `max_length` texts.
 
     Rows that `present` [n] does not mark get empty lists.
     """
@@ -87,7 +87,7 @@ def _cross_lists(
 
 
 def number_texts(values: NDArray[np.uint32], kind: str) -> Strings:
-    """Return, for each value [n] of an integer column, the text that stands for it in vocabulary.parquet."""
+    """Return, for each value [n] of a column with integer values, the text that stands for it in vocabulary.parquet."""
     if kind == "hex32":
         digits = _HEX_PAIRS[values.astype(">u4").view(np.uint8)].view(np.uint8)
         data = np.concatenate([digits, np.zeros(PADDING_BYTES, np.uint8)])

@@ -1,4 +1,4 @@
-"""Call the native kernels in csrc/, which return the same as the functions of numpy_kernels.py in much less time."""
+"""Call the native kernels in csrc/. They return the same as the functions of numpy_kernels.py in much less time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ load, is_available = LIBRARY.load, LIBRARY.is_available
 
 @functools.cache
 def choose_kernels(choice: str) -> ModuleType:
-    """Return the module of the kernels to use: this module or `numpy_kernels`, which have the same functions.
+    """Return the module whose kernels are to be used: this module or `numpy_kernels`. Both have the same functions.
 
     `choice` is "native", "numpy" or "auto". "auto" uses the native kernels if they are built. Raise OSError if `choice`
     is "native" and they are not built.
@@ -58,8 +58,8 @@ _Texts, _Format, _Rows, _Rejects, _Vocabulary = (
     LIBRARY.interface.structures[f"LogKernels{name}"] for name in ("Strings", "Format", "Rows", "Rejects", "Vocabulary")
 )
 _UNLABELLED = 2  # Must equal the constant LOG_KERNELS_UNLABELLED in log_kernels.h.
-# Names and dtypes of the arrays in the C structure _Rows that contain numbers. Beside each is an array of flags, which
-# tells which numbers are not missing.
+# Names and dtypes of the arrays of numbers in the C structure _Rows. Beside each is an array of flags, which tells
+# which of its cells are not missing.
 _NUMBERS: dict[str, type[np.generic]] = {
     "integers": np.int64,
     "values": np.uint32,
@@ -73,12 +73,13 @@ _OF_A_LINE: dict[str, type[np.generic]] = {"line_numbers": np.int64, "labels": n
 _OF_A_LINE |= dict(zip(_REJECT, (np.int64, np.int64, np.int64, np.int8), strict=True))
 _ALIGNMENT = 64  # Output arrays begin at multiples of this many bytes, the size of a cache line.
 _KIND_NUMBERS = LIBRARY.interface.enums["LogKernelsKind"]
-# Number of each form of times in the C code. All forms with % codes have the number of "codes".
+# The number that the C code has for each form in which times are written. All forms with % codes have the number of
+# "codes".
 _TIME_KINDS = LIBRARY.interface.enums["LogKernelsTimes"]
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
-    """Parse a chunk: turn every line into a row or a reject, with the same result as `parse.parse_chunk`."""
+    """Parse a chunk of lines: turn every line into a row or a reject. The result is that of `parse.parse_chunk`."""
     raw = text = np.frombuffer(chunk.lines, np.uint8)
     if log_format.text_fields or log_format.key_fields or log_format.quotes:
         # Copy the bytes, with padding after them, because strings become slices of the copy and quotes are removed in
@@ -104,7 +105,10 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
 def _rows_of(
     outputs: _Outputs, num_rows: int, first_line: int, text: NDArray[np.uint8], log_format: LogFormat
 ) -> ParsedRows:
-    """Return the `num_rows` rows that the native parser wrote to `outputs`. Their strings are slices of `text`."""
+    """Return the first `num_rows` rows in `outputs`, which the native parser wrote.
+
+    Their strings are slices of `text`.
+    """
     labels = outputs["labels"][:num_rows]
     weights = outputs["weights"][:num_rows].copy() if log_format.weight else None
     strings = {}
@@ -126,7 +130,7 @@ def _rows_of(
 
 
 class _Outputs:
-    """The arrays to which the native parser writes its results, all in one allocation.
+    """The arrays to which the native parser writes the rows and rejects of a chunk, all in one allocation.
 
     To allocate each array separately would take longer than to parse a single row.
     """
@@ -148,7 +152,10 @@ class _Outputs:
 
 @functools.lru_cache(maxsize=64)
 def _layout(form: _FormatInC, capacity: int) -> tuple[dict[str, tuple[int, tuple[int, ...], Any]], int]:
-    """Return the offset, shape and dtype of each output array for `capacity` lines, and the total size in bytes."""
+    """Return the offset, shape and dtype of each output array by name, and the size in bytes of all together.
+
+    The arrays have room for the rows of `capacity` lines.
+    """
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {name: ((capacity,), dtype) for name, dtype in _OF_A_LINE.items()}
     for name, dtype in _NUMBERS.items():
         of_block = len(form.blocks[name]), capacity
@@ -163,7 +170,7 @@ def _layout(form: _FormatInC, capacity: int) -> tuple[dict[str, tuple[int, tuple
 
 
 class _FormatInC:
-    """A log format as a C structure, `struct`, together with the arrays to which the pointers in `struct` refer.
+    """A log format as the C structure `struct`, together with the arrays to which pointers in `struct` refer.
 
     The kernels only read these arrays. `names` are the columns of a file, or () if the file has the columns of the
     format. `is_bare` is True if quotes are already removed from the lines.
@@ -225,7 +232,7 @@ _format_in_c = functools.lru_cache(maxsize=4)(_FormatInC)
 
 
 def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
-    """Return the first `num_rows` rows of the arrays `columns` [M, capacity] as a contiguous array [M, num_rows].
+    """Return the first `num_rows` cells of each of the M arrays `columns` [M, capacity], as one array [M, num_rows].
 
     The result uses the memory of `columns`, which must therefore not be used afterwards.
     """
@@ -239,7 +246,7 @@ def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
 
 
 def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
-    """Split each cell into its values, with the same result as `strings.split_lists`.
+    """Split each cell of a list column into its values. The result is that of `strings.split_lists`.
 
     The values share the memory of the cells.
     """
@@ -260,7 +267,7 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
-    """Join the strings of several arrays row by row, with the same result as `numpy_kernels.join_strings`."""
+    """Join the strings that several arrays have in each row. The result is that of `numpy_kernels.join_strings`."""
     num_rows = len(present)
     # In the worst case every byte gets an escape byte before it. Memory pages that are never written take no memory.
     most = sum(2 * int(part.lengths.sum()) + num_rows for part in parts)
@@ -279,7 +286,7 @@ def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> String
 
 
 def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Look up the ids of strings, with the same result as `numpy_kernels.find_strings`."""
+    """Look up the ids of `texts` in the search table `field`. The result is that of `numpy_kernels.find_strings`."""
     ids = np.empty(len(texts), np.int64)
     load().log_kernels_find_strings(
         texts_in_c(texts),
@@ -296,7 +303,10 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
 
 
 def texts_in_c(texts: Strings) -> Any:
-    """Return a C structure that points to the memory of `texts`, which must stay alive as long as it is used."""
+    """Return a C structure that points to the memory of `texts`.
+
+    `texts` must exist as long as the structure is used.
+    """
     starts, lengths = (address(array, np.int64, len(texts)) for array in (texts.starts, texts.lengths))
     return _Texts(address(texts.data, np.uint8, len(texts.data)), starts, lengths, len(texts))
 
@@ -304,7 +314,7 @@ def texts_in_c(texts: Strings) -> Any:
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
-    """Look up the ids of the values of several fields, with the same result as `numpy_kernels.encode_values`."""
+    """Look up the ids of values in the search tables of their fields, as `numpy_kernels.encode_values` does."""
     num_rows = values.shape[1]
     ids = np.empty((num_rows, len(fields)), dtype)
     load().log_kernels_encode(
@@ -339,7 +349,7 @@ _ALL_BITS = 2**64 - 1
 
 
 def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Count distinct values, with the same result as `numpy_kernels.count_values`."""
+    """Count how often each distinct value occurs. The result is that of `numpy_kernels.count_values`."""
     words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
     num_words = load().log_kernels_count(
         address(values, np.uint32, len(values)),
@@ -353,7 +363,7 @@ def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: N
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return a histogram of integers, with the same result as `numpy_kernels.count_bins`."""
+    """Count the integers in each bin of a histogram. The result is that of `numpy_kernels.count_bins`."""
     counts = np.empty(NUM_BINS, np.int64)
     load().log_kernels_bins(
         address(integers, np.int64, len(integers)),
@@ -366,10 +376,10 @@ def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: ND
 
 
 def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
-    """Count distinct strings, with the same result as `numpy_kernels.count_strings`.
+    """Count how often each distinct string occurs. The result is that of `numpy_kernels.count_strings`.
 
-    Only the bits of a key (hash) that `key_mask` has are used. Tests pass a mask with few bits, so that different
-    strings share keys.
+    Of the key (hash) of a string, only the bits that are set in `key_mask` are used. Tests pass a mask with few bits,
+    so that different strings share keys.
     """
     num_rows = len(texts)
     # A hash table with at least twice as many slots as strings.
@@ -390,7 +400,10 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
 
 
 def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Look up the approximate counts of keys in a sketch, with the same result as `numpy_kernels.sketch_counts`."""
+    """Return the approximate counts that a sketch has for `keys`.
+
+    The result is that of `numpy_kernels.sketch_counts`.
+    """
     counts = np.empty(len(keys), np.int64)
     load().log_kernels_sketch_counts(
         address(halves, np.uint32, *halves.shape),
@@ -403,7 +416,7 @@ def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArr
 
 
 def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
-    """Add counts of keys to one part of a sketch in place, exactly as `numpy_kernels.add_to_sketch` does."""
+    """Add the counts of keys to one part of a sketch, `half`, in place, as `numpy_kernels.add_to_sketch` does."""
     scratch = np.empty(len(keys), np.uint32)
     load().log_kernels_sketch_add(
         output_address(half),
@@ -417,7 +430,7 @@ def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: ND
 
 @functools.cache
 def _secret() -> NDArray[np.uint64]:
-    """Return two random numbers, the same during the whole process, which make the hashes of strings unpredictable.
+    """Return two random numbers that make the hashes of strings unpredictable. They stay the same during a process.
 
     Without them, somebody could write a log whose strings all fall into the same slot of the hash table.
     """

@@ -1,7 +1,7 @@
 """The kernels in NumPy. They define what the faster kernels of the same names in native.py must return.
 
-They parse lines, look up values in search tables, and count values, strings and numbers: exactly, in the bins of a
-histogram, or approximately in a count-min sketch.
+They parse lines, look up the ids of values in search tables, and count values, strings and numbers: exactly, in the
+bins of a histogram, or approximately in a count-min sketch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from data_prep.kernels.strings import split_lists as split_lists
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
-    """Join the strings that the arrays `parts` have in each row [n], with * between them.
+    """Return, for each row [n], the strings that the arrays `parts` have in the row, joined with * between them.
 
     Each * and \\ within a string gets a \\ before it. The result is "" for rows that `present` [n] does not mark.
     """
@@ -80,9 +80,9 @@ class FieldLookup:
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
-    """Return the ids [n, C], with dtype `dtype`, of values [C, n]. A cell that `present` does not mark is missing.
+    """Return the ids [n, C], with dtype `dtype`, of the `values` [C, n] of C fields in n rows.
 
-    A missing cell gets the `missing_id` of its field.
+    `present` [C, n] marks the cells that are not missing. A missing cell gets the `missing_id` of its field.
     """
     ids = np.empty((values.shape[1], len(fields)), dtype)
     for index, field in enumerate(fields):
@@ -91,9 +91,9 @@ def encode_values(
 
 
 def find_values(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Return the ids [n] of integer values [n].
+    """Return the ids [n] that the search table `field` has for integer values [n].
 
-    A value that is not in the table gets an out-of-vocabulary id, which a hash chooses.
+    A value that is not in the table gets an out-of-vocabulary id, which a hash of the value chooses.
     """
     ids = field.first_oov_id + bucket(values, field.num_oov_ids)
     if len(field.words):
@@ -106,7 +106,7 @@ def find_values(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.in
 
 
 def bucket(values: NDArray[np.uint32], num_buckets: int) -> NDArray[np.int64]:
-    """Return a hash of each value, between 0 and `num_buckets` - 1.
+    """Return a hash of each of `values` [n], between 0 and `num_buckets` - 1.
 
     The hash is the finalizer of MurmurHash3 (A. Appleby, public domain), scaled to the number of buckets by a
     multiplication (D. Lemire, "Fast random integer generation in an interval", 2019).
@@ -119,7 +119,7 @@ def bucket(values: NDArray[np.uint32], num_buckets: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class StringLookup:
-    """Search table from texts to ids, for a text field.
+    """Search table from strings to ids, for a field whose values are texts.
 
     The K strings are sorted by their keys (hashes), and strings with the same key by their bytes.
     """
@@ -133,20 +133,20 @@ class StringLookup:
 
     @functools.cached_property
     def later_of_a_key(self) -> dict[bytes, int]:
-        """Ids of the strings that share their key (hash) with an earlier string of the table, indexed by string.
+        """Mapping from each string whose key (hash) equals that of an earlier string in the table to the string's id.
 
-        A binary search by key only finds the first string of a key. Even many strings with the same key do not slow
-        down the lookup, because Python seeds the hashes of a dictionary at random.
+        A binary search by key only finds the first string that has the key. Even many strings with the same key do not
+        slow down the lookup, because Python seeds the hashes of a dictionary at random.
         """
         later = np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1
         return dict(zip(self.texts.take(later).tolist(), self.ids[later].tolist(), strict=True))
 
 
 def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the ids [n] of strings [n].
+    """Return the ids [n] that the search table `field` has for strings [n].
 
-    A string that is not in the table gets an out-of-vocabulary id, which a hash chooses. Rows that `present` [n] does
-    not mark get `missing_id`.
+    A string that is not in the table gets an out-of-vocabulary id, which a hash of the string chooses. Rows that
+    `present` [n] does not mark get `missing_id`.
     """
     keys = texts.keys()
     ids = field.first_oov_id + bucket((keys >> np.uint64(32)).astype(np.uint32), field.num_oov_ids)
@@ -172,7 +172,7 @@ COUNT_MASK = np.uint64(2**32 - 1)
 
 
 def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Count the distinct values among those of the values [n] that `present` and `mask` both mark.
+    """Count how often each distinct value occurs among those of `values` [n] that `present` and `mask` both mark.
 
     Return a 64-bit number for each distinct value, with the value in the upper half and its count in the lower half, in
     the order of the values.
@@ -181,10 +181,10 @@ def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: N
     return unique.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64)
 
 
-# The upper bits of a number's float64 (sign, exponent, and three bits of the mantissa) decide its bin. There are eight
+# The upper bits of a number as float64 (sign, exponent, and three bits of the mantissa) decide its bin. There are eight
 # bins between two powers of 2, and each integer up to 16 has a bin of its own.
 class NumberBins(NamedTuple):
-    """The layout of a histogram of numbers with logarithmic bins."""
+    """The layout of a histogram of numbers whose bins have logarithmic widths."""
 
     smallest: int  # Numbers whose magnitude is below 2**smallest are in the bin of 0.
     zero: int  # Index of the bin of 0.
@@ -198,14 +198,20 @@ NUM_BINS = 2 * INTEGER_BINS.zero + 1
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return a histogram [NUM_BINS] of those of the integers [n] that `present` and `mask` both mark."""
+    """Return a histogram of integers: for each of the NUM_BINS bins of INTEGER_BINS, the number of integers in it.
+
+    Only those of `integers` [n] that `present` and `mask` both mark are counted.
+    """
     return _count_sizes(integers[present & mask].astype(np.float64), INTEGER_BINS)
 
 
 def count_float_bins(
     floats: NDArray[np.float64], present: NDArray[np.bool_], mask: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return a histogram, with the bins FLOAT_BINS, of those of the floats [n] that `present` and `mask` both mark."""
+    """Return a histogram of floats: for each bin of FLOAT_BINS, the number of floats in it.
+
+    Only those of `floats` [n] that `present` and `mask` both mark are counted.
+    """
     return _count_sizes(floats[present & mask], FLOAT_BINS)
 
 
@@ -217,7 +223,7 @@ def _count_sizes(numbers: NDArray[np.float64], bins: NumberBins) -> NDArray[np.i
 
 
 def bin_bounds(number: int, bins: NumberBins = INTEGER_BINS) -> tuple[float, float]:
-    """Return the lower and the upper bound of the bin with index `number`.
+    """Return the lower and the upper bound of the numbers in bin `number` of a histogram.
 
     The bound that is nearer to 0 belongs to the bin, the other one does not. For integers, the bin after the bin of 0
     has the bounds 1 and 1.125.
@@ -233,16 +239,18 @@ def _lower_end(size: int, bins: NumberBins) -> float:
 
 
 def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return, for each key [n], the sum of its estimated counts in the H parts of a count-min sketch [H, rows, W]."""
+    """Return, for each key [n], its estimated count in a count-min sketch, the sum over the sketch's parts.
+
+    `halves` [H, rows, W] are the H parts of the sketch.
+    """
     cells = _sketch_cells(keys, halves.shape[1:])
     return np.sum([_least(half, cells) for half in halves], axis=0, dtype=np.int64)
 
 
 def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
-    """Add the counts [n] of distinct keys [n] to one part [rows, W] of a sketch in place.
+    """Add counts [n] of distinct keys [n] to one part of a count-min sketch, `half` [rows, W], in place.
 
-    This is the conservative update of a count-min sketch: it raises a cell only as far as the estimate of a key
-    requires.
+    This is the conservative update of such a sketch: it raises a cell only as far as the estimate of a key requires.
     """
     cells = _sketch_cells(keys, half.shape)
     # All sums are computed from the cells before the update, and a cell becomes the largest of its sums. Therefore the
@@ -268,7 +276,7 @@ def _least(half: NDArray[np.uint32], cells: NDArray[np.int64]) -> NDArray[np.int
 
 @dataclass(frozen=True)
 class CountedStrings:
-    """Distinct strings with their counts, in the order of their keys (hashes). All fields have K elements."""
+    """K distinct strings with their counts, in the order of their keys (hashes). All fields have K elements."""
 
     keys: NDArray[np.uint64]
     counts: NDArray[np.int64]
@@ -282,12 +290,15 @@ class CountedStrings:
         return self.keys.nbytes + self.counts.nbytes + self.texts.nbytes
 
     def __getitem__(self, mask: NDArray[np.generic] | slice) -> CountedStrings:
-        """Return the strings that a mask or slice selects, copied to new memory."""
+        """Return the strings that a mask or a slice selects, with their counts, copied to new memory."""
         return CountedStrings(self.keys[mask], self.counts[mask], self.texts.take(mask).compact())
 
     @classmethod
     def concatenate(cls, parts: Sequence[CountedStrings]) -> CountedStrings:
-        """Concatenate several parts. A string that is in several parts is in the result several times."""
+        """Return the strings and counts of all `parts`, one part after the other.
+
+        A string that is in several parts is in the result several times.
+        """
         return cls(
             np.concatenate([part.keys for part in parts]),
             np.concatenate([part.counts for part in parts]),
@@ -304,13 +315,13 @@ def count_strings(texts: Strings) -> CountedStrings:
 
 
 def merge(parts: Sequence[CountedStrings]) -> CountedStrings:
-    """Return the distinct strings of several parts, each with the sum of its counts."""
+    """Return the distinct strings of several parts. The count of a string is the sum of its counts in all parts."""
     all_parts = CountedStrings.concatenate(parts)
     return add_up(all_parts.keys, all_parts.counts, all_parts.texts)
 
 
 def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Strings) -> CountedStrings:
-    """Return the distinct strings among `texts` [n], each with the sum of its `counts` [n].
+    """Return the distinct strings among `texts` [n]. The count of a string is the sum of its `counts` [n].
 
     `keys` [n] are the hashes of the strings.
     """
@@ -322,7 +333,7 @@ def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Strings) 
 
 
 def concatenate_strings(parts: Sequence[Strings]) -> Strings:
-    """Concatenate several arrays of strings to one, in a new buffer."""
+    """Return one array with the strings of several arrays, in order, in a new buffer."""
     offsets = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
     return Strings(
         np.concatenate([part.data for part in parts]),
@@ -332,7 +343,7 @@ def concatenate_strings(parts: Sequence[Strings]) -> Strings:
 
 
 def group_equal(keys: NDArray[np.uint64], texts: Strings) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sort strings so that equal strings are adjacent.
+    """Sort strings such that equal strings are adjacent.
 
     Return the indices [n] of the strings in sorted order, and the position in this order at which each group of equal
     strings begins. Strings are sorted by their keys (hashes), and different strings with the same key by their bytes.
@@ -354,10 +365,10 @@ def group_equal(keys: NDArray[np.uint64], texts: Strings) -> tuple[NDArray[np.in
 def _order_by_bytes(
     order: NDArray[np.int64], sorted_keys: NDArray[np.uint64], shared: NDArray[np.uint64], texts: Strings
 ) -> None:
-    """Change `order` in place so that the strings of each key in `shared` are sorted by their bytes.
+    """Sort strings that share a key (hash) by their bytes: change `order`, the strings' indices in the order of keys.
 
-    `shared` are the keys that several different strings have, and `sorted_keys` are the keys of the strings in the
-    order that `order` has.
+    It is changed in place. `shared` are the keys that several different strings have; only strings with these keys are
+    sorted. `sorted_keys` are the keys of the strings in the order `order`.
     """
     for key in shared:
         run = slice(np.searchsorted(sorted_keys, key), np.searchsorted(sorted_keys, key, side="right"))

@@ -1,4 +1,4 @@
-"""Parse lines of the raw log into arrays with NumPy, and reject bad lines with a reason each.
+"""Parse lines of the raw log into arrays with NumPy, and reject bad lines, each with a reason.
 
 All lines of a chunk are parsed at once, column by column, on the raw bytes. Whether a line is good does not depend on
 other lines. A general CSV reader would be slower, and it would treat blanks, the byte 0x1f and single carriage returns
@@ -56,7 +56,10 @@ _PAD_AFTER = b"0" * _WORD_BYTES
 
 
 class _Text:
-    """The bytes of a chunk with padding, and for each byte the little-endian 8-byte word that begins there."""
+    """The bytes of a chunk with padding around them, and for each byte the little-endian 8-byte word that begins there.
+
+    Padding and words let the parser read eight bytes at a time.
+    """
 
     def __init__(self, lines: bytes) -> None:
         padded = _PAD_BEFORE + lines + _PAD_AFTER
@@ -67,7 +70,10 @@ class _Text:
 
     @functools.cached_property
     def is_utf8(self) -> bool:
-        """True if the whole chunk is valid UTF-8. Then all cells are valid too, because separators are ASCII."""
+        """True if all bytes of the chunk are valid UTF-8.
+
+        Then all cells are valid too, because separators are ASCII.
+        """
         return is_utf8(self.bytes.tobytes())
 
     def cells(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Strings:
@@ -75,7 +81,7 @@ class _Text:
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
-    """Parse a chunk. Every line becomes either a row or a reject with a reason."""
+    """Parse a chunk of lines. Return its good lines as rows, and its other lines as rejects, each with a reason."""
     if chunk.is_bare:
         return _parse_lines(chunk, chunk.lines, BARE_SEPARATOR, (), log_format)
     if not log_format.quotes:
@@ -113,7 +119,7 @@ def take_quotes_off(lines: bytes, log_format: LogFormat) -> tuple[bytes, list[in
 
 
 def quoted_cells(line: bytes, log_format: LogFormat) -> list[bytes] | None:
-    """Split a line with quotes into its cells without quotes, or return None if the quotes do not match.
+    """Return the cells of a line without their quotes, or None if the quotes of the line do not match.
 
     If the format trims blanks, blanks may stand before and after the quotes of a cell.
     """
@@ -132,7 +138,10 @@ def quoted_cells(line: bytes, log_format: LogFormat) -> list[bytes] | None:
 
 @functools.lru_cache(maxsize=16)
 def _quoted_cell(separator: str, trim: bool) -> re.Pattern[bytes]:
-    """Return a regular expression for one cell. Group 1 is the text of a quoted cell, group 2 that of another cell."""
+    """Return a regular expression for a cell and the blanks around it.
+
+    Group 1 is the text within the quotes of a quoted cell. Group 2 is the text of a cell without quotes.
+    """
     blanks, end = "[ ]*" * trim, re.escape(separator)
     return re.compile(
         rf'{blanks}(?:"((?:[^"]|"")*+)"{blanks}|(?!{blanks}")([^{end}]*))(?={end}|\Z)'.encode(), re.DOTALL
@@ -142,9 +151,9 @@ def _quoted_cell(separator: str, trim: bool) -> re.Pattern[bytes]:
 def _parse_lines(
     chunk: Chunk, lines: bytes, separator: int, badly_quoted: Sequence[int], log_format: LogFormat
 ) -> ParsedChunk:
-    """Parse the lines of a chunk, given as `lines` without quotes, with the byte `separator` between their cells.
+    """Parse the lines of a chunk, whose cells have no quotes and are divided by the byte `separator`.
 
-    `badly_quoted` are the indices of the lines to reject for their quotes.
+    `lines` are the lines without quotes. `badly_quoted` are the indices of lines that are rejected for their quotes.
     """
     text = _Text(lines)
     # The padding is left out of the search for separators, because it consists of "0", which may be the separator.
@@ -171,9 +180,9 @@ def _parse_lines(
 
 
 def _raw_lines(chunk: Chunk, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where lines start and end in the bytes of the chunk, as two arrays [k] of offsets.
+    """Return the offsets [k] in the chunk's bytes at which k of its lines start, and the offsets [k] at which they end.
 
-    `numbers` [k] are the indices of the lines in the chunk.
+    `numbers` [k] are the indices of these lines in the chunk.
     """
     if not len(numbers):
         return numbers, numbers
@@ -188,10 +197,10 @@ def _cells(
     line_starts: NDArray[np.int64],
     num_columns: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and end offsets [columns, n] of the cells of n lines that have `num_columns` columns.
+    """Return the start and end offsets, [columns, n] each, of the cells of n lines that have `num_columns` columns.
 
-    `line_lasts` [n] are the indices of the lines' ends in the array `separators`. `line_starts` [n] are the offsets at
-    which the lines start.
+    `separators` are the offsets of all separators and line ends of the chunk. `line_lasts` [n] are the indices in this
+    array of the ends of the n lines. `line_starts` [n] are the offsets at which the lines start.
     """
     if len(line_lasts) * num_columns == len(separators):
         by_line = separators.reshape(-1, num_columns)
@@ -213,7 +222,7 @@ def _parse_cells(
     row_numbers: NDArray[np.int64],
     log_format: LogFormat,
 ) -> tuple[ParsedRows, NDArray[np.int8]]:
-    """Parse cells, given by their start and end offsets [columns, n].
+    """Parse the cells of n lines, given by the offsets [columns, n] at which they start and end.
 
     Return all n lines as rows, and for each line the code of the reason to reject it, or 0 if the line is good.
     """
@@ -252,8 +261,8 @@ def _parse_column(
 ) -> tuple[Any, NDArray[np.bool_], NDArray[np.bool_]]:
     """Parse the cells [n] of the field `name`, which lie between the offsets `starts` and `ends`.
 
-    Return the values (of text columns: `Strings`), a mask of the cells that are not missing, and a mask of the good
-    cells.
+    Return three arrays: the values (`Strings` for a text column), a mask of the cells that are not missing, and a mask
+    of the good cells.
     """
     kind = log_format.columns[name]
     if kind == "integer":
@@ -272,10 +281,10 @@ def _parse_column(
 
 
 def parse_labels(cells: Strings, log_format: LogFormat) -> Parsed:
-    """Parse cells [n] as labels.
+    """Parse the cells [n] of the label column.
 
-    Return three arrays [n]: the labels, a mask of the cells whose label is missing although the format allows that, and
-    a mask of the good cells.
+    Return three arrays [n]: the labels (True for a click), a mask of the cells whose label is missing although the
+    format allows that, and a mask of the good cells.
     """
     if log_format.click_rule is None:
         clicked, not_clicked, rest = log_format.label_cells
@@ -293,7 +302,10 @@ def parse_labels(cells: Strings, log_format: LogFormat) -> Parsed:
 
 
 def _are_utf8(text: _Text, cells: Strings) -> NDArray[np.bool_]:
-    """Return a mask [n] of the cells that are valid UTF-8. Other cells are bad, because the vocabulary stores text."""
+    """Return a mask [n] of the cells that are valid UTF-8.
+
+    Other cells are bad, because the vocabulary stores only text.
+    """
     good = np.ones(len(cells), np.bool_)
     if not text.is_utf8:
         for index in np.flatnonzero(~cells.are_ascii()):
@@ -311,9 +323,10 @@ def is_utf8(text: bytes) -> bool:
 
 
 def _parse_hex(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Parsed:
-    """Parse cells [n] as hex values. A good cell is empty or has eight lower-case hex digits.
+    """Parse the cells [n] of a column of kind hex32. A good cell is empty or has eight lower-case hex digits.
 
-    The eight characters of a cell are processed together in one 64-bit word.
+    Return the values, a mask of the present cells, and a mask of the good ones. The eight characters of a cell are
+    processed together in one 64-bit word.
     """
     present = ends > starts
     words = text.words[starts]
@@ -336,7 +349,10 @@ def _parse_hex(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]) 
 
 
 def _parse_integers(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Parsed:
-    """Parse cells [n] as integers. A good cell is empty or matches -?[0-9]{1,19} within the range of int64."""
+    """Parse cells [n] as integers. Return the integers, a mask of the present cells, and a mask of the good ones.
+
+    A good cell is empty or matches -?[0-9]{1,19} within the range of int64.
+    """
     present = ends > starts
     negative = present & (text.bytes[starts] == _MINUS)
     num_digits = ends - starts - negative
@@ -363,7 +379,7 @@ def _parse_integers(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int
 def _without_point_zero(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], log_format: LogFormat
 ) -> NDArray[np.int64]:
-    """Return the end offsets of cells [n] without a decimal point and the zeros after it, so that 12.0 becomes 12."""
+    """Return the offsets [n] at which cells end if a decimal point and only zeros after it are cut off, as in 12.0."""
     points = [ord("."), ord(log_format.decimal)]
     places = np.flatnonzero((ends - starts > 2) & (text.bytes[ends - 1] == ord("0")))
     firsts, at = starts[places], ends[places]
@@ -376,9 +392,10 @@ def _without_point_zero(
 
 
 def _parse_booleans(cells: Strings) -> Parsed:
-    """Parse cells [n] as booleans. A good cell is empty or has a word for true (1) or false (0).
+    """Parse cells [n] as booleans. Return the values, a mask of the present cells, and a mask of the good ones.
 
-    `log_format.BOOLEANS` lists the words, which may be in upper or lower case.
+    A good cell is empty or has a word for true (1) or false (0). `log_format.BOOLEANS` lists the words, which may be in
+    upper or lower case.
     """
     values = [_VALUE_OF_WORD.get(cell.lower()) for cell in cells.tolist()]
     present, known = cells.lengths > 0, np.array([value is not None for value in values], np.bool_)
@@ -386,10 +403,10 @@ def _parse_booleans(cells: Strings) -> Parsed:
 
 
 def _parse_floats(cells: Strings, log_format: LogFormat) -> Parsed:
-    """Parse cells [n] as floats. A good cell is empty or has a decimal number in the range of float32.
+    """Parse cells [n] as floats. Return the floats, a mask of the present cells, and a mask of the good ones.
 
-    Numbers are rounded to float64 in the same way as by Python's float. Numbers too small for a normal float64 become
-    0.
+    A good cell is empty or has a decimal number in the range of float32. Numbers are rounded to float64 in the same way
+    as by Python's float. Numbers too small for a normal float64 become 0.
     """
     texts, present = cells.tolist(), cells.lengths > 0
     if log_format.decimal == ",":
@@ -402,9 +419,10 @@ def _parse_floats(cells: Strings, log_format: LogFormat) -> Parsed:
 
 
 def _parse_times(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], form: str, zone: str) -> Parsed:
-    """Parse cells [n] as times in milliseconds since 1970 (UTC). An empty cell is good, and its value is missing.
+    """Parse cells [n] as times. Return milliseconds since 1970 (UTC), a mask of present cells, and a mask of good ones.
 
-    `form` (a value of LogFormat.timestamps) and `zone` have the same meaning as in `times.parse_times`.
+    An empty cell is good, and its value is missing. `form` (a value of LogFormat.timestamps) and `zone` have the same
+    meaning as in `times.parse_times`.
     """
     present, good = ends > starts, np.ones(len(starts), np.bool_)
     times, rest = np.zeros(len(starts), np.int64), present
@@ -430,7 +448,7 @@ _FOREIGN_MASKS = np.array([2**64 - 2 ** (8 * n) for n in range(_WORD_BYTES + 1)]
 
 
 def _above_9(words: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Return, for each word, a word that is 0 if and only if no byte is above 9.
+    """Return, for each 64-bit word, a word that is 0 if and only if none of the eight bytes is above 9.
 
     Adding 0x76 to a byte sets its bit 7 if the byte is 10 or more. A byte that carries into the next byte has bit 7 set
     itself, so no bad word is missed.
@@ -439,7 +457,7 @@ def _above_9(words: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 def _join_decimal(digits: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Convert words of eight decimal digits to numbers. The first digit is in the lowest byte.
+    """Return the number that each word of eight decimal digits means. The first digit is in the lowest byte.
 
     Digits are joined to pairs, then to groups of four, then to eight digits. One multiplication adds 10, 100 or 10,000
     times each group to the group above it (D. Lemire, "Quickly parsing eight digits", 2018).

@@ -1,4 +1,4 @@
-"""Define chunks of lines of the raw log, and the rows and rejects into which the parser turns them."""
+"""Define chunks of lines of the raw log, and the rows and rejected lines into which the parser turns them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BARE_SEPARATOR = 0x1F  # ASCII's unit separator. It stands between the cells of 
 
 @dataclass(frozen=True)
 class FileOfLog:
-    """The file of the log that a chunk is from."""
+    """Description of the file of the log from which a chunk was read."""
 
     place: int = 0  # Index of the file in the log.
     # Name of the file in messages and in rejects.tsv,
@@ -46,7 +46,7 @@ ONLY_FILE = FileOfLog()
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of the log that a worker parses as one task: whole lines of one file, each with its line end."""
+    """A part of a log that a worker parses as one task: whole lines of one file, each with its line end."""
 
     first_line: int  # Index of the chunk's first line among all lines of the log, from 0.
     num_lines: int
@@ -58,7 +58,7 @@ class Chunk:
     kept: tuple[list[str], ...] = ()
 
     def load(self) -> Chunk:
-        """Return the chunk itself. Other tasks, such as `text_lines.StoredChunk`, read their lines in this method."""
+        """Return the chunk itself. Tasks of other classes, such as `text_lines.StoredChunk`, read their lines here."""
         return self
 
     @property
@@ -67,7 +67,10 @@ class Chunk:
         return self.first_line - self.file.first_line + self.file.num_header_lines + 1
 
     def check_num_lines(self, num_lines: int) -> None:
-        """Raise ValueError unless the chunk has `num_lines` lines. Otherwise the file changed after it was cut."""
+        """Raise ValueError unless the chunk has `num_lines` lines, which are the lines that the parser has found in it.
+
+        If the numbers differ, the file changed after it was cut into chunks.
+        """
         if num_lines != self.num_lines:
             raise ValueError(
                 f"the log changed while it was read: {self.num_lines:,} lines were counted from line "
@@ -77,7 +80,7 @@ class Chunk:
 
 
 class Cells(NamedTuple):
-    """The cells [n] of a column, contiguous in memory. If a cell is missing, its value is 0 or ""."""
+    """The n cells of a column in n rows, contiguous in memory. If a cell is missing, its value is 0 or ""."""
 
     # int64 for integers and times (ms since 1970), float64 for floats, uint32 for hex values, Strings for text.
     values: Any
@@ -89,7 +92,7 @@ class Cells(NamedTuple):
     def copies(self, kept: NDArray[np.bool_]) -> Cells:
         """Return several copies of the cells, one after the other, in which different cells are missing.
 
-        `kept` [copies, n] has a mask for each copy. Cells that the mask does not mark become missing.
+        `kept` [copies, n] has a mask for each copy. Cells that the mask of a copy does not mark are missing in it.
         """
         cells, mask = self.take(np.tile(np.arange(len(self.present)), len(kept))), kept.ravel()
         values = cells.values
@@ -102,7 +105,7 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True)
 class ParsedRows:
-    """Parsed rows of the log, stored by column: all cells of a field lie together."""
+    """The n parsed rows of a part of the log, stored by column: all cells of a field lie together."""
 
     # Index of each row's line [n] among all lines of the log, from 0, including rejected lines.
     row_numbers: NDArray[np.int64]
@@ -111,21 +114,21 @@ class ParsedRows:
     # Values of the list columns, by name. Empty until `with_lists` was called.
     lists: dict[str, Lists] = field(default_factory=dict)
     weights: NDArray[np.float32] | None = None  # Weight of each row [n], or None if all weights are 1.
-    # Hashes [n] of the cells of each column of kind id, by name.
+    # For each column of kind id, by name, the hashes [n] of its cells.
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     # Cells of the fields that are stored together in arrays [len(names), n], by the tuple of their names.
     blocks: dict[tuple[str, ...], Cells] = field(default_factory=dict)
 
     @functools.cached_property
     def columns(self) -> dict[str, Cells]:
-        """Cells of all fields, by name."""
+        """The cells of each field, by the name of the field."""
         columns = dict(self.separate)
         for names, block in self.blocks.items():
             columns |= zip(names, map(Cells, *block), strict=True)
         return columns
 
     def block(self, names: tuple[str, ...]) -> Cells:
-        """Return the cells of several number fields as arrays [len(names), n]."""
+        """Return the cells of the number fields `names`: values and a mask of present cells, both [len(names), n]."""
         if names in self.blocks:
             return self.blocks[names]
         values, present = zip(*(self.columns[name] for name in names), strict=True)
@@ -144,7 +147,10 @@ class ParsedRows:
         )
 
     def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> ParsedRows:
-        """Return the rows with the cells of list columns split into values. A list without values counts as missing."""
+        """Return a copy of the rows in which the cells of list columns are split into values.
+
+        A list without values counts as missing. Rows without list columns are returned themselves.
+        """
         lists, separate = {}, dict(self.separate)
         for name in log_format.list_fields:
             form, texts = log_format.list_form(name), separate[name].values
@@ -153,7 +159,7 @@ class ParsedRows:
         return replace(self, lists=lists, separate=separate) if lists else self
 
     def with_whole_numbers(self, forms: Mapping[str, bool | None]) -> ParsedRows:
-        """Return the rows with the whole numbers in text and list columns rewritten in one form per column.
+        """Return a copy of the rows in which each text or list column writes all whole numbers in one form.
 
         `forms` gives the form by column name: True for 7.0, False for 7, or None to leave the numbers as they are.
         """
@@ -166,7 +172,7 @@ class ParsedRows:
         return replace(self, lists=lists, separate=separate)
 
     def have_inexact_ids(self, names: Sequence[str]) -> NDArray[np.bool_]:
-        """Return a mask [n] of the rows with a float that is too large to be exact in a text field of `names`.
+        """Return a mask of the rows [n] in which a text field of `names` has a float that is too large to be exact.
 
         Several whole numbers round to the same such float (2**53 or more), so it may stand for several ids.
         """
@@ -179,7 +185,7 @@ class ParsedRows:
         return are_bad
 
     def blanked(self, *names: str) -> ParsedRows:
-        """Return one copy of the rows for each name, one after the other. The named field of a copy is missing.
+        """Return one copy of the rows for each of `names`, one after the other, in which the field so named is missing.
 
         If a name is not a field, no field of its copy becomes missing. The copies have neither weights nor keys.
         """
@@ -193,9 +199,10 @@ class ParsedRows:
         )
 
     def number_columns(self, groups: Sequence[NumberGroup]) -> Cells:
-        """Return the values and the mask of present cells, both [M, n], of the M columns with integer values.
+        """Return the cells of the M categorical columns that have integer values.
 
-        These are categorical columns. `groups` describe them and are the result of `columns.number_groups`.
+        They are the values and a mask of the present cells, both [M, n]. `groups` describe these columns and are the
+        result of `columns.number_groups`.
         """
         if len(groups) == 1 and groups[0].kind == "hex32":
             return self.block(groups[0].sources)
@@ -213,7 +220,7 @@ class ParsedRows:
 
 
 def without_labels(weights: NDArray[np.float32] | None, unlabelled: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return the weights of rows [n], with weight 0 for the rows that `unlabelled` [n] marks.
+    """Return the weights [n] of rows, changed to 0 for the rows that `unlabelled` [n] marks.
 
     If `weights` is None, all other rows get the weight 1.
     """
@@ -225,9 +232,9 @@ _WEEKDAY_OF_1970 = 3  # Weekday of 1970-01-01, a Thursday. Monday is 0.
 
 
 def _category(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Convert hex values, times or integers of the log to the values of a categorical column of the given kind.
+    """Convert parsed hex values, times or integers to the values of a categorical column of the given kind.
 
-    Values are integers: for example, the hour of a time from 0 to 23, or the bucket of an integer.
+    These are integers: for example, the hour of a time from 0 to 23, or the bucket of an integer.
     """
     values = zone_table(timezone).to_local(values) if timezone else values
     if kind == "hour":
@@ -250,7 +257,7 @@ class ParsedChunk:
 
     @classmethod
     def of(cls, chunk: Chunk, rows: ParsedRows, *rejects: NDArray[np.integer]) -> ParsedChunk:
-        """Create the result from `rows` and from the rejected lines of `chunk`.
+        """Return the result of parsing `chunk`, made from its good lines, `rows`, and from its rejected lines.
 
         `rejects` are four arrays with an element for each rejected line: its index in the chunk, the offsets of its
         start and its end in `chunk.lines` (both ascending), and the code of the reason. All lines may be rejected, so
@@ -261,7 +268,7 @@ class ParsedChunk:
         return cls(rows, by_reason, _rejects_tsv(chunk, *rejects) if by_reason else b"")
 
     def without_inexact_ids(self, chunk: Chunk, are_bad: NDArray[np.bool_]) -> ParsedChunk:
-        """Return the parsed chunk with the rows that `are_bad` [n] marks rejected as well, for an inexact id."""
+        """Return a copy in which the rows that `are_bad` [n] marks are rejected too. The reason is an inexact id."""
         lines = self.rows.row_numbers[are_bad] - chunk.first_line
         ends = np.flatnonzero(np.frombuffer(chunk.lines, np.uint8) == ord("\n"))
         starts = np.concatenate([[0], ends[:-1] + 1])
@@ -279,7 +286,10 @@ def _rejects_tsv(
     ends: NDArray[np.integer],
     codes: NDArray[np.integer],
 ) -> bytes:
-    """Return rejected lines as the text to write to rejects.tsv. The arrays are the `rejects` of `ParsedChunk.of`."""
+    """Return the text that is written to rejects.tsv about the rejected lines of a chunk.
+
+    The arrays are the `rejects` of `ParsedChunk.of`.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -314,7 +324,7 @@ def bucket_of(integers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def are_inexact(numbers: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Return a mask of the finite floats that are so large that several whole numbers round to the same float.
+    """Return a mask of `numbers` that is True for finite floats so large that several whole numbers round to them.
 
     In float64 these are all floats of magnitude 2**53 or more.
     """

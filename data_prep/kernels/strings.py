@@ -1,4 +1,4 @@
-"""Store and process arrays of byte strings, many strings at a time, and the lists of a list column.
+"""Store and process arrays of byte strings, many strings at a time, and the lists of values in list columns.
 
 The key of a string is a 64-bit hash, by which the string is found quickly. Whether strings are equal is decided by
 their bytes, so different strings with the same key stay different. Somebody can easily construct strings that share a
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from common.arrays.hashing import GOLDEN, mix64
 
 _WORD_BYTES = 8
-PADDING_BYTES = _WORD_BYTES  # Number of bytes after the last string in a buffer.
+PADDING_BYTES = _WORD_BYTES  # A buffer has this many bytes after its last string.
 _PADDING = np.zeros(PADDING_BYTES, np.uint8)
 # Matches floats without a fraction as pandas, C and Java write large ones. A point or a sign distinguishes them from
 # hexadecimal numbers such as 12e7.
@@ -63,7 +63,7 @@ class Strings:
         return self.data.nbytes + self.starts.nbytes + self.lengths.nbytes
 
     def take(self, selection: NDArray[np.generic] | slice) -> Strings:
-        """Return the strings that a mask, an index array or a slice selects. They share the buffer of this array."""
+        """Return the strings that `selection`, a mask, an index array or a slice, selects. They share the buffer."""
         return Strings(self.data, self.starts[selection], self.lengths[selection])
 
     def compact(self) -> Strings:
@@ -73,9 +73,9 @@ class Strings:
         return Strings(np.concatenate([self.data[positions], _PADDING]), starts, self.lengths.copy())
 
     def keys(self) -> NDArray[np.uint64]:
-        """Return a 64-bit hash of each string [n].
+        """Return the key of each string [n], which is a 64-bit hash.
 
-        Different strings of the same length, up to eight bytes, always have different hashes.
+        Different strings of the same length, up to eight bytes, always have different keys.
         """
         keys = self.lengths.astype(np.uint64) * GOLDEN
         for number in range(-(-int(self.lengths.max(initial=0)) // _WORD_BYTES)):
@@ -85,7 +85,7 @@ class Strings:
         return mix64(keys)
 
     def equal(self, others: Strings) -> NDArray[np.bool_]:
-        """Return a mask [n] that is True where a string equals the string at the same index in `others` [n]."""
+        """Return a mask [n] of the strings that equal the string at the same index in `others` [n]."""
         same = self.lengths == others.lengths
         for number in range(-(-int(self.lengths.max(initial=0, where=same)) // _WORD_BYTES)):
             longer = np.flatnonzero(same & (self.lengths > number * _WORD_BYTES))
@@ -101,7 +101,10 @@ class Strings:
         return ascii_only
 
     def one_of(self, strings: Iterable[str]) -> NDArray[np.bool_]:
-        """Return a mask [n] of the strings that equal one of `strings`. The time grows with the number of `strings`."""
+        """Return a mask [n] of the strings of this array that equal one of `strings`.
+
+        The time grows with the number of `strings`.
+        """
         is_among = np.zeros(len(self), np.bool_)
         for string in strings:
             one = Strings.of([string.encode()])
@@ -109,9 +112,9 @@ class Strings:
         return is_among
 
     def _words(self, number: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return eight bytes of each string in `places`, from byte 8 * number on, as a little-endian word.
+        """Return eight bytes of each string whose index is in `places`, from byte 8 * number on, as a 64-bit word.
 
-        Bytes after the end of the string are 0.
+        The word is little-endian. Bytes after the end of the string are 0 in it.
         """
         words: NDArray[np.uint64] = np.ndarray((len(self.data) - _WORD_BYTES + 1,), "<u8", self.data, strides=(1,))
         num_bytes = np.clip(self.lengths[places] - number * _WORD_BYTES, 0, _WORD_BYTES)
@@ -119,13 +122,13 @@ class Strings:
 
 
 def end_in_point_zero(texts: Strings) -> NDArray[np.bool_]:
-    """Return a mask [n] of the strings that end in .0 and have at least one byte before the point."""
+    """Return a mask [n] of the strings that end in .0 and have at least one byte before the point, such as 7.0."""
     ends = texts.starts + texts.lengths
     return (texts.lengths > 2) & (texts.data[ends - 2] == ord(".")) & (texts.data[ends - 1] == ord("0"))
 
 
 def are_whole(texts: Strings, has_point: bool) -> NDArray[np.bool_]:
-    """Return a mask [n] of the strings that are whole numbers in the form 7.0 (if `has_point`) or 7 (otherwise).
+    """Return a mask [n] of the strings that are whole numbers, in the form 7.0 if `has_point` is True, otherwise 7.
 
     Only numbers of up to 15 digits count, because a float may not represent longer numbers exactly.
     """
@@ -137,7 +140,7 @@ def are_whole(texts: Strings, has_point: bool) -> NDArray[np.bool_]:
 
 
 def are_inexact_texts(texts: Strings) -> NDArray[np.bool_]:
-    """Return a mask [n] of the strings that are floats of magnitude 2**53 or more.
+    """Return a mask [n] of the strings that are floats of magnitude 2**53 or more, as programs write them.
 
     Several whole numbers round to the same such float, so it is not clear which of them was meant.
     """
@@ -152,7 +155,7 @@ def are_inexact_texts(texts: Strings) -> NDArray[np.bool_]:
 
 
 def with_whole_numbers(texts: Strings, has_point: bool) -> Strings:
-    """Return strings [n] in which whole numbers are rewritten in the form 7.0 (if `has_point`) or 7 (otherwise)."""
+    """Return the strings [n] with their whole numbers rewritten: as 7.0 if `has_point` is True, else as 7."""
     changed = are_whole(texts, not has_point)
     if not has_point:
         return Strings(texts.data, texts.starts, texts.lengths - 2 * changed)
@@ -164,7 +167,10 @@ def with_whole_numbers(texts: Strings, has_point: bool) -> Strings:
 def trim_blanks(
     data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and end offsets in `data` of texts without the blanks at their beginning and end."""
+    """Return the offsets in `data` at which texts start and end if the blanks at their beginning and end are cut off.
+
+    `starts` and `ends` are the offsets with these blanks.
+    """
     starts, ends = starts.copy(), ends.copy()
     for edges, step in ((starts, 1), (ends, -1)):
         at = 0 if step > 0 else -1
@@ -175,7 +181,7 @@ def trim_blanks(
 
 @dataclass(frozen=True)
 class Lists:
-    """The lists of n rows. The M values of all lists are stored one after the other, row by row."""
+    """The lists of a column in n rows. The M values of all lists are stored one after the other, row by row."""
 
     values: Strings  # Values of all rows [M].
     lengths: NDArray[np.int64]  # Number of values in each row's list [n], which is 0 if the cell is missing.
@@ -183,30 +189,33 @@ class Lists:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Index of the row of each value [M]."""
+        """For each value [M], the index of the row whose list contains it."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """Index of each value [M] within its list, from 0."""
+        """For each value [M], its index within its list, from 0."""
         return places_in_lists(self.lengths)
 
     def copies(self, kept: NDArray[np.bool_]) -> Lists:
         """Return several copies of the lists, one after the other, in which different lists are empty.
 
-        `kept` [copies, n] has a mask for each copy. Lists that the mask does not mark become empty.
+        `kept` [copies, n] has a mask for each copy. Lists that the mask of a copy does not mark are empty in it.
         """
         values = self.values.take(np.nonzero(kept[:, self.rows])[1])
         return Lists(values, (self.lengths * kept).ravel(), (self.cut & kept).ravel())
 
 
 def places_in_lists(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of each value within its list, from 0, for lists that have the given lengths."""
+    """Return the index of each value within its list, from 0.
+
+    The lists follow each other and have the given lengths.
+    """
     return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def shorten(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return shorter lengths of the K lists of each row, so that their values have at most `most` combinations.
+    """Return how many values to keep of K lists in each row, so that the row has at most `most` combinations of them.
 
     `lengths` [K, n] are the numbers of values, and the result is such an array too. As long as a row has too many
     combinations, its longest list loses its last value. If several lists are equally long, the last of them is
@@ -220,7 +229,7 @@ def shorten(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def combinations(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Enumerate the combinations of the values of K lists in each row. `lengths` [K, n] are the lengths of the lists.
+    """List all M combinations of one value from each of K lists, for n rows. `lengths` [K, n] are the lists' lengths.
 
     Return the row of each combination [M], and the indices [K, M] of its values within their lists. Within a row, the
     index in the last list changes fastest.
@@ -234,7 +243,7 @@ def combinations(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
 
 
 def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
-    """Split each cell [n] into its values, and keep the first `max_length` values.
+    """Split each cell [n] of a list column into its values, and keep the first `max_length` values of each.
 
     If `trim` is True, blanks around the values are removed. There is no value between two adjacent separators. A cell
     in brackets, such as [3, 7], is split by `spans_in_brackets`.
@@ -272,8 +281,8 @@ def spans_in_brackets(cell: bytes, separator: str) -> list[tuple[int, int]] | No
     """Return the start and end of each value in a cell such as `[3, 7]` or `['a', "b"]`, or None for any other cell.
 
     Offsets count from the start of the cell. `divider_in_brackets` finds the character between the values. Blanks and
-    quotes around a value are not part of it. Within quotes, neither the separator nor a character after a backslash
-    ends the value. The result is None for a list of lists.
+    quotes around a value are not part of it. Within quotes, neither the separator nor a quote after a backslash ends
+    the value. The result is None for a list of lists.
     """
     opening, closing = cell[:1], cell[-1:]
     if len(cell) < 2 or _CLOSING.get(opening) != closing:
@@ -311,14 +320,17 @@ def divider_in_brackets(text: bytes, separator: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _quoted_values(separator: str) -> re.Pattern[bytes]:
-    """Return a regular expression for text in quotes at the beginning of a value of a list."""
+    """Return a regular expression for a quoted text, with its quotes, at the beginning of a value in a list."""
     pattern = rf"""(?<![^ ,{re.escape(separator)}])(?P<quote>["'])(?:\\.|(?!(?P=quote)|\\).)*+(?P=quote)"""
     return re.compile(pattern.encode(), re.DOTALL)
 
 
 @functools.lru_cache(maxsize=16)
 def _value_in_brackets(separator: str) -> re.Pattern[bytes]:
-    """Return a regular expression for a value of a list in brackets. The groups are `quoted` and `plain`."""
+    """Return a regular expression for a value of a list in brackets.
+
+    Its group `quoted` is the text within the quotes of a value, and its group `plain` a value without quotes.
+    """
     end = re.escape(separator)
     quoted = rf"""(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote)|\\).)*+)(?P=quote) *(?={end}|\Z)"""
     return re.compile(rf" *+(?:{quoted}|(?P<plain>[^{end}]*))".encode(), re.DOTALL)

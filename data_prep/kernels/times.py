@@ -31,7 +31,10 @@ _FIRST_CHANGE, _LAST_CHANGE, _STEP = -3_786_912_000, 4_102_444_800, 3 * 86_400
 
 @dataclass(frozen=True)
 class ZoneTable:
-    """The offsets of a time zone's clock from UTC. Each offset is valid until the start of the next one."""
+    """The offsets of a time zone's clock from UTC.
+
+    Each offset is valid from its start until the start of the next one.
+    """
 
     # Time in UTC, in milliseconds since 1970, from which each offset is valid. The first is the smallest int64.
     starts: NDArray[np.int64]
@@ -39,7 +42,7 @@ class ZoneTable:
 
     @functools.cached_property
     def local_starts(self) -> NDArray[np.int64]:
-        """Time from which each offset is valid, in milliseconds since 1970 by the zone's own clock.
+        """The times from which the offsets are valid, in milliseconds since 1970 by the zone's own clock.
 
         When the clock is set back, an hour occurs twice, and a time in it is taken as a time in the first of the two
         hours. When the clock is set forward, an hour is skipped, and a time in it is read with the offset before the
@@ -49,17 +52,17 @@ class ZoneTable:
         return np.concatenate([self.starts[:1], changes])
 
     def to_utc(self, local: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Convert times by the zone's own clock to UTC, both in milliseconds since 1970."""
+        """Return times by the zone's own clock, `local`, as times in UTC. Both are in milliseconds since 1970."""
         return local - self.offsets[np.searchsorted(self.local_starts, local, side="right") - 1]
 
     def to_local(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Convert times in UTC to times by the zone's own clock, both in milliseconds since 1970."""
+        """Return `times` in UTC as times by the zone's own clock. Both are in milliseconds since 1970."""
         return times + self.offsets[np.searchsorted(self.starts, times, side="right") - 1]
 
 
 @functools.lru_cache(maxsize=16)
 def zone_table(name: str) -> ZoneTable:
-    """Return the offsets of an IANA time zone such as Europe/Berlin, or of UTC for "".
+    """Return the offsets from UTC of the IANA time zone `name`, such as Europe/Berlin. The name "" means UTC.
 
     The offset of 1850 is also used before 1850, and the offset of 2100 after 2100. Raise KeyError or ValueError if the
     zone is unknown.
@@ -87,10 +90,11 @@ def zone_table(name: str) -> ZoneTable:
 
 
 def parse_times(cells: Sequence[bytes], form: str, zone: str) -> Parsed:
-    """Parse non-empty cells [n] as times in milliseconds since 1970 (UTC), one cell at a time.
+    """Parse non-empty cells [n] as times, one cell at a time.
 
-    A cell is good if it is a time of the years 1 to 9999, or 0 or -1, which mean that the time is missing. `form` is a
-    value of LogFormat.timestamps. `zone` is the time zone of cells that do not name one.
+    Return the times in milliseconds since 1970 (UTC), a mask of the cells that are not missing, and a mask of the good
+    cells. A cell is good if it is a time of the years 1 to 9999, or 0 or -1, which mean that the time is missing.
+    `form` is a value of LogFormat.timestamps. `zone` is the time zone of cells that do not name one.
     """
     time_of = {cell: _time_of(cell, form) for cell in set(cells)}  # Each distinct cell is parsed once.
     times = np.array([time_of[cell].milliseconds for cell in cells], np.int64)
@@ -101,7 +105,7 @@ def parse_times(cells: Sequence[bytes], form: str, zone: str) -> Parsed:
 
 
 def parse_whole_numbers(numbers: NDArray[np.int64], form: str) -> Parsed:
-    """Convert whole numbers [n], which count time since 1970 in the unit `form`, to milliseconds.
+    """Convert whole numbers [n], which count time since 1970 in the unit `form`, to milliseconds since 1970.
 
     Return the same three arrays as `parse_times`.
     """
@@ -155,7 +159,7 @@ def _time_of(cell: bytes, form: str) -> _Time:
 
 
 def _time_of_number(number: re.Match[bytes], form: str) -> _Time:
-    """Convert a decimal number that counts time since 1970 to milliseconds, rounded down.
+    """Convert a decimal number that counts time since 1970 to milliseconds since 1970, rounded down.
 
     If the form is iso, the unit is guessed: it is the first unit, from seconds to nanoseconds, in which the number is a
     time before 2100.
@@ -183,7 +187,7 @@ def _time_of_number(number: re.Match[bytes], form: str) -> _Time:
 
 
 def are_in_range(times: NDArray[np.int64], form: str) -> NDArray[np.bool_]:
-    """Return a mask [n] of the times that are plausible in a column of the given form.
+    """Return a mask of `times` [n] that are plausible in a column whose times are written in the given form.
 
     A time must be in the years 1 to 9999. Its number must not be a likely time in a coarser unit: a column of
     milliseconds, for example, must not contain a likely number of seconds.

@@ -1,6 +1,7 @@
 """Derive the categorical columns of a prepared folder from the columns of the log.
 
-They contain hex values, text, lists, hours and weekdays of timestamps, buckets of integers, or crosses of columns.
+A categorical column has hex values, booleans, text, lists, hours or weekdays of a timestamp, buckets of integers, or a
+cross of other columns.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ USUAL_COMBINATIONS = 100
 
 @dataclass(frozen=True)
 class CategoricalColumn:
-    """A categorical column of a prepared folder: one id per row, or `max_length` ids per row for a list."""
+    """A categorical column of a prepared folder. It has one id per row, or `max_length` ids per row if it is a list."""
 
     name: str
     kind: Kind | Literal["hour", "weekday", "bucket", "present", "cross"]
@@ -40,7 +41,7 @@ class CategoricalColumn:
 
     @functools.cached_property
     def is_text(self) -> bool:
-        """True if the values are strings, False if they are integers."""
+        """True if the values of the column are strings, False if they are integers."""
         return self.kind == "cross" or self.kind in TEXT_KINDS
 
 
@@ -57,7 +58,7 @@ class EncodingOptions:
     # Cached, because otherwise most of the time to score a single row would be spent here.
     @functools.cached_property
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
-        """All categorical columns: columns of the log in its order, features of timestamps, buckets, then crosses.
+        """All categorical columns, in order: columns of the log, features of timestamps, buckets, then crosses.
 
         If there are none, the only column tells whether the first numeric field of a row is present. Raise ValueError
         if two columns that are not crosses have the same name.
@@ -96,16 +97,19 @@ class EncodingOptions:
 
     @functools.cached_property
     def vocabularies(self) -> tuple[CategoricalColumn, ...]:
-        """The categorical columns that have a vocabulary of their own. Other columns may share these vocabularies."""
+        """The categorical columns that have a vocabulary of their own.
+
+        Each other column uses one of these vocabularies.
+        """
         return tuple(column for column in self.categorical_columns if not column.shares)
 
     def without_label(self) -> EncodingOptions:
-        """Return a copy of the options for rows to score, which may lack the label."""
+        """Return a copy of the options for encoding rows to score, which may lack the label."""
         return replace(self, data=FormatToScore.of(self.data, label="optional"))
 
 
 class NumberGroup(NamedTuple):
-    """Categorical columns with integer values that are derived in the same way from columns of the log."""
+    """Adjacent categorical columns with integer values that are derived in the same way from columns of the log."""
 
     kind: str
     timezone: str
@@ -113,7 +117,7 @@ class NumberGroup(NamedTuple):
 
 
 def number_groups(columns: Sequence[CategoricalColumn]) -> list[NumberGroup]:
-    """Group the columns with integer values by the way in which they are derived from the log.
+    """Return those of `columns` that have integer values, in groups that are derived in the same way from the log.
 
     Only adjacent columns are grouped, so that the order of the columns stays the same.
     """
@@ -133,10 +137,11 @@ def cross_name(parts: Sequence[str]) -> str:
 def _cross(
     crossed: Sequence[CategoricalColumn], parts: tuple[str, ...], place: int, max_lengths: Mapping[str, int]
 ) -> CategoricalColumn:
-    """Return the column that crosses the columns `crossed`, whose names are `parts`.
+    """Return a categorical column: the cross of the columns `crossed`, whose names are `parts`.
 
-    If one of them is a list, the cross is a list of the combinations of their values. `max_lengths` gives the maximum
-    lengths that the user has set, by name of the cross.
+    If one of the crossed columns is a list, the cross is a list of the combinations of their values. `max_lengths`
+    gives the maximum lengths that the user has set, by name of the cross. `place` is the index of the cross's
+    vocabulary.
     """
     column = CategoricalColumn(cross_name(parts), "cross", place, cross=parts)
     lists = [part for part in crossed if part.is_list]
@@ -152,7 +157,10 @@ def _cross(
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise ValueError if two fields have the same name, because a model finds its ids and weights by name."""
+    """Raise ValueError if a name occurs twice in `names`.
+
+    The names of fields must differ, because a model finds the ids and weights of a field by its name.
+    """
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         raise ValueError(
             f"columns: {twice[0]!r} is a column, and the name of a field that another column gives; rename the column"

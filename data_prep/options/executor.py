@@ -11,7 +11,7 @@ EXECUTORS: tuple[ExecutorKind, ...] = get_args(ExecutorKind)
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """The kind of workers that the options `--executor` and `--scheduler` choose.
+    """The kind of workers for the chunks of a log, as the options `--executor` and `--scheduler` choose it.
 
     `scheduler` is the address of a Dask cluster. If it is None, kind "dask" starts a cluster on this machine. Raise
     ValueError if a scheduler is given for another kind.

@@ -22,7 +22,10 @@ NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
 
 def checked_format(log_format: LogFormat) -> LogFormat:
-    """Return the format unchanged. Raise ValueError, with what to write instead, if no log can have this format."""
+    """Return `log_format` unchanged if it obeys all rules of a format. Otherwise raise ValueError.
+
+    The message says what to write instead.
+    """
     if len(log_format.separator.encode()) != 1 or log_format.separator in NO_SEPARATORS:
         raise ValueError(f"separator must be one ASCII character such as ',' or '\\t'; found {log_format.separator!r}")
     if log_format.trim and log_format.separator == " ":
@@ -103,7 +106,7 @@ def _check_rule(log_format: LogFormat, rule: str) -> None:
 
 
 def check_list(form: ListForm) -> None:
-    """Raise ValueError, with what to write instead, if no list column can have this form."""
+    """Raise ValueError, with what to write instead, if no list may have the separator or maximum length of `form`."""
     if len(form.separator.encode()) != 1 or form.separator in '\n\r"':
         raise ValueError(f"a list's separator must be one ASCII character such as '|'; found {form.separator!r}")
     if not 1 <= form.max_length <= MAX_LIST_LENGTH:

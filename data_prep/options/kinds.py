@@ -1,4 +1,4 @@
-"""Define the kinds of columns of a log, and the forms in which a timestamp is written.
+"""Define the kinds of columns that a log may have, and the forms in which a timestamp may be written.
 
 A time is written as a number since 1970, in ISO 8601, or in a form with codes such as %Y.
 """
@@ -45,7 +45,7 @@ _DIGITS = "[0-9]|%[^abpz]"  # Matches a part of a form that stands for digits: a
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """The properties of one kind of column. The defaults are those of a kind whose cells are text.
+    """The properties of one kind of column of a log. The defaults are those of a kind whose cells are text.
 
     In the comments, a "table" is a Parquet file, JSON file or data frame, whose columns have types.
     """
@@ -130,7 +130,7 @@ FIELD_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if ki
 
 
 def time_range(form: str) -> tuple[int, int]:
-    """Return the first and the last time that can be written in a form, in milliseconds since 1970.
+    """Return the first and the last time that can be written in the form `form`, in milliseconds since 1970.
 
     They are the ends of the years 1 to 9999, or 1969 to 2068 for a form with a year of two digits.
     """
@@ -138,13 +138,13 @@ def time_range(form: str) -> tuple[int, int]:
 
 
 def has_zone(form: str) -> bool:
-    """Return True if a cell in this form is not a local time: it is a number in UTC, or may contain a time zone."""
+    """Return True if a time in the form `form` is not local: it is a number in UTC, or may contain a time zone."""
     return form == ISO or form in UNITS or "%z" in form
 
 
 @functools.lru_cache(maxsize=64)
 def time_pattern(form: str) -> re.Pattern[bytes]:
-    """Return a regular expression for cells in a form, which must not be a unit such as seconds.
+    """Return a regular expression for cells with times in the form `form`, which must not be a unit such as seconds.
 
     Each code becomes a group with its name. A code of two digits also matches one digit, or a blank and a digit, unless
     a part of the form that stands for digits is next to it. Therefore 1/2/2014 matches a form with slashes, but a form
@@ -172,9 +172,9 @@ def _pattern(form: str) -> str:
 
 
 def time_text(milliseconds: int, form: str) -> str:
-    """Write a time in milliseconds since 1970 (UTC) as a cell of the given form.
+    """Return a time, given in milliseconds since 1970 (UTC), as the text of a cell in the form `form`.
 
-    A time that the form cannot express becomes a cell that the parser rejects.
+    If the form cannot express the time, return a text that the parser rejects.
     """
     if form in UNITS:
         power = UNITS[form]

@@ -1,7 +1,7 @@
 """Describe the format of a raw log: its columns, in the order of the file, and the meaning of its cells.
 
-The default is Criteo's format. The files `configs/data/*.yaml` describe data sets, with the fields of `LogFormat` as
-keys. In the settings of a run, these fields are in the section `prepare.data`.
+The default is the format of Criteo's log. Each file in `configs/data/` describes one data set, with the fields of
+`LogFormat` as keys. In the settings of a run, these fields are in the section `prepare.data`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _criteo_columns() -> dict[str, Kind]:
 
 @dataclass(frozen=True)
 class ListForm:
-    """The form of a column of kind list, whose cells have several values."""
+    """How the cells of a column of kind list are written, and how many of their values are used."""
 
     separator: str = "|"  # The character between the values.
     max_length: int = 20  # The maximum number of values of a row. Further values are left out.
@@ -56,13 +56,16 @@ class ListForm:
 
 
 def _of_kind(*kinds: Kind) -> functools.cached_property[tuple[str, ...]]:
-    """Return a cached property of `LogFormat` whose value is the names of the columns of the given kinds."""
+    """Return a cached property of `LogFormat`: the names of the columns that have one of the given kinds."""
     return functools.cached_property(lambda log_format: log_format.columns_of_kind(*kinds))
 
 
 @dataclass(frozen=True)
 class LogFormat:
-    """The format of a log of text lines, or of a log of Parquet or JSON files, whose columns are found by name."""
+    """The format of a log of text lines, or of a log of tables, such as Parquet or JSON files.
+
+    The columns of tables are found by name.
+    """
 
     # The columns with their kinds, in the order of the file. data_format.md describes the kinds.
     columns: dict[str, Kind] = field(default_factory=_criteo_columns)
@@ -130,7 +133,7 @@ class LogFormat:
                 object.__setattr__(self, name, (cells,))
 
     def texts_of_booleans(self, name: str) -> tuple[str, ...]:
-        """Return the texts for true and false in the column `name`, or () if they are not known."""
+        """Return the texts that stand for true and false in the column `name`, or () if they are not known."""
         if self.columns[name] == "label" and not self.click_rule:
             return self._labels_of_booleans()
         return self.booleans.get(name, KINDS[self.columns[name]].booleans)
@@ -148,7 +151,7 @@ class LogFormat:
         return [part for part in ("hour", "weekday") if part in features]
 
     def has_age(self, name: str) -> bool:
-        """Return True if the age of the time in the timestamp column `name` is a numeric field."""
+        """Return True if the age of the times in the timestamp column `name` is a numeric field of the model."""
         return "age" in self.features.get(name, ())
 
     def list_form(self, name: str) -> ListForm:
@@ -156,7 +159,7 @@ class LogFormat:
         return self.lists.get(name, ListForm())
 
     def columns_of_kind(self, *kinds: Kind) -> tuple[str, ...]:
-        """Return the names of the columns of these kinds, in the order of the file."""
+        """Return the names of the columns that have one of these kinds, in the order of the file."""
         return tuple(name for name, kind in self.columns.items() if kind in kinds)
 
     @functools.cached_property
@@ -170,21 +173,24 @@ class LogFormat:
 
     @functools.cached_property
     def click_rule(self) -> tuple[str, float] | None:
-        """Relation and number of the rule in `clicked`, such as (">=", 4.0), or None if `clicked` is not a rule."""
+        """The rule that says which numbers in the label column are clicks, such as (">=", 4.0), or None.
+
+        It is None if `clicked` is not a rule.
+        """
         is_rule = isinstance(self.clicked, str) and self.clicked != REST
         match = RULE.fullmatch(self.clicked) if is_rule else None  # type: ignore[arg-type]
         return (match[1], float(match[2])) if match else None
 
     @property
     def any_label(self) -> str:
-        """A valid cell of the label column, for rows whose label does not matter."""
+        """A valid cell of the label column. It is used for rows whose label does not matter."""
         if self.click_rule:
             return f"{self.click_rule[1]:g}"
         return self.clicked[0] if self.not_clicked == REST else self.not_clicked[0]
 
     @property
     def label_in_words(self) -> str:
-        """Description of the label in words: the name of its column, and the cells that mean a click."""
+        """Description of the label in words, for messages: the name of its column, and the cells that mean a click."""
         if self.click_rule:
             words = f"a number {self.clicked}"
         elif self.clicked == REST:
@@ -195,7 +201,7 @@ class LogFormat:
 
     @property
     def label_cells(self) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-        """Cells that mean a click, cells that mean no click, and what all other cells mean.
+        """The label cells that mean a click, those that mean no click, and what all other cells mean.
 
         The last item is "clicked", "not_clicked", or "" if there may not be other cells. If `clicked` is a rule, all
         three are empty.
@@ -209,7 +215,7 @@ class LogFormat:
 
     @functools.cached_property
     def blank_row(self) -> dict[str, str]:
-        """Cells of a valid row in which all fields are missing, by name of the column."""
+        """The cells, by name of the column, of a valid row in which all fields are missing."""
         return {name: {"label": self.any_label, "weight": "1"}.get(kind, "") for name, kind in self.columns.items()}
 
     @functools.cached_property
@@ -222,12 +228,12 @@ class LogFormat:
         return self.weight or self.label_column * (self.label == "optional")
 
     def time_form(self, name: str) -> str:
-        """Return the unit or the form in which times are written in the timestamp column `name`."""
+        """Return the unit or the form in which the timestamp column `name` writes its times."""
         return self.timestamps.get(name, SECONDS)
 
     @functools.cached_property
     def fields(self) -> list[tuple[str, Kind]]:
-        """Names and kinds of all fields (columns that a model sees), in the order of the file.
+        """Names and kinds of all fields, in the order of the file. Fields are the columns that a model sees.
 
         Two logs can use the same vocabulary if their fields are equal.
         """
@@ -235,7 +241,7 @@ class LogFormat:
 
     @property
     def description(self) -> str:
-        """A line described in words: its number of columns, their names and the separator."""
+        """Description of the log's lines in words, for messages: number and names of the columns, and the separator."""
         between = {"\t": "tabs", ",": "commas", ";": "semicolons", " ": "blanks"}.get(
             self.separator, repr(self.separator)
         )
@@ -246,7 +252,7 @@ class LogFormat:
 
 @dataclass(frozen=True)
 class FormatToScore(LogFormat):
-    """The format of a log to score, which may lack the label and other columns that do not affect scores."""
+    """The format of a log of rows to score, which may lack the label and other columns that do not affect scores."""
 
     keep: tuple[str, ...] = ()  # Columns that are copied to the output beside the scores, even if not described.
 
@@ -256,12 +262,15 @@ class FormatToScore(LogFormat):
 
     @classmethod
     def of(cls, log_format: LogFormat, **changes: Any) -> FormatToScore:
-        """Return a copy of `log_format` in which the fields in `changes` are replaced. The copy is not checked."""
+        """Return `log_format` as a `FormatToScore` in which the fields in `changes` are replaced. It is not checked."""
         return cls(**{field.name: getattr(log_format, field.name) for field in fields(log_format)} | changes)
 
 
 def listed(cells: tuple[str, ...] | str) -> str:
-    """Return cells as text for a message: quoted and separated by commas. A rule or "rest" is returned unchanged."""
+    """Return the value of `clicked` or `not_clicked` as text for a message.
+
+    Cells are quoted and separated by commas. A rule or "rest" is returned unchanged.
+    """
     return cells if isinstance(cells, str) else ", ".join(map(repr, cells))
 
 

@@ -24,9 +24,10 @@ REMOVED = {
 
 
 def read_data(path: Path) -> dict[str, Any]:
-    """Read the format of a log from the YAML file that describes a data set, without its section `download`.
+    """Read the format of a log from the YAML file that describes the log's data set. Return it as a mapping.
 
-    Raise ValueError if the file has no other content, because the result would then silently be Criteo's format.
+    The section `download` of the file is left out. Raise ValueError if the file has no other content, because the
+    result would then silently be Criteo's format.
     """
     data = {key: value for key, value in yaml_settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
     if not data:
@@ -47,11 +48,11 @@ class _Run:
 def read_options(
     yaml_path: Path | None = None, overrides: Iterable[str] = (), data_path: Path | None = None
 ) -> PrepareOptions:
-    """Combine the options of a preparation from files and the command line. Later sources override earlier ones.
+    """Return the options of a preparation, combined from files and the command line.
 
-    The sources are, in this order, the section `prepare` of a run's YAML file `yaml_path`, the log format in
-    `data_path`, and `overrides` such as `prepare.min_count=2`. Raise FileNotFoundError if a file does not exist, and
-    ValueError if a setting is unknown or has a wrong value.
+    Later sources override earlier ones. The sources are, in this order, the section `prepare` of a run's YAML file
+    `yaml_path`, the log format in `data_path`, and `overrides` such as `prepare.min_count=2`. Raise FileNotFoundError
+    if a file does not exist, and ValueError if a setting is unknown or has a wrong value.
     """
     run = _Run()
     if yaml_path is not None:
@@ -63,9 +64,10 @@ def read_options(
 
 
 def read_recorded(recorded: Mapping[str, Any], where: str) -> PrepareOptions:
-    """Return the options that schema.json has recorded. Settings that a later release has removed are left out.
+    """Return the options of the preparation that wrote a schema.json. `recorded` are the options in that file.
 
-    Raise ValueError if an option is unknown or has a wrong value. `where` names the file in the message.
+    Settings that a later release has removed are left out. Raise ValueError if an option is unknown or has a wrong
+    value. `where` names the file in the message.
     """
     plain = {name: value for name, value in recorded.items() if name not in RECORDED}
     sections = {PREPARE_SECTION: plain | {"fields": fields_as_set(recorded)}}

@@ -40,7 +40,7 @@ SplitFraction = Annotated[float, Bounds(least=0, expected=">= 0 and sum to 1")]
 
 @dataclass(frozen=True)
 class FieldOptions(Checked):
-    """Options of a single categorical field. They override the options for all fields, unless they are None."""
+    """Options of a single categorical field. An option that is not None overrides the option for all fields."""
 
     min_count: Annotated[int | None, Bounds(least=1)] = None
     max_size: Annotated[int | None, Bounds(least=1)] = None
@@ -50,7 +50,7 @@ class FieldOptions(Checked):
 
 @dataclass(frozen=True)
 class PrepareOptions(Checked):
-    """All options of a preparation. Except for those in `INDECISIVE`, each can change the prepared folder."""
+    """All options of a preparation. Each of them can change the prepared folder, except for those in `INDECISIVE`."""
 
     data: LogFormat = field(default_factory=LogFormat)  # The format of the log, as in configs/data/*.yaml.
     # counted: each frequent value has an id. hash: values share oov_buckets ids per field.
@@ -162,7 +162,7 @@ class PrepareOptions(Checked):
             seen.add(frozenset(parts))
 
     def _instead_of(self, part: str, known: list[str]) -> str:
-        """Return advice on what to write in a cross instead of `part`, which is not a categorical field.
+        """Return advice what to write in the setting `crosses` instead of `part`, which is not a categorical field.
 
         `known` are the names of the categorical fields.
         """
@@ -188,7 +188,7 @@ class PrepareOptions(Checked):
                 )
 
     def of_fields(self, key: str) -> dict[str, int]:
-        """Return the values of one option in the setting `fields`, such as "max_size", by name of the field.
+        """Return the values of the option `key`, such as "max_size", in the setting `fields`, by name of the field.
 
         Fields that do not set the option are left out.
         """
@@ -196,7 +196,7 @@ class PrepareOptions(Checked):
         return {name: number for name, number in numbers.items() if number is not None}
 
     def is_hashed(self, name: str) -> bool:
-        """Return True if a hash gives the values of the field `name` their ids, so that they need not be counted."""
+        """Return True if values of the field `name` get their ids by a hash, so that they need not be counted."""
         return self.vocabulary == "hash" or name in self.of_fields("hash_size")
 
     def num_oov_ids(self, name: str) -> int:
@@ -204,7 +204,7 @@ class PrepareOptions(Checked):
         return self.of_fields("hash_size").get(name, self.oov_buckets)
 
     def least_count(self, name: str) -> int:
-        """Return in how many training rows a value of the field `name` must occur at least to get an id."""
+        """Return the number of training rows in which a value of the field `name` must occur to get an id."""
         return self.of_fields("min_count").get(name, self.min_count)
 
     def check_cross_size(self, name: str, num_values: int) -> None:
@@ -227,12 +227,18 @@ class PrepareOptions(Checked):
 
     @property
     def has_indicators(self) -> bool:
-        """True if each numeric field has a second column, which is 1 in rows whose cell is missing, and 0 in others."""
+        """True if each numeric field has a second column, which tells where the field's cell is missing.
+
+        The second column is 1 in rows in which the cell is missing, and 0 in other rows.
+        """
         return self.layout != "zoo"
 
     @property
     def needs_counting(self) -> bool:
-        """True if a vocabulary or a transform is fitted to the training rows, which takes an additional first pass."""
+        """True if a vocabulary or a transform is fitted to the training rows.
+
+        This takes an additional first pass over the log.
+        """
         return (
             self.vocabulary == "counted"
             or self.numeric_transform != "log1p"
@@ -241,12 +247,15 @@ class PrepareOptions(Checked):
 
     @property
     def split_time(self) -> str:
-        """Name of the timestamp column that a chronological split uses, or "" if it uses none or for another split."""
+        """Name of the timestamp column by which a chronological split divides the rows.
+
+        It is "" if the log has no such column, or if another kind of split is used.
+        """
         return self.split_by or "".join(self.data.time_fields[:1]) * (self.split == "chronological")
 
     @functools.cached_property
     def encoding(self) -> EncodingOptions:
-        """The options that decide how a row is encoded."""
+        """The options that decide how a row of the log is encoded."""
         return EncodingOptions(
             self.data, self.integer_buckets, self.crosses, self.of_fields("max_length"), self.kernels
         )
@@ -257,16 +266,19 @@ class PrepareOptions(Checked):
 
     @property
     def vocabularies(self) -> tuple[CategoricalColumn, ...]:
-        """The categorical columns that have a vocabulary of their own. Other columns may share these vocabularies."""
+        """The categorical columns that have a vocabulary of their own.
+
+        Each other column uses one of these vocabularies.
+        """
         return self.encoding.vocabularies
 
     @property
     def num_positions(self) -> int:
-        """Number of ids in a row (P): one for each categorical column, but `max_length` for each list."""
+        """P, the number of ids in an encoded row: one for each categorical column, but `max_length` for each list."""
         return sum(column.max_length for column in self.categorical_columns)
 
     def decisive(self) -> dict[str, Any]:
-        """Return the options that can change the result, as plain values for schema.json.
+        """Return the options that can change the prepared folder, as plain values for schema.json.
 
         Options of single fields have the names in RECORDED. `field_max_length` was added in a later release. It is left
         out if it is empty, so that schema.json stays the same, byte for byte, as earlier releases wrote it.
@@ -289,7 +301,10 @@ class PrepareOptions(Checked):
 
 
 def fields_as_set(recorded: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Convert options as schema.json records them (see `PrepareOptions.decisive`) to a value of `prepare.fields`."""
+    """Return the value of the setting `prepare.fields` from `recorded`, the options as schema.json records them.
+
+    `PrepareOptions.decisive` describes how schema.json records the setting.
+    """
     of_fields: dict[str, dict[str, int]] = {}
     for name, key in RECORDED.items():
         for field_name, number in recorded.get(name, {}).items():
@@ -298,7 +313,10 @@ def fields_as_set(recorded: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def parse_bytes(text: str) -> int:
-    """Convert a size such as "4 GiB", "512MiB" or "1000000" to bytes. Raise ValueError for any other text."""
+    """Return the number of bytes that a text such as "4 GiB", "512MiB" or "1000000" means.
+
+    Raise ValueError for any other text.
+    """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)?\s*", text)
     if match is None:
         raise ValueError(f"memory_limit must be a size such as '4 GiB' or '512 MiB'; found {text!r}")

@@ -1,8 +1,8 @@
 """Prepare a raw log: read it once or twice, encode and split its rows, and write a prepared folder.
 
-`prepare` runs all stages and writes schema.json. `first_pass` collects statistics and fits the vocabulary.
+`prepare` runs all stages and writes schema.json. `first_pass` collects statistics of the log and fits the vocabulary.
 `split_files` runs the second pass: it shuffles the training rows and writes MindRecord files. In both passes, workers
-run the tasks in `chunk_tasks`. `split` assigns rows to train, valid and test.
+run the tasks that `chunk_tasks` defines. `split` assigns rows to train, valid and test.
 
 `memory_and_disk` divides the memory and checks beforehand that the disk has room. `zoo_layout` rewrites the files in
 the model zoo's layout if that is asked for.

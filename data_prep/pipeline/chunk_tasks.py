@@ -42,7 +42,10 @@ REST = "rest"  # Key of the `EncodedRest` in a chunk's result, beside the rows o
 
 
 def new_statistics(options: PrepareOptions, work_dir: WorkDir, num_workers: int) -> LogStatistics:
-    """Return empty statistics. Counts that exceed their share of `memory_limit` are written to the work folder."""
+    """Return statistics of a log that have counted nothing yet.
+
+    Counts that later exceed their share of `memory_limit` are written to the work folder.
+    """
     return LogStatistics(
         options, work_dir.work_folder, memory_and_disk.counts_bytes(options, num_workers, work_dir.chunk_bytes)
     )
@@ -56,10 +59,10 @@ def count_log(
     folder: Path,
     base: BaseVocabulary | None = None,
 ) -> None:
-    """Run the first pass over the log: add its counts to `statistics` and write `folder`/rejects.tsv.
+    """Run the first pass over the log: add the counts of its lines to `statistics`, and write `folder`/rejects.tsv.
 
-    `base` is the vocabulary of another prepared folder that this run extends, or None. A whole number in a text column
-    is counted as the text that `base` has for it: 7 or 7.0.
+    `base` is the vocabulary of another prepared folder that this preparation extends, or None. A whole number in a text
+    column is counted as the text that `base` has for it: 7 or 7.0.
     """
     of_options: dict[str, bool | None] = dict.fromkeys(options.data.point_zero, True)
     counter = ChunkCounter(split, options, (base.whole_numbers if base else {}) | of_options)
@@ -74,7 +77,7 @@ def count_log(
 
 @dataclass(frozen=True)
 class ChunkCounter:
-    """The first pass's task for workers: parse a chunk and count its training rows."""
+    """The task that workers run in the first pass: parse a chunk of the log and count its training rows."""
 
     split: SplitRule
     options: PrepareOptions
@@ -82,7 +85,10 @@ class ChunkCounter:
     whole_numbers: Mapping[str, bool | None] = field(default_factory=dict)
 
     def count(self, chunk: Chunk) -> ChunkCounts:
-        """Parse a chunk. Return the counts of its lines, and of each value and number in its training rows."""
+        """Parse a chunk of the log.
+
+        Return the counts of its lines, and of each value and number in its training rows.
+        """
         kernels = choose_kernels(self.options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self.options.data)
         rows = parsed.rows.with_lists(self.options.data, kernels).with_whole_numbers(self.whole_numbers)
@@ -98,11 +104,11 @@ class ChunkCounter:
         )
 
     def count_lines(self, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_]) -> ChunkCounts:
-        """Return the counts of a chunk that affect neither ids nor numeric transforms.
+        """Return those counts of a chunk that affect neither ids nor numeric transforms.
 
-        They are the numbers of lines, rejects, missing cells and cut lists, the histograms of numbers, and the rows
-        per span of lines. `training` [n] marks the training rows of `parsed`. The fields `numeric`, `values` and
-        `texts` of the result stay empty.
+        They are the numbers of lines, rejects, missing cells and cut lists, the histograms of numbers, and the rows per
+        span of lines. `training` [n] marks the training rows of `parsed`. The fields `numeric`, `values` and `texts` of
+        the result stay empty.
         """
         rows, log_format, columns = parsed.rows, self.options.data, self.options.categorical_columns
         count_bins = choose_kernels(self.options.kernels).count_bins
@@ -153,7 +159,7 @@ class ChunkCounter:
 def _cut_rows(
     rows: ParsedRows, columns: Sequence[CategoricalColumn], presence: Sequence[NDArray[np.bool_]]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return for each list column, by name, a mask [n] of the rows whose list was cut to `max_length` values.
+    """Return, for each list column by name, a mask [n] of the rows whose list was cut to `max_length` values.
 
     `presence` [C, n] tells which cells of the categorical columns are present. A cross of list columns is cut in a row
     if the product of the lengths of that row's lists exceeds the cross's `max_length`.
@@ -168,7 +174,7 @@ def _cut_rows(
 
 @dataclass(frozen=True)
 class EncodedRest:
-    """What is left of an encoded chunk once its rows are written: line numbers, counts of rows, statistics of weights.
+    """What is kept of an encoded chunk besides its rows: line numbers, counts of rows, and statistics of weights.
 
     The keys of the dictionaries are the names of the splits.
     """
@@ -189,10 +195,10 @@ storable(Examples, EncodedRest)
 
 @dataclass(frozen=True)
 class Encoder:
-    """The second pass's task for workers: encode a chunk of the log and split its rows.
+    """The task that workers run in the second pass: encode a chunk of the log and split its rows.
 
-    The object is the same for all chunks, so each worker receives it only once. If `counts` is true, there was no
-    first pass, and the task also counts lines, rejects and missing values.
+    The object is the same for all chunks, so each worker receives it only once. If `counts` is true, there was no first
+    pass, and the task also counts lines, rejects and missing values.
     """
 
     rows: RowEncoder
@@ -200,10 +206,10 @@ class Encoder:
     counts: bool
 
     def encode(self, chunk: Chunk) -> dict[str, Examples | EncodedRest]:
-        """Parse a chunk and encode the lines that are not rejected.
+        """Parse a chunk of the log, and encode and split the lines that are not rejected.
 
-        Return a dictionary: the name of each split -> its encoded rows, and, as the last key, `REST` -> the chunk's
-        `EncodedRest`.
+        Return a dictionary. For the name of each split, it has the encoded rows of the split. For the last key, `REST`,
+        it has the chunk's `EncodedRest`.
         """
         parsed, encoded = self.rows.encode(chunk)
         rows = parsed.rows
@@ -230,6 +236,6 @@ class Encoder:
 
 
 def _weight_statistics(rows: Examples) -> NumericStatistics:
-    """Return statistics of the rows' weights above 0. The statistics have count 0 if the rows have no weights."""
+    """Return statistics of those weights of rows that are above 0. If the rows have no weights, their count is 0."""
     weights = np.zeros(0, np.float32) if rows.weights is None else rows.weights
     return NumericStatistics.of_floats(weights[weights > 0].astype(np.float64))

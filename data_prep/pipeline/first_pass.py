@@ -1,7 +1,7 @@
 """Run the first pass over the log: fit the vocabulary and the numeric transforms to the training rows.
 
-If the user names another prepared folder (`--vocabulary DIR`, here `base`), its vocabulary and transforms are used
-instead.
+If the user names another prepared folder with `--vocabulary DIR`, its vocabulary and transforms are used instead. In
+this file the vocabulary of that folder is called `base`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ storable(FittedVocabulary, CategoricalField, NumericField)
 
 @dataclass(frozen=True)
 class Fitted:
-    """The results of the first pass: statistics of the log, numeric columns, and vocabulary.
+    """The results of the first pass over a log: statistics of the log, numeric columns, and vocabulary.
 
     If there was no first pass, `statistics` has counted no line.
     """
@@ -59,9 +59,9 @@ class Fitted:
 def fit(
     reading: LogReading, split: SplitRule, options: PrepareOptions, base: BaseVocabulary | None, work_dir: WorkDir
 ) -> Fitted:
-    """Return the statistics, the numeric columns and the vocabulary of a log, and write vocabulary.parquet.
+    """Return the statistics, the numeric columns and the vocabulary of a log. Also write vocabulary.parquet.
 
-    The log is read only if `needs_counting` says so. The result is stored in the work folder; a resumed run reads it
+    The log is only read if `needs_counting` says so. The result is stored in the work folder; a resumed run reads it
     from there. Raise ValueError if the log has too many bad lines.
     """
     restored = _restore(reading, options, base, work_dir)
@@ -89,10 +89,10 @@ def fit(
 
 
 def needs_counting(options: PrepareOptions, base: BaseVocabulary | None) -> bool:
-    """Return True if the log needs a first pass.
+    """Return True if the preparation needs a first pass over the log.
 
-    With a base vocabulary, only `--extend` needs one, to count the values that get new ids. Without one, it is needed
-    if the vocabulary or a numeric transform is fitted to the log.
+    With a base vocabulary, only `--extend` needs one, to count the values that get new ids. Without a base, a first
+    pass is needed if the vocabulary or a numeric transform is fitted to the log.
     """
     return options.needs_counting if base is None else base.extends
 
@@ -102,7 +102,7 @@ def _restore(
 ) -> Fitted | None:
     """Return the result of `fit` that an interrupted run stored in the work folder.
 
-    Return None if there is no stored result, or if a file that belongs to it is missing or has changed.
+    Return None if there is no stored result, or if a file that `fit` has written is missing or has changed.
     """
     piece = work_dir.pieces.read(_PIECE)
     if piece is None or piece[-1] != _checksums(work_dir, options, base):
@@ -116,7 +116,7 @@ def _restore(
 
 
 def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary | None) -> dict[str, str | None]:
-    """Return the checksum of each file that `fit` writes, by file name, with None for a missing file.
+    """Return the checksum of each file that `fit` writes, by the name of the file, and None for a missing file.
 
     rejects.tsv is only included if there is a first pass; otherwise the second pass writes it.
     """
@@ -127,15 +127,18 @@ def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary 
 
 
 def usual_row_bytes(options: PrepareOptions) -> int:
-    """Estimate the bytes of an encoded row before the vocabulary is known, on the assumption that ids are int32."""
+    """Return the estimated number of bytes of an encoded row before the vocabulary is known.
+
+    Assume that ids are int32.
+    """
     num_numeric = len(numeric_fields(options, [NumericStatistics()] * len(options.data.numeric_fields)))
     return encoded_row_bytes(options, num_numeric, "int32")
 
 
 def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str) -> int:
-    """Return the bytes of an encoded row during a preparation, in memory and in temporary files.
+    """Return the number of bytes that an encoded row takes during a preparation, in memory and in temporary files.
 
-    They hold the row's ids, numbers, label, weight and keys, and its 8-byte line number.
+    The bytes hold the row's ids, numbers, label, weight and keys, and its 8-byte line number.
     """
     beside = 4 * bool(options.data.weight_source) + 8 * len(options.data.key_fields)
     return options.num_positions * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + beside + 8
@@ -144,12 +147,12 @@ def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str)
 def numeric_fields(
     options: PrepareOptions, statistics: Sequence[NumericStatistics], sample: RowSample | None = None
 ) -> tuple[NumericField, ...]:
-    """Return the numeric columns: one per numeric field, followed by one 0/1 column per field for missing cells.
+    """Return the numeric columns: one per numeric field, then for each field a 0/1 column that marks missing cells.
 
-    The latter exist only if the options ask for indicators. `statistics` holds one element per numeric field of the
-    options, in the same order. `sample` is only needed for the transform "quantile". A timestamp field gives a column
-    with its age if the options ask for the age, and otherwise no column. Raise ValueError if two columns have the same
-    name.
+    The 0/1 columns exist only if the options ask for indicators. `statistics` holds one element per numeric field of
+    the options, in the same order. `sample` is only needed for the transform "quantile". A timestamp field gives a
+    column with its age if the options ask for the age, and otherwise no column. Raise ValueError if two columns have
+    the same name.
     """
     transform, names = options.numeric_transform, options.data.numeric_fields
     values = []
@@ -171,7 +174,10 @@ def numeric_fields(
 
 
 def _ages(times: NumericStatistics) -> NumericStatistics:
-    """Convert statistics of times into statistics of ages, where age = newest time - time, in milliseconds."""
+    """Return statistics of the ages of times, computed from statistics of the times. All are in milliseconds.
+
+    The age of a time is the newest time minus this time.
+    """
     if times.maximum is None or times.minimum is None:
         return times
     newest = int(times.maximum)
@@ -181,7 +187,7 @@ def _ages(times: NumericStatistics) -> NumericStatistics:
 
 
 def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """Return NUM_QUANTILES + 1 quantiles of numbers [k] as ascending pairs (value, rank), with ranks from 0 to 1.
+    """Return NUM_QUANTILES + 1 quantiles of numbers [k], as ascending pairs (value, rank) with ranks from 0 to 1.
 
     NaN is ignored. If several quantiles have the same value, there is one pair with the mean of their ranks.
     """
@@ -196,11 +202,10 @@ def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
 
 
 def _fit(transform: str, statistics: NumericStatistics, unit: int = 1) -> dict[str, float]:
-    """Return the parameters of a transform ("max", "mean", "standard_deviation"), by name, for numbers with these
-    statistics.
+    """Return the parameters of a numeric transform by name, fitted to numbers that have the given statistics.
 
-    Numbers are divided by `unit` before the transform. Parameters that are divisors are always above 0. The result is
-    empty for a transform without parameters.
+    The names are "max", "mean" and "standard_deviation". Numbers are divided by `unit` before the transform. Parameters
+    that are divisors are always above 0. The result is empty for a transform without parameters.
     """
     if transform == "max":
         return {"max": float(max((statistics.maximum or 1) / unit, 1))}

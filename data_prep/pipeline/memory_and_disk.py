@@ -1,8 +1,8 @@
-"""Divide the memory of a preparation, and estimate the disk space that it needs.
+"""Divide the memory of a preparation among its processes, and estimate the disk space that the preparation needs.
 
 The setting `memory_limit` decides the number of workers, the chunk size, and the memory for counts of values. The
-constants in this file are upper bounds of measured memory (Pss, in which each shared page counts once). If the disk
-has too little room, error messages say how much is needed.
+constants in this file are upper bounds of measured memory (Pss, in which each shared page counts once). If the disk has
+too little room, error messages say how much is needed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def guess_rows(files: Sequence[LogFile]) -> int:
 
 
 def whole_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
-    """Estimate the peak disk usage of a preparation in bytes, for `num_rows` rows of `row_bytes` bytes.
+    """Return the estimated peak disk usage in bytes of a preparation of `num_rows` rows of `row_bytes` bytes each.
 
     `zoo_row_bytes` is the size of a row in the zoo's layout, or 0 if that layout is not asked for. Files in the zoo's
     layout are made from finished files in the usual layout, so both exist at the same time.
@@ -85,12 +85,12 @@ def whole_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
 
 
 def least_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
-    """Return a lower bound of the finished folder's size in bytes."""
+    """Return a lower bound of the size in bytes of the finished folder with `num_rows` rows of the given sizes."""
     return int(num_rows * (row_bytes + zoo_row_bytes) * _LEAST_FRACTION)
 
 
 def warn_of_little_room(folder: Path, needed: int) -> None:
-    """Log a warning if the disk may have too little free space for the files that will be written into `folder`.
+    """Log a warning if the disk may have too little space for the files that a preparation will write into `folder`.
 
     `needed` is the estimated peak size of the folder in bytes, including the files that it already holds.
     """
@@ -99,14 +99,14 @@ def warn_of_little_room(folder: Path, needed: int) -> None:
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Raise OSError if the disk has no room for `folder` to grow to `needed` bytes in all."""
+    """Raise OSError if the disk has no room for the files in `folder` to grow to `needed` bytes in all."""
     if _missing(folder, needed) > 0:
         raise _no_space(folder, needed)
 
 
 @contextmanager
 def explain_full_disk(folder: Path, needed: int) -> Iterator[None]:
-    """Replace errors about a full disk in the block by an OSError that says how many bytes are missing.
+    """Replace errors about a full disk in the `with` block by an OSError that says how many bytes are missing.
 
     `needed` is the size in bytes that `folder` is expected to reach. An error about a file that exceeds the largest
     allowed file size is replaced by an OSError that says how to raise that limit.
@@ -149,7 +149,7 @@ def _text(num_bytes: int) -> str:
 
 
 def chunk_bytes(options: PrepareOptions) -> int:
-    """Return the size of a chunk of the log in bytes.
+    """Return the size in bytes of the chunks into which a preparation cuts the log.
 
     It depends on `memory_limit`. It is smaller if the log has lists or crosses, which take more memory per byte of
     text.
@@ -159,7 +159,7 @@ def chunk_bytes(options: PrepareOptions) -> int:
 
 
 def check_limit(options: PrepareOptions) -> None:
-    """Raise MemoryError if `memory_limit` is too low for a preparation of any log, however small."""
+    """Raise MemoryError if `memory_limit` is too low for the preparation of any log, however small the log is."""
     needed = _writing_bytes(options)
     if options.memory_limit_bytes < needed:
         raise MemoryError(
@@ -169,7 +169,7 @@ def check_limit(options: PrepareOptions) -> None:
 
 
 def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) -> int:
-    """Return the number of workers of the first pass.
+    """Return the number of worker processes for the first pass over the log.
 
     It is the number that the user asked for, by default the number of cores, but at most as many as fit into half of
     the memory that `memory_limit` leaves beside the main process. It is at least 1.
@@ -179,7 +179,7 @@ def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) 
 
 
 def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) -> int:
-    """Return the number of bytes that counts of values may take in the first pass.
+    """Return the number of bytes of memory that counts of values may take in the first pass.
 
     It is half of the memory that `memory_limit` leaves beside the main process and the workers, because merging counts
     needs them twice.
@@ -191,7 +191,7 @@ def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) ->
 def encoding_workers(
     options: PrepareOptions, num_workers: int, chunk_bytes: int, window_bytes: int, lookup_bytes: int
 ) -> tuple[int, int]:
-    """Return the number of workers of the second pass, and how many of them may write a file at the same time.
+    """Return the number of workers for the second pass, and how many of them may write a file at the same time.
 
     There are at most `num_workers` workers. One worker means that the main process does the work itself. Raise
     MemoryError if `memory_limit` is too low even for one worker.
@@ -211,12 +211,15 @@ def encoding_workers(
 
 
 def _writing_bytes(options: PrepareOptions) -> int:
-    """Return the bytes that the main process takes while one file is written, without the window of shuffled rows."""
+    """Return the bytes of memory that the main process takes while one file is written.
+
+    The window of rows that is shuffled is not included.
+    """
     return _MAIN_BYTES + _FILE_BYTES + (_ZOO_BYTES if options.layout == "zoo" else 0)
 
 
 def worker_bytes(options: PrepareOptions, chunk_bytes: int) -> int:
-    """Return the memory of one worker in bytes, for chunks of `chunk_bytes` bytes.
+    """Return the memory in bytes that one worker takes, for chunks of the log of `chunk_bytes` bytes.
 
     In the second pass, the workers of a machine additionally share one copy of the vocabulary, which is not included.
     """
@@ -233,7 +236,7 @@ def _worker_bytes_a_chunk_byte(options: PrepareOptions) -> int:
 
 
 def _combinations_a_chunk_byte(options: PrepareOptions) -> float:
-    """Return an upper bound of the number of combinations of values from crossed lists, per byte of the log's text.
+    """Return how many combinations of values from crossed lists there can be at most per byte of the log's text.
 
     The worst case are lists of equal length whose values take two bytes each, with as many combinations as the cross's
     `max_length` allows.

@@ -178,7 +178,7 @@ def _log_result(result: schema.Schema, options: PrepareOptions, output: Path, se
 
 
 def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: Path) -> None:
-    """Log a warning for each string column in which nearly all training cells have values that `base` lacks.
+    """Log a warning for each string column in which nearly all cells of training rows have values that `base` lacks.
 
     `base` is the vocabulary given by --vocabulary. Probably this log writes the values in another form than the log of
     `base`, such as 7.0 for 7.
@@ -207,7 +207,10 @@ def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: P
 
 
 def _row_bytes(options: PrepareOptions) -> tuple[int, int]:
-    """Return the estimated bytes of an encoded row, and those of a row in the zoo's layout (0 if not used)."""
+    """Return the estimated bytes of an encoded row, and the bytes of a row in the zoo's layout.
+
+    The latter are 0 if that layout is not used.
+    """
     num_columns = len(options.data.numeric_fields) + len(options.categorical_columns)
     return usual_row_bytes(options), zoo_row_bytes(num_columns) if options.layout == "zoo" else 0
 
@@ -221,7 +224,7 @@ def _make_files(
     clock: RunClock,
     file_rows: int,
 ) -> schema.Schema:
-    """Write all files of the prepared folder except schema.json. Return the schema that the caller writes there."""
+    """Prepare the log: write all files of the prepared folder except schema.json. Return the content of schema.json."""
     is_zoo, is_only_pass = options.layout == "zoo", not needs_counting(options, base)
 
     # First pass: raw log -> statistics -> vocabulary.
@@ -267,7 +270,10 @@ def describe(
     options: PrepareOptions,
     folder: Path,
 ) -> schema.Schema:
-    """Return the content of schema.json for `folder`, whose other files must be complete: they are checksummed."""
+    """Return the content of schema.json for `folder`.
+
+    All other files in it must be complete, as they are checksummed.
+    """
     in_splits = {file.name for split in splits.values() for file in split.files}
     return schema.Schema(
         format_version=schema.FORMAT_VERSION,
@@ -307,9 +313,9 @@ def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str
 def run_fingerprint(
     files: Sequence[LogFile], options: PrepareOptions, base: BaseVocabulary | None, file_rows: int
 ) -> dict[str, Any]:
-    """Return everything that can change a byte of the prepared folder, as plain values: options, log, versions.
+    """Return, as plain values by name, all that can change a byte of the prepared folder: options, log, versions.
 
-    An interrupted run is only resumed by a run with an equal fingerprint. The keys appear in the error message about a
+    An interrupted run is only resumed by a run with an equal fingerprint. The names appear in the error message about a
     difference.
     """
     return {
@@ -329,15 +335,15 @@ def run_fingerprint(
 
 @functools.cache
 def _program() -> str:
-    """Return the checksum of the sources in common/ and data_prep/.
+    """Return the checksum of this program's sources in common/ and data_prep/.
 
-    Only a program with the same checksum may resume unfinished work.
+    Only a program with the same checksum may resume the unfinished work of an interrupted preparation.
     """
     return checksum_of_sources(PROJECT, ("common", "data_prep"))
 
 
 def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how: Any) -> Schema:
-    """Prepare the rows of a table into the new folder `output` and return the folder's schema.
+    """Prepare the rows of an Arrow table into the new folder `output`, and return the folder's schema.
 
     `how` are the keyword arguments of `prepare`, which also lists the errors. The table is written to a Parquet file
     beside `output`, which is removed afterwards. The folder of that file is named after the file's checksum, and the

@@ -1,4 +1,7 @@
-"""Assign rows to train, valid and test: by a hash of the line number, by position, by time, by label or by file."""
+"""Assign the rows of a log to train, valid and test.
+
+A rule decides by a hash of the line number, by position, by time, by label or by file.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +42,17 @@ _HALF_WIDTHS = (0.02, 1.0)
 
 
 def splitmix64(seed: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return a 64-bit hash [n] for each of `numbers` [n].
+    """Return a 64-bit hash of each of `numbers` [n].
 
-    The hash of number i is output i, counted from 0, of the SplitMix64 random number generator with this seed.
+    The hash of number i is output i, counted from 0, of the SplitMix64 random number generator that starts with `seed`.
     """
     return mix64(np.uint64(seed) + (numbers.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
 
 class RowsToSplit(NamedTuple):
-    """What a split rule may look at, for n rows of one file of the log: the argument of the rules' method `assign`.
+    """Properties of n rows, from one file of the log, by which a split rule assigns them to train, valid and test.
 
-    `assign` returns an array [n] with TRAIN, VALID or TEST for each row.
+    It is the argument of the rules' method `assign`, which returns an array [n] with TRAIN, VALID or TEST for each row.
     """
 
     numbers: NDArray[np.int64]  # Line numbers of the rows in the log.
@@ -140,35 +143,43 @@ SplitRule = HashSplit | ChronologicalSplit | TimeSplit | StratifiedSplit | FileS
 
 
 def assign_rows(split: SplitRule, rows: ParsedRows, file: int) -> NDArray[np.int8]:
-    """Return TRAIN, VALID or TEST for each row [n]. All rows are from file number `file` of the log."""
+    """Return TRAIN, VALID or TEST for each row [n], as the rule `split` assigns it.
+
+    `file` is the index, in the log, of the file from which all these rows are.
+    """
     times = times_of(rows, split.column) if isinstance(split, TimeSplit) else np.empty(0, np.int64)
     return split.assign(RowsToSplit(rows.row_numbers, rows.labels, file, times))
 
 
 def times_of(rows: ParsedRows, column: str) -> Times:
-    """Return the times [n] in a timestamp column. A missing time becomes `NO_TIME`, which is below all others."""
+    """Return the times [n] that rows have in a timestamp column, in milliseconds since 1970.
+
+    A missing time becomes `NO_TIME`, which is below all others.
+    """
     times, present = rows.columns[column]
     return np.where(present, times, NO_TIME)
 
 
 @dataclass(frozen=True)
 class TimeReader:
-    """The task for workers that reads the time of each row of a chunk. A split by time needs these times."""
+    """The task for workers that returns the time of each row of a chunk. A split by time needs these times."""
 
     options: PrepareOptions
 
     def read(self, chunk: Chunk) -> Times:
-        """Return an int64 array [n, 2]: the time in ms since 1970 and the line number in the log of each line of the
-        chunk that is not rejected."""
+        """Return the time and the line number of each line of the chunk that is not rejected, int64 [n, 2].
+
+        Times are in milliseconds since 1970. Line numbers count from the start of the log.
+        """
         rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
         return np.stack([times_of(rows, self.options.split_time), rows.row_numbers], axis=1)
 
 
 def split_by_time(column: str, fractions: tuple[float, float], path: Path) -> TimeSplit:
-    """Return the rule that divides the rows, ordered by time, at two `fractions` of their number.
+    """Return the rule that divides the rows of a log, ordered by time, at two `fractions` of their number.
 
-    The file at `path` holds the concatenated results of `TimeReader.read`. Memory does not grow with the number of
-    rows, only with the number of 70-minute spans that have rows: 7,500 for a year.
+    The file at `path` holds the results of `TimeReader.read` for all chunks, one after another. Memory does not grow
+    with the number of rows, only with the number of 70-minute spans that have rows: 7,500 for a year.
     """
     by_span: Counter[int] = Counter()
     for times, _ in _blocks(path):
@@ -186,7 +197,7 @@ def split_by_time(column: str, fractions: tuple[float, float], path: Path) -> Ti
 
 
 def _row_of_span(path: Path, span: int, rank: int) -> tuple[int, int]:
-    """Return the time and the line number of one row among those whose times lie in a 70-minute span.
+    """Return the time and the line number of one of the rows whose times lie in a certain 70-minute span.
 
     `span` is the number of the span since 1970. `rank` is the row's index among the rows of the span, ordered by time
     and then by line number. The file at `path` holds (time, line number) of all rows in the order of the log.
@@ -213,7 +224,7 @@ def _blocks(path: Path) -> Iterator[tuple[Times, Times]]:
 
 @dataclass(frozen=True)
 class LabelHashes:
-    """The hashes of the rows with one label, counted and collected for some ranges of hash values.
+    """The hashes of the rows that have one label: their number, and the hashes in some ranges of hash values.
 
     `num_rows` is the number of all hashes. For each range, `num_below` is the number of hashes below the range, and
     `inside` holds the hashes in the range.
@@ -225,7 +236,7 @@ class LabelHashes:
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], ranges: tuple[tuple[int, int], ...]) -> LabelHashes:
-        """Count the `hashes` [n] of rows with one label, and collect those in each range low <= hash < high."""
+        """Count the `hashes` [n] of the rows with one label, and keep those in each of `ranges`, low <= hash < high."""
         parts = [_between(hashes, low, high) for low, high in ranges]
         return cls(
             len(hashes),
@@ -235,7 +246,7 @@ class LabelHashes:
 
     @classmethod
     def concatenate(cls, parts: Sequence[LabelHashes]) -> LabelHashes:
-        """Combine the hashes of several parts of the log. There must be at least one part."""
+        """Return the combined `LabelHashes` of several parts of the log. There must be at least one part."""
         return cls(
             sum(part.num_rows for part in parts),
             tuple(map(sum, zip(*(part.num_below for part in parts), strict=True))),
@@ -245,8 +256,8 @@ class LabelHashes:
     def end_of(self, index: int, fraction: float) -> int | None:
         """Return the bound below which `fraction` of all hashes lie: the lowest hash that is not among them.
 
-        Only hashes in range number `index` were collected. Return None if the bound is not one of them. Return 2**64
-        if all hashes lie below the bound.
+        The bound is searched among the hashes that were kept for the range with this index. Return None if it is not
+        one of them. Return 2**64 if all hashes lie below the bound.
         """
         rank = round(fraction * self.num_rows)
         if rank == self.num_rows:
@@ -264,7 +275,8 @@ storable(HashSplit, ChronologicalSplit, TimeSplit, StratifiedSplit, FileSplit, L
 class LabelHasher:
     """The task for workers that hashes the line numbers of a chunk's rows, separately for each label.
 
-    A stratified split needs these hashes. `ranges` are the ranges of hash values to collect (see `LabelHashes`).
+    A stratified split needs these hashes. `ranges` are the ranges of hash values whose hashes are kept (see
+    `LabelHashes`).
     """
 
     options: PrepareOptions
@@ -280,7 +292,7 @@ class LabelHasher:
 
 
 def find_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> SplitRule:
-    """Return the rule by which rows are split, as the options (`prepare.split` and others) ask.
+    """Return the rule by which the rows of a log are split, as the options (`prepare.split` and others) ask.
 
     A chronological or stratified split needs a pass over the log to find its bounds. The rule is stored in `pieces`,
     and a resumed run reads it from there.
@@ -325,7 +337,7 @@ def make_split(
     read_labels: ReadLabels,
     file_names: Sequence[str] = (),
 ) -> SplitRule:
-    """Return the rule by which rows are split, as the options ask. A split by time is not supported here.
+    """Return the rule by which the rows of a log are split, as the options ask, except for a split by time.
 
     A chronological split by line number calls `count_lines`, and a stratified split calls `read_labels`. Both read the
     whole log. Raise ValueError if the options assign files that are not among the log's `file_names`, or one file to
@@ -375,6 +387,6 @@ def _stratify(options: PrepareOptions, fractions: tuple[float, float], read_labe
 
 
 def _between(numbers: NDArray[np.integer], train_end: int, valid_end: int) -> NDArray[np.int8]:
-    """Return [n] TRAIN for each number below `train_end`, VALID for one below `valid_end`, and TEST for all others."""
+    """Return, for each number [n], TRAIN if it is below `train_end`, else VALID if below `valid_end`, else TEST."""
     # A bound of 2**64 does not fit in uint64, but NumPy compares arrays with Python integers of any size.
     return (numbers >= train_end).astype(np.int8) + (numbers >= valid_end)

@@ -64,7 +64,7 @@ class FileToWrite:
     windows: Windows
 
     def write(self) -> tuple[DataFile, DataFile]:
-        """Write the file and its index to a temporary folder, then move both to `folder`.
+        """Write the MindRecord file and its index to a temporary folder, then move both to `folder`.
 
         Files of the same names in `folder` are replaced. Return the entries of the file and of its index for
         schema.json.
@@ -81,7 +81,7 @@ class FileToWrite:
         return files
 
     def _in_order(self) -> Iterator[Examples]:
-        """Yield the rows of the file, in slices, in the order in which they are written."""
+        """Yield the rows of the file, in slices, in the order in which the file contains them."""
         end = self.windows.around(self.rows).start
         for rows in self._shuffled(end) if self.windows.window_rows > 1 else self._read(end):
             first, end = end, end + len(rows)
@@ -115,12 +115,12 @@ def write_splits(
     blocks_folder: Path,
     num_writers: int,
 ) -> dict[str, Split]:
-    """Encode the log and write the MindRecord files of all splits into `blocks_folder`. Return the splits by name.
+    """Encode the log, and write the MindRecord files of all splits into `blocks_folder`.
 
-    At most `num_writers` files are written at the same time. `windows` divide the training rows for shuffling; valid
-    and test stay in the order of the log. The numbers of rows with out-of-vocabulary values are added to `statistics`.
-    If there was no first pass (`encoder.counts`), the counts of lines and rejects are added too, and rejects.tsv is
-    written.
+    Return the entries of the splits for schema.json, by name. At most `num_writers` files are written at the same time.
+    `windows` divide the training rows for shuffling; valid and test stay in the order of the log. The numbers of rows
+    with out-of-vocabulary values are added to `statistics`. If there was no first pass (`encoder.counts`), the counts
+    of lines and rejects are added too, and rejects.tsv is written.
     """
     keep_freed_memory()
     for folder in work_dir.work_folder.glob(f"{_UNFINISHED}*"):
@@ -156,7 +156,7 @@ def write_splits(
 
 @contextmanager
 def _writers(reading: LogReading, most: int) -> Iterator[TasksBeside]:
-    """Yield a queue that takes `FileToWrite` tasks. The workers write at most `most` files at the same time.
+    """Yield a queue of `FileToWrite` tasks. The workers write at most `most` files at the same time.
 
     At the end of the `with` block, wait until all files are written.
     """
@@ -173,10 +173,10 @@ def _writers(reading: LogReading, most: int) -> Iterator[TasksBeside]:
 
 
 def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[[int], Collection[str]]:
-    """Return a function that maps a chunk's number to the names of the parts of its result that must be stored.
+    """Return a function from a chunk's number to the names of the parts of its result that must be stored.
 
-    The parts are the rows of each split and `REST`. The rows of a split are not needed if files that an interrupted
-    run finished hold all of them.
+    The parts of a result are the chunk's rows of each split, and `REST`. The rows of a split are not needed if files
+    that an interrupted run finished hold all of them.
     """
     ends = dict.fromkeys(outputs, 0)
     of_first: list[Collection[str]] = []  # Needed parts of the first chunks, which an interrupted run has encoded.
@@ -191,7 +191,7 @@ def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[
 
 @dataclass(eq=False)
 class _SplitOutput:
-    """The MindRecord files of one split, and the counts of its rows.
+    """Lets workers write the MindRecord files of one split, and counts the rows of the split.
 
     Files that an interrupted run finished are kept, and workers write the other files. Temporary files of encoded rows
     (pieces) are removed once all their rows are in finished MindRecord files.
@@ -218,7 +218,7 @@ class _SplitOutput:
         self._parts: deque[tuple[range, str]] = deque()
 
     def _find_finished(self) -> set[int]:
-        """Return the numbers of the split's files that an interrupted run finished.
+        """Return the numbers of those MindRecord files of the split that an interrupted run finished.
 
         Files that are not recorded as finished, or that differ from their record, are removed.
         """
@@ -245,7 +245,7 @@ class _SplitOutput:
 
     @property
     def first_needed(self) -> int:
-        """Number, in the order of the log, of the first row whose piece is still needed to write a file.
+        """Number, in the order of the log, of the split's first row that is still needed to write a file.
 
         It is the first row of the window in which the first unfinished file begins.
         """
@@ -259,8 +259,8 @@ class _SplitOutput:
     def add(self, row_numbers: NDArray[np.int64], part: str) -> None:
         """Add the next rows of the split, in the order of the log. The piece named `part` holds these rows.
 
-        `row_numbers` [n] are their line numbers in the log. A task is started for each file whose rows are now
-        complete, and pieces that are not needed any more are removed.
+        `row_numbers` [n] are the line numbers of the rows in the log. A task is started for each file whose rows are
+        now complete, and pieces that are not needed any more are removed.
         """
         self._membership.update(np.ascontiguousarray(row_numbers).data)
         if self._row_numbers is not None:
@@ -285,14 +285,17 @@ class _SplitOutput:
         self.files.start(number, task)
 
     def finish(self) -> None:
-        """Start the task of the last file, which may have fewer rows, and complete the split's row_numbers file."""
+        """Start the task that writes the last file, and complete the split's file of row numbers.
+
+        The last file may have fewer rows than the others.
+        """
         while self.windows.of_file(self._num_files).start < self._num_rows:
             self._start_file()
         if self._row_numbers is not None:
             self._row_numbers.finish()
 
     def written(self) -> Split:
-        """Return the entry of the split in schema.json. All files of the split must have been written."""
+        """Return the entry of the split for schema.json. All files of the split must have been written before."""
         files = tuple(self._pieces.expect(self._piece(number))[0] for number in range(self._num_files))
         return Split(
             self._num_rows,
@@ -307,7 +310,7 @@ class _SplitOutput:
 
 @dataclass(frozen=True)
 class Windows:
-    """The division of a split's rows, numbered from 0, into files and into windows.
+    """The division of a split's rows, numbered from 0, into files, and into windows for shuffling.
 
     A window is a range of consecutive rows that are shuffled among themselves. So a file can be written once all rows
     of the windows that overlap it are encoded.
@@ -319,28 +322,28 @@ class Windows:
     file_rows: int  # Rows of a file, a multiple of `block_rows`.
 
     def of_file(self, number: int) -> range:
-        """Return the range of rows that file `number` holds, in the order in which rows are written.
+        """Return the range of the rows that file `number` contains, by their numbers after shuffling.
 
         Files are numbered from 0. The last file may have fewer rows than its range.
         """
         return range(number * self.file_rows, (number + 1) * self.file_rows)
 
     def around(self, rows: range) -> range:
-        """Return the smallest range of whole windows that contains `rows`."""
+        """Return the smallest range of rows that consists of whole windows and contains the range `rows`."""
         w = self.window_rows
         return range(rows.start // w * w, -(-rows.stop // w) * w)
 
 
 def window_order(seed: int, window: int, num_rows: int) -> NDArray[np.int64]:
-    """Return a permutation of 0 … num_rows - 1, the shuffled order of window number `window`.
+    """Return the order in which window number `window` of `num_rows` rows is written: a permutation of their indices.
 
-    It depends only on the arguments.
+    The permutation is random, but depends only on the arguments.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, window]))).permutation(num_rows)
 
 
 class WindowShuffle:
-    """Shuffles rows window by window: takes rows in the order of the log, and yields each full window shuffled.
+    """Shuffles rows window by window: takes rows in the order of the log, yields those of each full window shuffled.
 
     The first row that the caller adds must be the first row of window number `first_window`.
     """
@@ -353,7 +356,10 @@ class WindowShuffle:
         self._rows: Examples | None = None
 
     def add(self, rows: Examples) -> Iterator[Examples]:
-        """Add the next rows. Yield each window that is now full, shuffled, in slices of at most `_PIECE_ROWS` rows."""
+        """Add the next rows. For each window that is now full, yield its rows shuffled.
+
+        They are yielded in slices of at most `_PIECE_ROWS` rows.
+        """
         if self._rows is None:
             self._rows = rows.room(self._window_rows)
         while len(rows):
@@ -365,9 +371,9 @@ class WindowShuffle:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Examples]:
-        """Yield the shuffled rows of the current window, in slices of at most `_PIECE_ROWS`, and start the next window.
+        """Yield the rows of the current window shuffled, and start the next window.
 
-        The current window need not be full.
+        They are yielded in slices of at most `_PIECE_ROWS` rows. The current window need not be full.
         """
         if self._rows is None:
             return

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 def num_shards(split: str, num_samples: int) -> int:
-    """Return the allowed number of files that leaves the smallest remainder when `num_samples` are divided evenly.
+    """Return into how many files to divide `num_samples` samples of a split, so that the smallest remainder is left.
 
     Among several such numbers, choose the one nearest to the number of files that the zoo's own preparation writes.
     """
@@ -59,26 +59,26 @@ def num_shards(split: str, num_samples: int) -> int:
 
 
 def part_files(split: str, shards: int) -> list[str]:
-    """Return the names of a split's files with samples of 1,000 rows.
+    """Return the names of the files that hold a split's whole samples of 1,000 rows.
 
-    MindSpore appends the number of the shard with as many digits as the last one needs.
+    MindSpore appends the number of the shard to the name, with as many digits as the number of the last shard needs.
     """
     digits = len(str(shards - 1))
     return [f"{split}_input_part.mindrecord{shard:0{digits}d}" for shard in range(shards)]
 
 
 def rest_file(split: str) -> str:
-    """Return the name of the file with the rows of a split that are not in the files of `part_files`."""
+    """Return the name of the file with the remaining rows of a split, which the files of `part_files` do not hold."""
     return f"{split}_input_rest.mindrecord"
 
 
 def zoo_row_bytes(num_columns: int) -> int:
-    """Return the bytes of a row in the zoo's layout: an int32 id and a float32 value per column, and the label."""
+    """Return the bytes of a row in the zoo's layout: an int32 id and a float32 value for each column, and the label."""
     return 8 * num_columns + 4
 
 
 def check_ids_fit(vocabulary_size: int) -> None:
-    """Raise ValueError if the ids of a vocabulary do not fit in int32, the type of ids in the zoo's layout."""
+    """Raise ValueError if a vocabulary of `vocabulary_size` ids is too large for int32, the ids of the zoo's layout."""
     if vocabulary_size >= 2**31:
         raise ValueError(
             f"layout zoo has int32 ids, and the vocabulary has {vocabulary_size:,}; raise prepare.min_count, or set "
@@ -87,9 +87,9 @@ def check_ids_fit(vocabulary_size: int) -> None:
 
 
 def lay_out_for_zoo(splits: dict[str, Split], blocks_folder: Path, folder: Path) -> dict[str, Split]:
-    """Rewrite the MindRecord files in `blocks_folder` in the zoo's layout, and write the new files into `folder`.
+    """Rewrite the MindRecord files in `blocks_folder` in the zoo's layout. Write the new files into `folder`.
 
-    Return the splits with the entries of the new files. Raise OSError if a file cannot be written.
+    Return the entries of the splits for schema.json, with the new files. Raise OSError if a file cannot be written.
     """
     for path in folder.glob("*_input_*.mindrecord*"):  # Remove the files of an interrupted run.
         path.unlink()
@@ -130,10 +130,10 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
 
 
 def _write_samples(path: Path, shards: int, blocks: Iterable[Examples]) -> list[str]:
-    """Write blocks to `shards` files in turn: the first block to the first file, the second to the second, and so on.
+    """Write each block of rows as a sample to one of `shards` files, in turn. Return the checksum of each block.
 
-    The path of a file is `path` followed by the number of the shard, or `path` itself if `shards` is 1. Return the
-    checksum of each block.
+    The first block goes to the first file, the second block to the second file, and so on. The path of a file is `path`
+    followed by the number of the shard, or `path` itself if `shards` is 1.
     """
     from mindspore.mindrecord import FileWriter
 
@@ -155,7 +155,7 @@ def _write_samples(path: Path, shards: int, blocks: Iterable[Examples]) -> list[
 
 
 def _sample(block: Examples) -> dict[str, Any]:
-    """Convert a block of rows to a sample of the zoo's layout (see schema.py).
+    """Convert a block of rows to a sample of the zoo's layout (see schema.py). Return its arrays by name.
 
     Each row has N + C ids and N + C values. A numeric column has its index as id and its number as value; a categorical
     column has its id and the value 1.

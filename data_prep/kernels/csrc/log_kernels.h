@@ -155,14 +155,14 @@ LOG_KERNELS_API int64_t log_kernels_parse(uint8_t* text, int64_t num_bytes, int6
                                           const LogKernelsFormat* format, const LogKernelsRows* rows,
                                           const LogKernelsRejects* rejects, int64_t* num_rejects);
 
-// Counts distinct values, as counting.count_values does. Only values [num_rows] that are `chosen` and `present` count.
-// Writes the numbers value << 32 | count to `words` in ascending order and returns how many there are. `scratch` has
-// room for 2 * num_rows elements, and `words` for num_rows.
+// Counts distinct values, as numpy_kernels.count_values does. Only values [num_rows] that are `chosen` and `present`
+// count. Writes the numbers value << 32 | count to `words` in ascending order and returns how many there are. `scratch`
+// has room for 2 * num_rows elements, and `words` for num_rows.
 LOG_KERNELS_API int64_t log_kernels_count(const uint32_t* values, const uint8_t* present, const uint8_t* chosen,
                                           int64_t num_rows, uint32_t* scratch, uint64_t* words);
 
-// Writes a histogram to `counts` [1011], as counting.count_bins does. Only integers [num_rows] that are `present` and
-// `chosen` count.
+// Writes a histogram to `counts` [1011], as numpy_kernels.count_bins does. Only integers [num_rows] that are `present`
+// and `chosen` count.
 LOG_KERNELS_API void log_kernels_bins(const int64_t* integers, const uint8_t* present, const uint8_t* chosen,
                                       int64_t num_rows, int64_t* counts);
 
@@ -172,8 +172,8 @@ LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int6
                                         const uint32_t* values, const uint8_t* present, int64_t num_rows,
                                         int32_t id_bytes, void* ids);
 
-// Counts distinct strings, as counting.count_strings does, but in no particular order. Writes the key, the count and
-// the first row of each distinct string among n strings, and returns how many there are. `table` has room for
+// Counts distinct strings, as numpy_kernels.count_strings does, but in no particular order. Writes the key, the count
+// and the first row of each distinct string among n strings, and returns how many there are. `table` has room for
 // table_size elements, which is a power of two above n; n is at most 2^30. Keys are those of strings.Strings.keys,
 // masked with `key_mask`. The mask has all bits, or fewer in tests, so that keys collide. `secret` [2] are random
 // numbers that an author of logs cannot know. No output depends on them.
@@ -181,11 +181,11 @@ LOG_KERNELS_API int64_t log_kernels_count_strings(const LogKernelsStrings* texts
                                                 uint64_t key_mask, int32_t* table, int64_t table_size,
                                                 uint64_t* keys, int64_t* counts, int64_t* firsts);
 
-// Splits cells [n] into their values, as lists.split_lists does, and returns the number of values of all cells. Of each
-// cell the first `max_length` values are kept, without the blanks around them if `trim` is 1. Writes the start (as an
-// offset in the cells' data) and the length of each value, the number of values of each cell to `lengths` [n], and 1 to
-// `cut` [n] if a cell has further values. `starts` and `value_lengths` have room for
-// min(max_length, (length of the cell + 1) / 2) values of each cell.
+// Splits cells [n] into their values, as strings.split_lists does, and returns the number of values of all cells. Of
+// each cell the first `max_length` values are kept, without the blanks around them if `trim` is 1. Writes the start (as
+// an offset in the cells' data) and the length of each value, the number of values of each cell to `lengths` [n], and 1
+// to `cut` [n] if a cell has further values. `starts` and `value_lengths` have room for min(max_length, (length of the
+// cell + 1) / 2) values of each cell.
 LOG_KERNELS_API int64_t log_kernels_split_lists(const LogKernelsStrings* cells, uint8_t separator, int64_t max_length,
                                                 uint8_t trim, int64_t* starts, int64_t* value_lengths,
                                                 int64_t* lengths, uint8_t* cut);
@@ -204,13 +204,13 @@ LOG_KERNELS_API void log_kernels_find_strings(const LogKernelsStrings* texts, co
                                             const int64_t* known_ids, int64_t missing_id, int64_t first_oov_id,
                                             int64_t num_oov_ids, int64_t* ids);
 
-// Looks up the counts of keys [num_keys] in a sketch [num_halves, depth, width], as counting.sketch_counts does.
+// Looks up the counts of keys [num_keys] in a sketch [num_halves, depth, width], as numpy_kernels.sketch_counts does.
 // `depth` is at most 16.
 LOG_KERNELS_API void log_kernels_sketch_counts(const uint32_t* halves, int64_t num_halves, int64_t depth,
                                                int64_t width, const uint64_t* keys, int64_t num_keys, int64_t* counts);
 
-// Adds the counts [num_keys] of keys to a half [depth, width] of a sketch, as counting.add_to_sketch does. `sums` has
-// room for num_keys elements.
+// Adds the counts [num_keys] of keys to a half [depth, width] of a sketch, as numpy_kernels.add_to_sketch does. `sums`
+// has room for num_keys elements.
 LOG_KERNELS_API void log_kernels_sketch_add(uint32_t* half, int64_t depth, int64_t width, const uint64_t* keys,
                                             const int64_t* counts, int64_t num_keys, uint32_t* sums);
 

@@ -20,7 +20,8 @@ inline std::uint64_t mix64(std::uint64_t value) {
   return value ^ value >> 31;
 }
 
-// Finds the cell of a key in each row, as offsets in a half of the sketch. counting._sketch_cells does the same.
+// Finds the cell of a key in each row, as offsets in a half of the sketch. numpy_kernels._sketch_cells does the
+// same.
 inline void find_cells(std::uint64_t key, std::int64_t depth, std::int64_t width, std::int64_t* cells) {
   for (std::int64_t row = 0; row < depth; ++row) {
     const std::uint64_t upper = mix64(key + static_cast<std::uint64_t>(row) * kGolden) >> 32;
