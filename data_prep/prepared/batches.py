@@ -33,10 +33,11 @@ POOL_BLOCKS = 256  # Number of blocks in a pool, whose rows are shuffled togethe
 
 @dataclass(frozen=True)
 class Batch(Examples):
-    """The rows of a training step, or one rank's slice of them: `ids` [B, P], `numeric` [B, N], `labels` [B].
+    """The rows of a training step, or one rank's part of them: `ids` [B, P], `numeric` [B, N], `labels` [B].
 
-    A slice starts at row `first_row` of a batch of `whole_rows` rows. `whole_rows` is None for a whole batch.
-    `mean_weight` is the mean weight of all training rows with a weight above 0 (`mean_training_weight`).
+    If it is one rank's part, it starts at row `first_row` of a batch of `whole_rows` rows. `whole_rows` is None for a
+    whole batch. `mean_weight` is the mean weight of all training rows with a weight above 0 (see
+    `mean_training_weight`).
     """
 
     first_row: int = 0
@@ -45,26 +46,27 @@ class Batch(Examples):
 
     @property
     def num_rows(self) -> int:
-        """Return B, the number of rows.
+        """Return B, the number of rows in this batch.
 
-        It may be below the batch size: in an epoch's last batch, in a rank's slice, and without rows of weight 0.
+        It is below the batch size in the last batch of an epoch, in one rank's part, and if rows of weight 0 were
+        removed.
         """
         return len(self.labels)
 
     def rows_that_count(self, mean_weight: float) -> Batch:
-        """Return the batch without its rows of weight 0, because they must not change embeddings or optimizer state.
+        """Return a copy of the batch without its rows of weight 0, which must not change embeddings or optimizer state.
 
-        `mean_weight` is stored in the result. It is the mean weight of all training rows with a weight above 0.
+        `mean_weight` is stored in the copy. It is the mean weight of all training rows with a weight above 0.
         """
         counting = self if self.weights is None or self.weights.all() else _batch(self.take(self.weights > 0))
         return replace(counting, mean_weight=mean_weight)
 
     def shares(self) -> np.ndarray:
-        """Return the factor [B] float32 by which each row's loss is multiplied before the losses are added up.
+        """Return the factors [B] float32 by which the losses of the rows are multiplied before they are added up.
 
-        It is weight / (rows of the whole batch · mean weight of the training rows). The sum of the batch's own weights
-        is not used as the divisor, because then a batch of rows with small weights would count as much as a batch of
-        rows with large weights.
+        A factor is weight / (rows of the whole batch · mean weight of the training rows). The sum of the batch's own
+        weights is not used as the divisor, because then a batch of rows with small weights would count as much as a
+        batch of rows with large weights.
         """
         weights = np.ones(self.num_rows) if self.weights is None else self.weights.astype(np.float64)
         num_rows = self.num_rows if self.whole_rows is None else self.whole_rows
@@ -72,13 +74,13 @@ class Batch(Examples):
 
 
 def slice_of_batch(batch: Batch, rows: slice) -> Batch:
-    """Return the given rows of a whole batch as one rank's slice, with `first_row` and `whole_rows` set."""
+    """Return the given rows of a whole batch as the part of one rank, with `first_row` and `whole_rows` set."""
     part = _batch(batch.take(rows))
     return replace(part, first_row=rows.start, whole_rows=batch.num_rows, mean_weight=batch.mean_weight)
 
 
 def mean_training_weight(folder: Path, schema: Schema) -> float:
-    """Return the mean weight of the training rows with a weight above 0, or 1 if rows have no weights.
+    """Return the mean weight of the training rows with a weight above 0, or 1 if the rows have no weights.
 
     A schema.json of an earlier release does not contain this mean. Then all training rows are read once to compute it.
     """
@@ -96,21 +98,23 @@ def mean_training_weight(folder: Path, schema: Schema) -> float:
 
 @dataclass(frozen=True)
 class Order:
-    """Order of the rows in one pass over a split.
+    """The order in which the rows of a split are read in one pass over it.
 
-    Blocks are read pool by pool; `pools` has an array of block numbers for each pool. `block_sizes` has the number of
-    rows of each block of the split. `shuffle_seed` seeds the shuffling of the rows within each pool.
+    Blocks of rows are read pool by pool; `pools` has an array of block numbers for each pool. `block_sizes` has the
+    number of rows of each block of the split. `shuffle_seed` is the seed for shuffling the rows within each pool.
     """
 
     pools: tuple[np.ndarray, ...]
     block_sizes: np.ndarray
-    shuffle_seed: tuple[int, ...] | None  # None keeps the order in which rows were written.
+    # None means that the rows of a pool stay in the order in which they were written.
+    shuffle_seed: tuple[int, ...] | None
 
 
 def training_order(schema: Schema, seed: int, epoch: int, pool_blocks: int = POOL_BLOCKS) -> Order:
-    """Return the order of the training rows in `epoch` (1, 2, …).
+    """Return the order in which a training reads the training rows in `epoch` (1, 2, …).
 
-    Blocks are permuted, and the rows of each `pool_blocks` consecutive blocks of the permutation are shuffled together.
+    Blocks of rows are permuted at random, and the rows of each `pool_blocks` consecutive blocks of the permutation are
+    shuffled together.
     """
     sizes = np.array(block_sizes(schema, "train"), np.int64)
     blocks = np.random.default_rng([seed % 2**63, epoch]).permutation(len(sizes))
@@ -118,7 +122,7 @@ def training_order(schema: Schema, seed: int, epoch: int, pool_blocks: int = POO
 
 
 def written_order(schema: Schema, split: str, pool_blocks: int = 64) -> Order:
-    """Return the order in which a split's rows were written. `pool_blocks` is the number of blocks read together."""
+    """Return the order that reads the rows of a split as they were written, `pool_blocks` blocks at a time."""
     sizes = np.array(block_sizes(schema, split), np.int64)
     return Order(_cut(np.arange(len(sizes)), pool_blocks), sizes, None)
 
@@ -128,14 +132,17 @@ def _cut(blocks: np.ndarray, pool_blocks: int) -> tuple[np.ndarray, ...]:
 
 
 def num_batches(schema: Schema, split: str, batch_size: int) -> int:
-    """Return the number of batches in one pass over a split, including a shorter last one."""
+    """Return the number of batches in one pass over a split. The last batch may be smaller, but counts too."""
     return -(-schema.splits[split].rows // batch_size)
 
 
 def read_batches(
     folder: Path, schema: Schema, split: str, order: Order, batch_size: int, first_batch: int = 0
 ) -> Iterator[Batch]:
-    """Yield the batches of one pass over a split in the given `order`, from batch number `first_batch` (0, 1, …) on."""
+    """Yield the batches of one pass over a split, in the order `order`, from batch number `first_batch` on.
+
+    Batches are numbered from 0.
+    """
     pool_ends = np.cumsum([order.block_sizes[pool].sum() for pool in order.pools], dtype=np.int64)
     first_pool = int(np.searchsorted(pool_ends, first_batch * batch_size, side="right"))
     start = first_batch * batch_size - int(pool_ends[first_pool - 1] if first_pool else 0)
@@ -167,7 +174,7 @@ def read_batches(
 
 
 def batches_of(rows: Examples, batch_size: int) -> Iterator[Batch]:
-    """Yield `rows` divided into batches of `batch_size` rows, in their order. The last batch may be smaller."""
+    """Yield the rows of `rows`, in their order, in batches of `batch_size` rows. The last batch may be smaller."""
     for start in range(0, len(rows), batch_size):
         yield _batch(rows.take(slice(start, start + batch_size)))
 
@@ -183,8 +190,8 @@ class Prefetcher(Generic[Item]):
     """Iterates over `items`, while a thread computes up to `depth` of the next items in advance.
 
     `waited_seconds` is the time that the caller has waited for items. If `items` raises an exception in the thread, it
-    is raised again when the caller takes the next item. Use the object in a `with` statement around the loop, which
-    ends the thread when the loop ends.
+    is raised again when the caller takes the next item. Put the loop into a `with` statement of this object, which ends
+    the thread when the loop ends.
     """
 
     def __init__(self, items: Iterable[Item], depth: int = 2) -> None:

@@ -1,7 +1,8 @@
 """List the files of a prepared folder with their checksums, find damaged files, and record values that expire.
 
-An expired value is one that no longer has an id of its own. Its id, and changed numbers of ids, are recorded in files
-beside the row files, which are not rewritten. `schema_at` reconstructs the schema at the time of a checkpoint.
+An expired value is one that no longer has an id of its own. The files with rows are not rewritten when values expire or
+ids are renumbered. Instead, expired ids and the new numbers of ids are recorded in files beside them. `schema_at`
+reconstructs the schema at the time of a checkpoint.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from data_prep.prepared.schema import (
 BLOCK_CHECKSUM = 8  # Number of hex digits of a block's checksum.
 
 
-# File with an int64 array that maps each id stored in row files to its present id. Its length is the vocabulary size
-# when the rows were written.
+# File with an int64 array that maps each id stored in files of rows to its present id. Its length is the vocabulary
+# size when the rows were written.
 NUMBERING_FILE = f"numbering{NUMPY}"
 NOTHING = np.zeros(0, np.int64)
 
 
 def row_numbers_file(split: str) -> str:
-    """Return the name of the file with the line number in the log, from 0, of each row of a split: int64 [rows].
+    """Return the name of the file that stores the line number in the log, from 0, of each row of a split: int64 [rows].
 
     Only valid and test have such a file.
     """
@@ -58,16 +59,16 @@ def write_schema(schema: Schema, folder: Path) -> None:
 
 
 def data_file(folder: Path, name: str, rows: int = 0, blocks: str = "") -> DataFile:
-    """Return the entry of a finished file for schema.json. Its size and checksum are computed from the file.
+    """Return the entry for schema.json of the finished file `name` in `folder`, with the file's size and checksum.
 
-    `rows` is its number of rows, and `blocks` the checksums of its blocks, one after another.
+    `rows` is the number of rows in the file, and `blocks` the checksums of its blocks, one after another.
     """
     path = folder / name
     return DataFile(name, rows, path.stat().st_size, checksum(path), blocks)
 
 
 def block_sizes(schema: Schema, split: str) -> list[int]:
-    """Return the number of rows of each block of a split, in the order of its files."""
+    """Return the number of rows of each block of a split, in the order of the split's files."""
     sizes: list[int] = []
     for file in schema.splits[split].files:
         sizes += [schema.block_rows] * (file.rows // schema.block_rows)
@@ -77,7 +78,7 @@ def block_sizes(schema: Schema, split: str) -> list[int]:
 
 
 def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
-    """Return the checksum of the arrays that a block stores, in `BLOCK_CHECKSUM` hex digits."""
+    """Return the checksum of `columns`, the arrays that a block of rows stores, as `BLOCK_CHECKSUM` hex digits."""
     digest = xxhash.xxh3_64()
     for column in columns:
         if column.ndim:  # MindRecord returns an empty array as a scalar.
@@ -86,31 +87,34 @@ def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
 
 
 def block_checksums(schema: Schema, split: str) -> list[str]:
-    """Return the recorded checksum of each block of a split, in the order of its files."""
+    """Return the checksum that schema.json records for each block of a split, in the order of the split's files."""
     checksums = "".join(file.blocks for file in schema.splits[split].files)
     return [checksums[i : i + BLOCK_CHECKSUM] for i in range(0, len(checksums), BLOCK_CHECKSUM)]
 
 
 def whole_log(schema: Schema) -> Split:
-    """Return a `Split` without files whose counts of rows, clicks and unlabelled rows are the sums over all splits."""
+    """Return a `Split` that describes all rows of the folder: its counts are the sums over all splits.
+
+    It has the counts of rows, clicks and unlabelled rows, and no files.
+    """
     counts = ("rows", "clicks", "unlabelled")
     return Split(files=(), **{of: sum(getattr(split, of) for split in schema.splits.values()) for of in counts})
 
 
 def has_one_class(split: Split) -> bool:
-    """Return True if the split has rows and its labels are all equal, so that nothing can be learned from them."""
+    """Return True if a split has rows and all their labels are equal, so that nothing can be learned from them."""
     return split.rows > 0 and split.clicks in (0, split.num_labelled)
 
 
 def all_files(schema: Schema) -> Iterator[DataFile]:
-    """Yield the entries of all files that schema.json lists. It does not list itself."""
+    """Yield the entries of all files that schema.json lists, which are all files of the folder but schema.json."""
     for split in schema.splits.values():
         yield from split.files
     yield from schema.other_files
 
 
 def wrong_sizes(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
-    """Yield a sentence for each MindRecord file or index file that is missing or has a wrong size.
+    """Yield an error message for each MindRecord file or index file that is missing or has a wrong size.
 
     Only files whose names begin with `names` are checked. Their content is not read.
     """
@@ -124,7 +128,7 @@ def wrong_sizes(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
 
 
 def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
-    """Yield a sentence for each file that is missing, or whose size or checksum differs from its entry in schema.json.
+    """Yield an error message for each file that is missing, or that differs from its size or checksum in schema.json.
 
     Only files whose names begin with `names` are checked.
     """
@@ -142,9 +146,9 @@ def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str
 
 
 def check_files(folder: Path, schema: Schema) -> None:
-    """Raise ValueError if a row file or its index has a wrong size, or a vocabulary file a wrong size or checksum.
+    """Raise ValueError if a MindRecord file or its index has a wrong size, or if a vocabulary file is damaged.
 
-    The content of row files is not read here; `read_blocks` checks it when it reads them.
+    The content of MindRecord files is not read here; `read_blocks` checks it when it reads them.
     """
     for sentence in (*damaged_files(folder, schema, VOCABULARY), *wrong_sizes(folder, schema)):
         raise ValueError(f"{sentence}; {advice(folder)}")
@@ -153,7 +157,7 @@ def check_files(folder: Path, schema: Schema) -> None:
 def verify_files(folder: Path, schema: Schema) -> int:
     """Compare every file of a prepared folder with its size and checksum in the schema. Return the number of files.
 
-    Raise ValueError if any is missing or damaged; its message names all such files.
+    Raise ValueError if any file is missing or damaged. The message names all such files.
     """
     damaged = list(damaged_files(folder, schema))
     if damaged:
@@ -162,7 +166,7 @@ def verify_files(folder: Path, schema: Schema) -> int:
 
 
 def union(*ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct ids of all arrays, ascending.
+    """Return the ids that occur in at least one of the arrays, each once, in ascending order.
 
     `np.union1d` is not used, because from NumPy 2.3 on it uses a hash table, which takes 100 times as long for ids as
     sorting.
@@ -190,35 +194,39 @@ def schema_at(schema: Schema, moment: Mapping[str, Any]) -> Schema:
 
 
 def expired_file_name(num_before: int) -> str:
-    """Return the name of the file with ids that expired together, when `num_before` ids had expired earlier."""
+    """Return the name of a file with ids that expired together, if `num_before` ids had expired before them."""
     return f"{EXPIRED_PREFIX}{num_before:012d}{NUMPY}"
 
 
 def read_expired(folder: Path, schema: Schema) -> NDArray[np.int64]:
-    """Return the ids whose values have expired, ascending, int64.
+    """Return the ids whose values have expired, in ascending order, as int64.
 
-    Ids that expired before the vocabulary was last rewritten and renumbered are not among them.
+    Ids that expired before the vocabulary was last rewritten with new ids are not among them.
     """
     return np.sort(np.concatenate([NOTHING, *(np.load(folder / file.name) for file in schema.expired_files)]))
 
 
 def with_expired(folder: Path, schema: Schema, ids: NDArray[np.int64]) -> Schema:
-    """Write a file with the ids, ascending, whose values expire now. Return the schema that lists the file."""
+    """Write a file with `ids`, ascending, whose values expire now.
+
+    Return a copy of the schema that lists the file too.
+    """
     name = expired_file_name(schema.num_expired)
     write_array(folder / name, ids)
     return replace(schema, other_files=(*schema.other_files, data_file(folder, name, rows=len(ids))))
 
 
 def write_array(path: Path, array: NDArray[np.int64]) -> None:
-    """Write a .npy file atomically: if the process is killed, it is complete or does not exist."""
+    """Write an array to a .npy file atomically: if the process is killed, the file is complete or does not exist."""
     with new_file(path, lone_writer=True) as beside, beside.open("wb") as file:
         np.save(file, array)
 
 
 def out_of_vocabulary(schema: Schema, expired: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Map each id to itself, or, if it is in `expired`, to the first out-of-vocabulary id of its field.
+    """Return an array that maps each id to itself, or to an out-of-vocabulary id if it is in `expired`.
 
-    The result is an int64 array [V + 1]. NO_ID is -1, so it is the index of the last entry, which is NO_ID too.
+    That id is the first out-of-vocabulary id of the expired id's field. The result is int64 [V + 1]. NO_ID is -1, so it
+    is the index of the last entry, which is NO_ID too.
     """
     ids = np.append(np.arange(schema.vocabulary_size), NO_ID)
     is_expired = np.zeros(schema.vocabulary_size, np.bool_)
@@ -230,10 +238,10 @@ def out_of_vocabulary(schema: Schema, expired: NDArray[np.int64]) -> NDArray[np.
 
 
 def numbering_of_rows(folder: Path, schema: Schema) -> NDArray[np.signedinteger] | None:
-    """Return an array that maps each id stored in row files to its present id, or None if no id has changed.
+    """Return an array that maps each id stored in files of rows to its present id, or None if no id has changed.
 
-    If the value of an id has expired, its present id is the first out-of-vocabulary id of its field. The last entry
-    of the array maps NO_ID (-1) to NO_ID.
+    If the value of an id has expired, its present id is the first out-of-vocabulary id of its field. The last entry of
+    the array maps NO_ID (-1) to NO_ID.
     """
     expired = read_expired(folder, schema)
     is_renumbered = any(file.name == NUMBERING_FILE for file in schema.other_files)

@@ -22,7 +22,7 @@ KEY_PREFIX = "key_"  # Prefix of a MindRecord column with keys. It is followed b
 
 @dataclass(frozen=True)
 class Examples:
-    """Ids, numbers and labels of n rows, and their weights and keys if there are any."""
+    """Ids, numbers and labels of n prepared rows, and their weights and keys if the log has such columns."""
 
     ids: NDArray[np.signedinteger]  # [n, P] int32, or int64 if V >= 2**31. A list has -1 after its last value.
     numeric: NDArray[np.float32]  # [n, N]
@@ -35,18 +35,24 @@ class Examples:
         return len(self.labels)
 
     def take(self, selection: NDArray[np.generic] | slice) -> Examples:
-        """Return the rows that a mask, an index array or a slice selects. With a slice, the result shares memory."""
+        """Return the rows that `selection`, a mask, an index array or a slice, selects.
+
+        With a slice, the result shares the memory of this object.
+        """
         return _of_each_column(lambda column: _take(column, selection), [self])
 
     def room(self, num_rows: int) -> Examples:
-        """Return uninitialized arrays for `num_rows` rows, with the columns and dtypes of these rows.
+        """Return uninitialized arrays for `num_rows` rows, with the same columns and dtypes as this object.
 
         The system provides their memory only as they are filled.
         """
         return _of_each_column(lambda column: np.empty((num_rows, *column.shape[1:]), column.dtype), [self])
 
     def overwrite(self, first: int, rows: Examples) -> None:
-        """Copy `rows` over the rows from number `first` on. Columns, widths and dtypes must be the same."""
+        """Overwrite the rows of this object from row `first` on with `rows`.
+
+        Columns, widths and dtypes must be the same.
+        """
         for column, new in zip(self.columns(), rows.columns(), strict=True):
             column[first : first + len(rows)] = new
 
@@ -57,9 +63,9 @@ class Examples:
 
 
 def _of_each_column(function: Callable[..., NDArray[Any]], parts: Sequence[Examples]) -> Examples:
-    """Return the rows that result from applying `function` to each column.
+    """Return the rows whose columns result from applying `function` to each column of `parts`.
 
-    `function` takes the column of every part as its arguments, and returns the column of the result.
+    `function` takes the same column of every part as its arguments, and returns the column of the result.
     """
     first = parts[0]
     ids, numeric, labels, *others = map(function, *(part.columns() for part in parts))
@@ -75,17 +81,18 @@ def _take(column: NDArray[Any], selection: NDArray[Any] | slice) -> NDArray[Any]
 
 
 def concatenate(parts: Sequence[Examples]) -> Examples:
-    """Return the rows of all parts, in order. A single part is returned itself, not copied."""
+    """Return the rows of all `parts`, in order. If there is only one part, return it itself, not a copy."""
     if len(parts) == 1:
         return parts[0]
     return _of_each_column(lambda *columns: np.concatenate(columns), parts)
 
 
 def position_weights(ids: np.ndarray, fields: Iterable[tuple[int, bool]]) -> np.ndarray:
-    """Return the factor of each id's embedding row when the rows of a field are added up, float32 [n, P].
+    """Return the factor by which each id's embedding row is multiplied when the rows of a field are added up.
 
-    `ids` is [n, P]. `fields` gives the number of ids of each field, and whether its rows are averaged. The factor is 0
-    for NO_ID, the padding of lists. In an averaged list it is 1 / (number of values), otherwise 1.
+    The result is float32 [n, P], for `ids` [n, P]. `fields` gives the number of ids of each field, and whether its
+    embedding rows are averaged. The factor is 0 for NO_ID, the padding of lists. In an averaged list it is 1 / (number
+    of values), otherwise 1.
     """
     weights: np.ndarray = (ids != NO_ID).astype(np.float32)
     start = 0
@@ -98,10 +105,11 @@ def position_weights(ids: np.ndarray, fields: Iterable[tuple[int, bool]]) -> np.
 
 
 def one_hot(rows: Examples, schema: Schema) -> Any:
-    """Return a SciPy CSR matrix [rows, N + V]: the numeric columns times NUMERIC_SCALE, and a column for each id.
+    """Return prepared rows as features of a logistic regression: a SciPy CSR matrix [rows, N + V].
 
-    The column of an id is 1 in rows that have the id, and 0 in others. In a list field that is averaged
-    (`pool` "mean"), it is 1 / (number of values in the list).
+    Its columns are the numeric columns times NUMERIC_SCALE, and then a column for each id. The column of an id is 1 in
+    rows that have the id, and 0 in others. In a list field that is averaged (`pool` "mean"), it is 1 / (number of
+    values in the list).
     """
     from scipy import sparse
 

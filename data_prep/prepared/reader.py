@@ -1,4 +1,4 @@
-"""Read the rows of a prepared folder block by block, in both layouts of MindRecord files that schema.py describes."""
+"""Read the rows of a prepared folder block by block, from MindRecord files in one of the two layouts of schema.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_val
 
 
 def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Examples]:
-    """Yield the blocks of a split with the given numbers, in the order of `numbers`. With None, yield all blocks.
+    """Yield the blocks of rows of a split that have the given numbers, in the order of `numbers`. With None, yield all.
 
     Ids that expired or were renumbered since the rows were written are replaced by their present ids. Raise ValueError
     if MindSpore cannot read a file, or if a block differs from the one that was written.
@@ -52,7 +52,7 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
 
 
 def _reason(error: RuntimeError) -> str:
-    """Return the first line of MindSpore's error text that begins with [ERROR], as text for a message.
+    """Return the first line of MindSpore's error text that begins with [ERROR], as text for an error message.
 
     The whole error text has several pages.
     """
@@ -64,8 +64,9 @@ def _reason(error: RuntimeError) -> str:
 def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
     """Return the error message for a split that cannot be read.
 
-    All files of the split are read, and the message names those that are missing or have a wrong checksum. If there
-    are none, it gives `reason` instead. If schema.json has changed since `schema` was read, it only says that.
+    All files of the split are read, and the message names those that are missing or have a wrong checksum. If there are
+    none, the message gives `reason` instead. If schema.json has changed since `schema` was read, the message only says
+    that.
     """
     with suppress(OSError, ValueError):
         if read_schema(folder).splits.get(split) != schema.splits[split]:
@@ -81,10 +82,10 @@ def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
 def read_samples(
     paths: Sequence[Path], layout: str, numbers: Sequence[int] | None = None, beside: Sequence[str] = ()
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the samples of .mindrecord files with the given numbers, in the order of `numbers`. With None, yield all.
+    """Yield the samples of .mindrecord files that have the given numbers, in the order of `numbers`.
 
-    Samples are numbered from 0 over all files. A sample is a tuple of arrays: ids, numbers and labels, followed by the
-    columns named in `beside`. Raise RuntimeError if MindSpore cannot read the files.
+    With None, yield all. Samples are numbered from 0 over all files. A sample is a tuple of arrays: ids, numbers and
+    labels, followed by the columns named in `beside`. Raise RuntimeError if MindSpore cannot read the files.
     """
     # Signals are deferred: if Python ends while MindSpore is half imported, it aborts with pages of messages.
     with held():
@@ -104,9 +105,9 @@ def read_samples(
 def read_files(
     folder: Path, files: Sequence[str], numbers: Sequence[int] | None = None, ids_dtype: DTypeLike = "int32"
 ) -> Iterator[Examples]:
-    """Yield the blocks of .mindrecord files with the layout `blocks`, without weights, keys and checks.
+    """Yield the blocks of rows in .mindrecord files with the layout `blocks`. Weights and keys are left out.
 
-    `numbers` selects blocks as in `read_samples`.
+    The blocks are not compared with their checksums. `numbers` selects blocks as in `read_samples`.
     """
     if not files:
         return
@@ -116,12 +117,12 @@ def read_files(
 
 
 def ids_of(stored: np.ndarray, n: int, dtype: DTypeLike) -> NDArray[np.signedinteger]:
-    """Return the ids of a sample, which MindRecord returns as bytes, as an array [n, P]."""
+    """Return the ids of a sample as an array [n, P]. `stored` are the bytes that MindRecord returns for them."""
     return stored.view(np.dtype(dtype).newbyteorder("<")).reshape(n, -1)
 
 
 def rows_of(values: np.ndarray, n: int) -> np.ndarray:
-    """Return the values of a sample as an array of n rows: [n, N] or, for a scalar, [n, 0].
+    """Return the values of a sample as an array of n rows: [n, N], or [n, 0] if `values` is a scalar.
 
     MindRecord returns a scalar for an empty array.
     """
@@ -129,7 +130,7 @@ def rows_of(values: np.ndarray, n: int) -> np.ndarray:
 
 
 def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray, *beside: np.ndarray) -> Examples:
-    """Return the n rows of a MindRecord sample, given its arrays.
+    """Return the n rows that a MindRecord sample stores, given the sample's arrays.
 
     In the layout `blocks`, `ids` are bytes, `values` is [n · N], and `beside` has the weights and keys. In the layout
     `zoo`, `ids` and `values` are [n · (N + C)], and there is nothing else.
@@ -145,7 +146,7 @@ def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarr
 
 
 def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> Iterator[Examples]:
-    """Yield the blocks of a split, without rows of weight 0.
+    """Yield the blocks of rows of a split, without the rows of weight 0.
 
     With `max_rows`, yield only some blocks, spread evenly over the split, with about `max_rows` rows in all.
     """

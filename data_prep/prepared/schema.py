@@ -1,7 +1,7 @@
 """Define schema.json, the description of a prepared folder. `data_prep` writes it last, `app` reads it first.
 
-There are V ids: 0 … N-1 are the numeric columns, then come the out-of-vocabulary id(s) of each categorical field,
-then one id per (field, value) of the vocabulary. Values that are added later get ids after all others.
+A vocabulary has V ids: 0 … N-1 are the numeric columns, then come the out-of-vocabulary id(s) of each categorical
+field, then one id per (field, value) of the vocabulary. Values that are added later get ids after all others.
 
 A MindRecord sample is a block of up to `block_rows` rows. It has n rows, N numbers and P categorical ids per row:
 
@@ -51,12 +51,12 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class NumericField:
-    """A numeric column of the prepared rows. Its id is its index in `Schema.numeric`.
+    """A numeric column of the prepared rows, as schema.json describes it. Its id is its index in `Schema.numeric`.
 
-    `source` is the name of the log's column. `parameters` are those of `transform`, computed over the training rows:
-    `max`, or `mean` and `standard_deviation`. A timestamp also has `newest`, the time in ms from which ages are counted
-    back. `quantiles` are (number, rank) pairs for the transform "quantile". The transform "missing" gives 1 if the
-    log's cell is empty, else 0.
+    `source` is the name of the column of the log from which it is computed. `parameters` are those of `transform`,
+    fitted to the training rows: `max`, or `mean` and `standard_deviation`. A timestamp also has `newest`, the time in
+    ms from which ages are counted back. `quantiles` are (number, rank) pairs for the transform "quantile". The
+    transform "missing" gives 1 if the log's cell is empty, else 0.
     """
 
     name: str
@@ -68,12 +68,12 @@ class NumericField:
 
 @dataclass(frozen=True)
 class CategoricalField:
-    """A categorical field. In the prepared rows it has one or more columns of ids. Ranges of ids are [first, end).
+    """A categorical field of the prepared rows, which has one or more columns of ids. Ranges of ids are [first, end).
 
-    `id_ranges` are the ids of values in the vocabulary; there are several ranges if values were added later.
-    `oov_ids` is the range of ids for out-of-vocabulary values. Fields that share a vocabulary have the same ranges. A
-    list field has `max_length` columns: the ids of its values, then -1 in the columns left over. An empty list has the
-    single value "missing". A cross that involves a list is itself a list.
+    `id_ranges` are the ids of values in the vocabulary; there are several ranges if values were added later. `oov_ids`
+    is the range of ids for out-of-vocabulary values. Fields that share a vocabulary have the same ranges. A list field
+    has `max_length` columns: the ids of its values, then -1 in the columns left over. An empty list has the single
+    value "missing". A cross that involves a list is itself a list.
     """
 
     name: str
@@ -85,16 +85,16 @@ class CategoricalField:
 
     @property
     def num_values(self) -> int:
-        """Number of the field's values in the vocabulary."""
+        """Number of values of this field that have an id in the vocabulary."""
         return sum(end - first for first, end in self.id_ranges)
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of the prepared folder.
+    """The entry of one file of the prepared folder in schema.json.
 
-    `rows` is 0 for a file without rows, such as the .db beside a .mindrecord. `blocks` has the checksums of the
-    file's blocks, one after another.
+    `rows` is 0 for a file without rows, such as the .db beside a .mindrecord. `blocks` has the checksums of the file's
+    blocks, one after another.
     """
 
     name: str
@@ -106,7 +106,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Split:
-    """The entry of one split in schema.json: the files and the counts of its rows.
+    """The entry of one split in schema.json: the split's files and the counts of its rows.
 
     The rows are in the order of `files`. A file consists of blocks of `block_rows` rows; its last block may be shorter.
 
@@ -128,28 +128,29 @@ class Split:
 
     @property
     def num_counting(self) -> int:
-        """Number of rows that have a label and a weight above 0.
+        """Number of rows of the split that have a label and a weight above 0.
 
-        Folders of earlier releases do not record weights of 0; there it is the number of rows that have a label.
+        Folders of earlier releases do not record how many rows have weight 0. There it is the number of rows that have
+        a label.
         """
         return self.rows - max(self.unlabelled, self.weightless)
 
     @property
     def counting_share(self) -> float:
-        """Share of the rows that have a label and a weight above 0, in (0, 1].
+        """Fraction of the split's rows that have a label and a weight above 0. It is never 0.
 
-        If no row has, it is the share of one row. If the split is empty, it is 1.
+        If no row has both, it is 1 / (number of rows). If the split is empty, it is 1.
         """
         return max(self.num_counting, 1) / max(self.rows, 1)
 
     @property
     def click_rate(self) -> float:
-        """Number of clicks divided by the number of rows with a label. NaN if no row has a label."""
+        """Number of clicks in the split divided by its number of rows with a label. NaN if no row has a label."""
         return self.clicks / self.num_labelled if self.num_labelled else float("nan")
 
 
 def first_added_id(name: str) -> int:
-    """Return the first id in a file with values that were added to the vocabulary later, from the file's name.
+    """Return the smallest id in a file of values that were added to the vocabulary later. The file's name contains it.
 
     Return 0 for all other names, such as VOCABULARY_FILE.
     """
@@ -186,52 +187,55 @@ class Schema:
 
     @property
     def log_format(self) -> LogFormat:
-        """The format of the log that was prepared."""
+        """The format of the log from which the folder was prepared."""
         return from_dict(fields_of(LogFormat, self.options.get("data", {})), LogFormat)
 
     @property
     def label_in_words(self) -> str:
-        """A description of the log's label column, and of the cells that count as clicks."""
+        """A text that names the log's label column and the cells in it that count as clicks."""
         return self.log_format.label_in_words
 
     @property
     def bucket_fields(self) -> set[str]:
-        """Names of the categorical fields made from integer columns by the setting `prepare.integer_buckets`."""
+        """Names of the categorical fields that the setting `prepare.integer_buckets` made from integer columns."""
         columns = EncodingOptions(self.log_format, self.options.get("integer_buckets", False)).categorical_columns
         return {column.name for column in columns if column.kind == "bucket"}
 
     @property
     def num_numeric(self) -> int:
-        """N, the number of numeric columns."""
+        """N, the number of numeric columns of the rows."""
         return len(self.numeric)
 
     @property
     def num_categorical(self) -> int:
-        """C, the number of categorical fields."""
+        """C, the number of categorical fields of the rows."""
         return len(self.categorical)
 
     @property
     def num_positions(self) -> int:
-        """P, the number of columns in `ids`."""
+        """P, the number of ids that each row has."""
         return sum(field.max_length for field in self.categorical)
 
     @property
     def vocabulary_files(self) -> list[str]:
-        """Names of the vocabulary's files in the order of their ids: VOCABULARY_FILE, then files of added values."""
+        """Names of the vocabulary's files, in the order of the ids in them:
+
+        VOCABULARY_FILE, then files of added values.
+        """
         return [VOCABULARY_FILE, *sorted(file.name for file in self.other_files if first_added_id(file.name))]
 
     @property
     def expired_files(self) -> list[DataFile]:
-        """Entries of the files with expired ids, oldest first. The `rows` of an entry is the number of its ids."""
+        """Entries of the files with expired ids, the oldest file first. An entry's `rows` is the number of its ids."""
         return [file for file in self.other_files if file.name.startswith(EXPIRED_PREFIX)]
 
     @property
     def num_expired(self) -> int:
-        """Number of ids whose values expired since the vocabulary was last rewritten and renumbered."""
+        """Number of ids whose values have expired since the vocabulary was last rewritten with new ids."""
         return sum(file.rows for file in self.expired_files)
 
     def vocabulary_of(self, name: str) -> str:
-        """Return the name under which a field's values are listed in vocabulary.parquet.
+        """Return the name under which vocabulary.parquet lists the values of the field `name`.
 
         It is the field's own name, or the name of the field whose vocabulary it shares.
         """
@@ -239,7 +243,7 @@ class Schema:
         return owner
 
     def is_text(self, field: CategoricalField) -> bool:
-        """Return True if the values of a field are strings and not numbers.
+        """Return True if the values of a categorical field are strings, and False if they are integers.
 
         If the field has several out-of-vocabulary ids, a string's hash selects one of them.
         """
@@ -248,15 +252,15 @@ class Schema:
 
 
 def checksum_of(content: dict[str, Any]) -> str:
-    """Return the checksum of schema.json's content, which must not include the key CHECKSUM."""
+    """Return the checksum of `content`, the content of schema.json, which must not include the key CHECKSUM."""
     return format_checksum(xxhash.xxh3_64(json.dumps(content).encode()))
 
 
 def read_schema(folder: Path) -> Schema:
-    """Return the schema of a prepared folder.
+    """Return the content of schema.json of a prepared folder.
 
-    Raise FileNotFoundError if the folder is missing or unfinished. Raise ValueError if schema.json is damaged or has
-    an unknown format version.
+    Raise FileNotFoundError if the folder is missing or unfinished. Raise ValueError if schema.json is damaged or has an
+    unknown format version.
     """
     path = folder / SCHEMA_FILE
     if folder.is_file():
@@ -283,7 +287,7 @@ def read_schema(folder: Path) -> Schema:
 
 
 def advice(folder: Path) -> str:
-    """Return the end of an error message: what the user can do about a damaged prepared folder."""
+    """Return the end of an error message about a damaged prepared folder: what the user can do about it."""
     inspect = python_command(f"data_prep inspect {quote(str(folder))}")
     return f"see {inspect}; copy the folder again or prepare the data again: {_prepare('LOG', folder)} --overwrite"
 
@@ -293,7 +297,7 @@ def _prepare(log: str, folder: Path) -> str:
 
 
 def _instead_of(file: Path) -> str:
-    """Return the end of an error message: what to give instead of `file`, where a prepared folder was expected."""
+    """Return the end of the error message that `file` is not a prepared folder: which folder to give instead."""
     if (file.parent / SCHEMA_FILE).is_file():
         return f"give the folder that it is in: {file.parent}"
     return f"if it is a log, prepare it: {_prepare(str(file), Path('prepared'))}, and give prepared"
@@ -307,7 +311,7 @@ DAY = 86_400_000  # Milliseconds per day.
 
 
 def before_transform(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:
-    """Return the numbers [n] that are the input of a column's transform, computed from cells [n] that are not missing.
+    """Return the numbers [n] to which a column's transform is applied. `cells` [n] are cells that are not missing.
 
     In a timestamp column a time becomes its age in days. In other columns numbers are unchanged.
     """
@@ -319,9 +323,9 @@ def before_transform(field: NumericField, cells: NDArray[np.number]) -> NDArray[
 
 
 def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:
-    """Return the transformed numbers [n] of a column. `cells` [n], none missing, are integers, floats, or times in ms.
+    """Return the transformed numbers [n] of a numeric column, computed from `cells` [n] of the log.
 
-    Raise ValueError for an unknown transform.
+    No cell may be missing. Cells are integers, floats, or times in ms. Raise ValueError for an unknown transform.
     """
     numbers = before_transform(field, cells)
     if field.transform == "log1p":

@@ -20,7 +20,10 @@ TRUTH_SCHEMA = pa.schema([("row_number", pa.int64()), ("probability", pa.float64
 
 @dataclass(frozen=True)
 class Best:
-    """Metrics of a model that would predict the true click probability of each row. No model can expect better ones."""
+    """Metrics of a model that would predict the true click probability of each row.
+
+    No model can be expected to reach better ones.
+    """
 
     rows: int
     auc: float
@@ -28,15 +31,16 @@ class Best:
 
 
 def truth_path(log_path: Path) -> Path:
-    """Return the path of a log's truth file: for `train.txt` it is `train.txt.truth.parquet`."""
+    """Return the path of the file with a log's true probabilities: for `train.txt` it is `train.txt.truth.parquet`."""
     return log_path.with_name(log_path.name + ".truth.parquet")
 
 
 def read_truth(path: Path, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the probabilities [n] float64 and labels [n] int8 of the given rows of the log, in the given order.
+    """Return the true click probabilities [n] float64 and the labels [n] int8 of rows of the log, in the given order.
 
-    Only the Parquet row groups that contain some of these rows are read, one at a time. Raise FileNotFoundError if
-    there is no file at `path`, ValueError for a row number that the log does not have.
+    `row_numbers` [n] are the line numbers of the rows. Only the Parquet row groups that contain some of these rows are
+    read, one at a time. Raise FileNotFoundError if there is no file at `path`, ValueError for a row number that the log
+    does not have.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -64,7 +68,7 @@ def read_truth(path: Path, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def best_possible(path: Path, row_numbers: np.ndarray) -> Best:
-    """Return AUC and log loss of the true probabilities for the labels of the given rows.
+    """Return AUC and log loss that the true click probabilities, as predictions, have on the labels of the given rows.
 
     The AUC is NaN if all labels are equal.
     """

@@ -32,8 +32,9 @@ from data_prep.prepared.schema import DataFile
 # Rows per file of about 430 MB. Until a file is finished, its encoded rows also take disk space in temporary files.
 FILE_ROWS = 2_000_000
 INDEX_ENDING = ".db"  # Ending of the index file that MindRecord writes beside each file.
-# Smaller header and pages than MindRecord's defaults of 16 MB and 32 MB, with which a file of a few rows has 50 MB. A
-# page holds whole blocks only, and the header lists all pages. So a page is made large enough for _PAGE_BLOCKS blocks.
+# Sizes of the header and of pages. With MindRecord's defaults of 16 MB and 32 MB, a file of a few rows would have 50
+# MB. A page holds whole blocks only, and the header lists all pages. So a page is made large enough for _PAGE_BLOCKS
+# blocks.
 _HEADER_BYTES = 1 << 18
 _PAGE_BLOCKS = 8
 _MIN_PAGE_BYTES = 1 << 20
@@ -44,12 +45,12 @@ _LIBRARY = "mindspore._c_mindrecord"
 
 
 def mindrecord_file(split: str, number: int) -> str:
-    """Return the name of a split's MindRecord file. Its index has the same name with .db appended."""
+    """Return the name of MindRecord file `number` of a split. Its index has the same name with .db appended."""
     return f"{split}-{number:05d}.mindrecord"
 
 
 def _library() -> Any:
-    """Load MindSpore's MindRecord library.
+    """Load and return the module of MindSpore's MindRecord library, without the rest of MindSpore.
 
     It is registered in `sys.modules`, so that a later `import mindspore` uses the same one. Raise ImportError if it is
     missing.
@@ -67,7 +68,7 @@ def _library() -> Any:
 
 
 class MindRecordWriter:
-    """Writes rows, in the order in which the caller adds them, into a MindRecord file and its index.
+    """Writes rows into a MindRecord file and its index, in the order in which the caller adds them.
 
     The files have the same bytes as if MindSpore's FileWriter had written them.
     """
@@ -80,18 +81,21 @@ class MindRecordWriter:
         self._checksums: list[str] = []  # Checksums of the blocks.
         self._writer: Any = None  # The library's writer. None until the first block is known.
         self._page_bytes = 0
-        self._header: Any = None  # The library's header. It must stay alive until the file is committed.
+        self._header: Any = None  # The library's header object. It must exist until the file is committed.
         self._fields: Sequence[str] = ()
 
     def write(self, rows: Examples) -> None:
-        """Append rows. The rows after the last full block are held back until the next call of `write` or `finish`."""
+        """Append rows to the file, in whole blocks.
+
+        The rows after the last whole block are held back until the next call of `write` or `finish`.
+        """
         rows = concatenate([*self._rest, rows])
         whole = len(rows) - len(rows) % self._block_rows
         self._write_blocks([rows.take(slice(i, i + self._block_rows)) for i in range(0, whole, self._block_rows)])
         self._rest = [rows.take(slice(whole, None))] if whole < len(rows) else []
 
     def finish(self) -> DataFile:
-        """Write the rows that do not fill a block as the last block, and write the index file.
+        """Write the rows that were held back as the last block, and write the index file.
 
         Return the MindRecord file's entry for schema.json. At least one row must have been written.
         """
@@ -143,22 +147,22 @@ class MindRecordWriter:
 
 
 def _packed(arrays: Sequence[NDArray[Any]]) -> bytes:
-    """Return the bytes that MindRecord stores for a sample: for each array, its length in 8 bytes and then its values.
+    """Return the bytes that MindRecord stores for a sample that consists of `arrays`.
 
-    The arrays must be contiguous.
+    For each array, they are its length in bytes as 8 bytes, and then its values. The arrays must be contiguous.
     """
     return b"".join(part for array in arrays for part in (array.nbytes.to_bytes(8, "big"), array.data))
 
 
 def _sample(block: Examples) -> dict[str, NDArray[Any]]:
-    """Return the columns of the MindRecord sample that stores a block of rows, by column name (see schema.py)."""
+    """Return the arrays of the MindRecord sample that stores a block of rows, by column name (see schema.py)."""
     beside = {} if block.weights is None else {"weight": block.weights}
     keys = {f"{KEY_PREFIX}{name}": keys for name, keys in block.keys.items()}
     return {"ids": block.ids, "numeric": block.numeric, "label": block.labels, **beside, **keys}
 
 
 def require_room(path: Path, num_bytes: int) -> None:
-    """Raise OSError if `path` cannot grow by `num_bytes`.
+    """Raise OSError if the disk has no room for the file `path` to grow by `num_bytes` bytes.
 
     MindSpore's library may crash if a write fails, so the space is checked first.
     """
@@ -174,7 +178,7 @@ def require_room(path: Path, num_bytes: int) -> None:
 
 @contextmanager
 def as_os_error(folder: Path) -> Iterator[None]:
-    """Turn a RuntimeError of MindSpore in the `with` block into an OSError that has one line and names `folder`.
+    """Replace a RuntimeError of MindSpore in the `with` block by an OSError of one line that names `folder`.
 
     MindSpore reports a full disk and similar faults as a RuntimeError with pages of text.
     """
@@ -186,7 +190,7 @@ def as_os_error(folder: Path) -> Iterator[None]:
 
 
 class ArrayWriter:
-    """Writes int64 numbers to the .npy file `path` in several calls, without knowing their number in advance.
+    """Writes int64 numbers to the .npy file `path` in several calls, without knowing in advance how many there are.
 
     The file appears at `path` when `finish` is called. Until then it has a temporary name.
     """
@@ -204,7 +208,7 @@ class ArrayWriter:
         self._length += len(numbers)
 
     def finish(self) -> None:
-        """Write the final length into the header, and rename the file from its temporary name to `path`."""
+        """Write the final length of the array into the header. Rename the file from its temporary name to `path`."""
         self._file.seek(0)
         self._write_header()
         self._file.close()

@@ -51,7 +51,7 @@ _ALSO_READABLE = {
 
 @dataclass(frozen=True)
 class TableChunk:
-    """A chunk of rows of a table, as a task for a worker. The worker turns the rows into lines in `load`."""
+    """A chunk of rows of an Arrow table, as a task for a worker. `load` turns the rows into lines of text."""
 
     first_line: int
     num_lines: int
@@ -78,7 +78,7 @@ class TableChunk:
         return cells_as_text(self._cells(name), kind, separator, self.log_format.texts_of_booleans(name))
 
     def _kept(self, name: str) -> list[str]:
-        """Return the cells of a column that is copied to the output beside the scores, as texts.
+        """Return, as texts, the cells of a column that is copied to the output of a prediction beside the scores.
 
         The texts may contain separators, because they are not part of the lines.
         """
@@ -103,7 +103,7 @@ class TableChunk:
 
 @dataclass
 class TableReader:
-    """Reader of a file with typed columns, such as Parquet. It has the interface of `formats.FormatReader`."""
+    """Reads a file with typed columns, such as Parquet. It has the interface of `formats.FormatReader`."""
 
     file: LogFile
     log_format: LogFormat
@@ -125,9 +125,9 @@ class TableReader:
             return stored.fingerprint()
 
     def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
-        """Yield the rows of the file in chunks of about `chunk_bytes` bytes of text.
+        """Yield the rows of the file as tasks, each with the rows of about `chunk_bytes` bytes of text.
 
-        Each chunk comes with None, because a worker cannot read it from the file itself.
+        Each task comes with None, because a worker cannot read its rows from the file itself.
         """
         names = columns_to_read(self.log_format)
         for rows in self.batches(names, max(chunk_bytes // (_CELL_BYTES * len(names)), 1)):
@@ -172,14 +172,17 @@ def _first_line(error: Exception) -> str:
 
 
 def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:
-    """Return the names of the columns that are copied to the output beside the scores. () unless rows are scored."""
+    """Return the names of the columns that are copied to the output of a prediction beside the scores.
+
+    The result is () unless rows are scored.
+    """
     return log_format.keep if isinstance(log_format, FormatToScore) else ()
 
 
 def columns_to_read(log_format: LogFormat) -> list[str]:
-    """Return the names of all columns to read: the columns that are not ignored, then further columns to copy.
+    """Return the names of all columns of a table that must be read.
 
-    Columns are copied to the output beside the scores.
+    They are the columns that are not ignored, and then further columns that are copied to the output beside the scores.
     """
     names = [name for name, kind in log_format.columns.items() if kind != "ignored"]
     return names + [name for name in columns_to_keep(log_format) if name not in names]
@@ -188,7 +191,7 @@ def columns_to_read(log_format: LogFormat) -> list[str]:
 def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
     """Raise ValueError if a table lacks a column of the format, or if the type of a column does not fit its kind.
 
-    The table may have other columns too. `location` says in the message where the table is from.
+    The table may have other columns too. `location` is the part of the message that says where the table is from.
     """
     to_keep: dict[str, Kind] = dict.fromkeys(columns_to_keep(log_format), "string")
     expected = to_keep | {name: kind for name, kind in log_format.columns.items() if kind != "ignored"}
@@ -213,14 +216,14 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
 
 
 def holds_booleans(of_type: pa.DataType) -> bool:
-    """Return True if `of_type` is the type of booleans, or of lists or dictionaries of booleans."""
+    """Return True if `of_type` is Arrow's type of booleans, or of lists or dictionaries of booleans."""
     while is_list(of_type := plain_type(of_type)):
         of_type = of_type.value_type
     return bool(pa.types.is_boolean(of_type))
 
 
 def plain_type(of_type: pa.DataType) -> pa.DataType:
-    """Return the type that cells of type `of_type` have after `decoded` has converted them."""
+    """Return the Arrow type that cells of type `of_type` have after the function `decoded` has converted them."""
     types = pa.types
     if types.is_dictionary(of_type):
         return plain_type(of_type.value_type)
@@ -232,7 +235,7 @@ def plain_type(of_type: pa.DataType) -> pa.DataType:
 
 
 def decoded(cells: pa.Array) -> pa.Array:
-    """Convert dictionaries, views and extension types to plain types, because few functions of Arrow support them.
+    """Convert an Arrow column of dictionaries, views or extension types to a plain type, which more functions support.
 
     A UUID becomes its usual text: 32 lower-case hex digits with hyphens.
     """
@@ -246,7 +249,7 @@ def decoded(cells: pa.Array) -> pa.Array:
 
 
 def is_moment(of_type: pa.DataType) -> bool:
-    """Return True for the types timestamp and date, which have a date and fit a column of kind timestamp.
+    """Return True if `of_type` is Arrow's type of timestamps or dates, which fit a column of kind timestamp.
 
     A time of day is not such a type.
     """
@@ -258,7 +261,7 @@ _ZONE = re.compile("%[HMSfp] ?([+-])([0-9]{2}):?([0-9]{2})$")
 
 
 def times_as_text(times: pa.Array, form: str, zone: str = "") -> pa.Array:
-    """Write timestamps or dates as cells in the given form, rounded down to the precision of the form.
+    """Convert timestamps or dates to cells in the form `form`, rounded down to the precision of the form.
 
     Dates, and timestamps without a time zone, are taken as times by the clock of the time zone `zone`. If the form does
     not contain a zone, timestamps with a time zone are converted: to the fixed offset in the form, as in %H:%M+02:00,
@@ -284,7 +287,7 @@ def times_as_text(times: pa.Array, form: str, zone: str = "") -> pa.Array:
 
 
 def _milliseconds(times: pa.Array) -> NDArray[np.int64]:
-    """Convert timestamps or dates to milliseconds since 1970, rounded down. A missing time becomes 0.
+    """Convert timestamps or dates to milliseconds since 1970, int64 [n], rounded down. A missing time becomes 0.
 
     Arrow's own cast is not used, because it rounds toward 1970. Times that do not fit in int64 are clipped. They stay
     outside the years 1 to 9999, so their lines are rejected.
@@ -302,8 +305,8 @@ def _milliseconds(times: pa.Array) -> NDArray[np.int64]:
 def check_exact(where: str, rows: pa.RecordBatch, log_format: LogFormat, version: object = None) -> None:
     """Check that columns of ids contain no floats so large that several whole numbers round to the same float.
 
-    If they do, raise ValueError for rows to score. For other rows, log a warning, once for each column and `version` of
-    a file.
+    If a column does, raise ValueError for rows to score. For other rows, log a warning, once for each column and
+    `version` of a file.
     """
     for name in rows.schema.names:
         is_exact = KINDS[log_format.columns.get(name, "ignored")].is_exact
@@ -315,7 +318,10 @@ def check_exact(where: str, rows: pa.RecordBatch, log_format: LogFormat, version
 
 
 def _inexact(cells: pa.Array) -> float | None:
-    """Return the first float in a column, or in its lists, to which several whole numbers round, or None."""
+    """Return the first float in a column or in its lists to which several whole numbers round.
+
+    Return None if none is there.
+    """
     cells = decoded(cells.flatten()) if is_list(cells.type) else cells
     if not pa.types.is_floating(cells.type):
         return None
@@ -331,15 +337,15 @@ def _warn_of_inexact(what: str, _version: object) -> None:
 
 
 def is_list(of_type: pa.DataType) -> bool:
-    """Return True for the list types of Arrow that a column of kind list may have."""
+    """Return True if `of_type` is one of Arrow's list types that a column of kind list may have."""
     return pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type)
 
 
 def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
-    """Join the values of each list to the text of one cell.
+    """Return a cell of text for each list in an Arrow column: the list's values, joined by the list's separator.
 
-    A value that contains the list's separator is replaced by a line end, so that `cells_as_text` turns the row into a
-    line that the parser rejects.
+    A value that contains the separator is replaced by a line end, so that `cells_as_text` turns the row into a line
+    that the parser rejects.
     """
     separator = log_format.list_form(name).separator.encode()
     values = cells_as_text(decoded(lists.flatten()), "list", b"\n", log_format.texts_of_booleans(name))
@@ -365,7 +371,7 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
 
 
 def _is_written_time(of_type: pa.DataType) -> bool:
-    """Return True if `of_type` is a type of times that pyarrow can write as text.
+    """Return True if `of_type` is one of Arrow's types of times that pyarrow can write as text.
 
     It cannot write intervals, nor timestamps with a time zone that is unknown to it.
     """
@@ -378,7 +384,7 @@ def _is_written_time(of_type: pa.DataType) -> bool:
 def cells_as_text(
     cells: pa.Array, kind: Kind, separator: bytes, booleans: tuple[str, ...] = ("1", "0")
 ) -> pa.LargeBinaryArray:
-    """Convert the cells of an Arrow column to text, as they would be written in a log. Missing cells become "".
+    """Convert an Arrow column of the given kind to the texts that a log would have as cells. Missing cells become "".
 
     A line end in a cell becomes `separator`, so that the row has too many cells and is rejected. `booleans` are the
     texts for true and false.
@@ -409,7 +415,7 @@ def cells_as_text(
 
 
 def _float_text(cells: pa.Array) -> pa.Array:
-    """Write floats as text: whole floats as integers, and other floats as the shortest decimals that identify them.
+    """Convert floats to text: whole floats to integers, other floats to the shortest decimals that identify them.
 
     How many digits are needed depends on the type: fewer for a float32 than for a float64.
     """
@@ -427,7 +433,7 @@ def _float_text(cells: pa.Array) -> pa.Array:
 
 
 def _number_hex(cells: pa.Array) -> pa.Array:
-    """Write whole numbers of 32 bits, signed or unsigned, as eight hex digits. Write other numbers as decimals.
+    """Convert whole numbers of 32 bits, signed or unsigned, to eight hex digits, and other numbers to decimals.
 
     The parser rejects these decimals, because they never look like eight hex digits: they have another length, a
     decimal point, or a sign in the exponent.
@@ -445,7 +451,7 @@ _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)
 
 
 def hex_text(values: NDArray[np.int64]) -> pa.Array:
-    """Write each value as eight hex digits. MISSING becomes ""."""
+    """Convert each value to a text of eight hex digits. MISSING becomes ""."""
     # The array is built from its buffers (all digits without gaps, and offsets), which avoids a Python string for each
     # value.
     lengths = np.where(values == MISSING, 0, 8)

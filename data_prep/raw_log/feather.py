@@ -1,6 +1,7 @@
 """Read a Feather file of the log. Feather is Arrow's own file format.
 
-A batch of rows in the file is read as a whole, so a file that was written as a single batch must fit in memory.
+Rows are stored in batches, and a batch is read as a whole. So a file that was written as a single batch must fit in
+memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from data_prep.raw_log.storage import LogFile
 
 @contextmanager
 def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
-    """Open a Feather file of the log for a single reading from start to end.
+    """Open a Feather file of the log, and yield a reader that reads it once from start to end.
 
     Raise ValueError, also inside the `with` block, if the file is damaged or lacks columns of the format.
     """
@@ -43,15 +44,15 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
 
 
 def read_schema(file: LogFile) -> pa.Schema:
-    """Return the columns of a Feather file and their types. Raise ValueError if the file is damaged."""
+    """Return the names and types of the columns of a Feather file. Raise ValueError if the file is damaged."""
     with opened_table(file.location) as stored:
         return pa.ipc.open_file(stored).schema
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
-    """Return the first rows of several batches that are spread over the file, about `num_rows` rows in all.
+    """Return about `num_rows` rows of a Feather file: the first rows of several of its batches, from all over the file.
 
-    At least `num_parts` batches are read, if there are so many.
+    At least `num_parts` batches are read, if the file has so many.
     """
     with opened_table(file.location) as stored:
         table = pa.ipc.open_file(stored)

@@ -26,17 +26,17 @@ Item = TypeVar("Item")
 
 
 class Task(Protocol):
-    """A part of a file that a worker loads: a `Chunk`, or an object whose `load` makes one."""
+    """A part of a file of the log that a worker loads: a `Chunk`, or an object whose `load` makes one."""
 
     @property
     def first_line(self) -> int:
-        """Number of lines (in tables: rows) of the log before this part."""
+        """Number of lines (of a table: rows) that the log has before this part."""
 
     @property
     def num_lines(self) -> int: ...
 
     def load(self) -> Chunk:
-        """Return the rows of this part as lines of text. Raise ValueError if that is impossible."""
+        """Return the rows of this part of the log as lines of text. Raise ValueError if that is impossible."""
 
 
 class FormatReader(Protocol):
@@ -44,43 +44,49 @@ class FormatReader(Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """True if a worker can read any chunk from the file. Later passes then need not divide it into chunks again."""
+        """True if workers can read the chunks from the file themselves. Later passes then need not divide it again."""
 
     @property
     def stored_bytes_read(self) -> int:
-        """Number of bytes of the stored (perhaps compressed) file up to the last chunk's end, for a progress bar."""
+        """Number of bytes of the file, as it is stored, up to the end of the last chunk, for a progress bar.
+
+        The file may be stored compressed.
+        """
 
     @property
     def fingerprint(self) -> Fingerprint | None:
-        """Size and checksum of the stored file, or None if it was not yet read to its end."""
+        """Size and checksum of the file as it is stored, or None if it was not yet read to its end."""
 
     def chunks(self, chunk_bytes: int, file: FileOfLog) -> Iterator[tuple[Task, Task | None]]:
         """Divide the file into parts of about `chunk_bytes` bytes of text, and yield two tasks for each part.
 
-        The first task is for the current pass. The second task reads the part from the file, for later passes. It is
-        None if a worker cannot do that.
+        The first task is for the current pass over the log. The second task, for later passes, reads the part from the
+        file. It is None if a worker cannot do that.
         """
 
 
 class FormatModule(Protocol):
-    """The functions of a module that reads one format. The module for text has only `open_reader`."""
+    """The functions of a module that reads files of one format. The module for text has only `open_reader`."""
 
     def open_reader(self, file: LogFile, log_format: LogFormat) -> AbstractContextManager[FormatReader]:
-        """Open a file for a single reading. Raise ValueError, also inside the `with` block, if it is damaged.
+        """Open a file of the log inside a `with` block, and yield a reader that reads it once from start to end.
 
-        The same error is raised if the file lacks columns of the format.
+        Raise ValueError, also inside the block, if the file is damaged or lacks columns of the format.
         """
 
     def read_schema(self, file: LogFile) -> pa.Schema:
         """Return the names and types of the columns of a file. Raise ValueError if the file is damaged."""
 
     def first_rows(self, file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
-        """Return about `num_rows` rows of a file, from `num_parts` places all over it if the format allows that."""
+        """Return about `num_rows` rows of a file, from `num_parts` places all over it.
+
+        If the format of the file does not allow that, they are its first rows.
+        """
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A format of log files, described for the other modules."""
+    """A format of log files: how its files are recognized, and which module reads them."""
 
     name: str  # Name of the format in messages.
     module: str  # Name of the module in this package that reads the format, a `FormatModule`.
@@ -97,7 +103,7 @@ class FileFormat:
     unlisted_endings: tuple[str, ...] = ()
 
     def matches(self, start: bytes) -> bool:
-        """Return True if `start` are the first bytes of a file in this format."""
+        """Return True if a file that begins with the bytes `start` has this format."""
         return bool(self.start) and re.match(self.start, start) is not None
 
     def reader(self) -> FormatModule:
@@ -166,9 +172,9 @@ START_BYTES = 512  # The format is recognized from this many bytes at the start 
 
 
 def binary_kind(start: bytes) -> str:
-    """Recognize the format of a binary file by its first bytes.
+    """Return a text that names the binary format of a file and says what to do with the file.
 
-    Return a text that names the format and says what to do, or "" if the file may be text.
+    The format is recognized from `start`, the first bytes of the file. Return "" if the file may be text.
     """
     readable = [
         (each.start, each.name, f"rename it to end in {each.endings[0]}") for each in FORMATS if not each.has_lines
@@ -180,7 +186,7 @@ def binary_kind(start: bytes) -> str:
 
 
 def format_of(location: str) -> FileFormat:
-    """Return the format that belongs to the ending of a file's name. For an unknown ending, this is text."""
+    """Return the format that the ending of a file's name stands for. An unknown ending stands for text."""
     name = file_name(location)
     ending, whole_ending = PurePosixPath(unpacked_name(name)).suffix, PurePosixPath(name).suffix
     for each in FORMATS:
@@ -195,9 +201,9 @@ def unpacked_name(name: str) -> str:
 
 
 def ending_of(start: bytes) -> str:
-    """Guess the ending that a file's name should have from its first bytes, such as .gz, .parquet or .jsonl.
+    """Return the ending, such as .gz, .parquet or .jsonl, that the name of a file with these first bytes should have.
 
-    The ending of a text file is .txt.
+    For a text file it is .txt.
     """
     packed = (ending for ending, pattern in PACKED.items() if pattern.match(start))
     tables = (each.endings[0] for each in FORMATS if each.matches(start))
@@ -205,7 +211,7 @@ def ending_of(start: bytes) -> str:
 
 
 def spread(items: Sequence[Item], most: int) -> Sequence[Item]:
-    """Return at most `most` items, at about equal distances from the first item to the last."""
+    """Return at most `most` of the items, at about equal distances, with the first and the last item among them."""
     if len(items) <= most:
         return items
     return [items[place * (len(items) - 1) // max(most - 1, 1)] for place in range(most)]

@@ -38,7 +38,7 @@ from data_prep.raw_log.storage import Fingerprint, LogFile
 from data_prep.raw_log.text_lines import StoredChunk, TextReader
 
 _FIRST_BYTES = 1 << 20  # Size in bytes of the chunks that are read from the start of a file to find its columns.
-_FIRST_OBJECTS = 1000  # The columns are found from this many objects.
+_FIRST_OBJECTS = 1000  # The columns of a file are found from this many of its first objects.
 _INT64 = range(-(2**63), 2**63)
 _SCALARS = int, float, bool
 
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JsonChunk:
-    """A chunk of JSON lines, as a task for a worker. The worker parses the lines in `load`."""
+    """A chunk of lines with JSON objects, as a task for a worker. `load` parses the lines."""
 
     lines: Chunk | StoredChunk
     log_format: LogFormat
@@ -64,7 +64,7 @@ class JsonChunk:
         return self.lines.num_lines
 
     def load(self) -> Chunk:
-        """Convert the JSON objects to a chunk of lines of text.
+        """Convert the JSON objects of the chunk to a chunk of lines of text, with cells in the order of the format.
 
         Raise ValueError if a value cannot be in a column of its kind, such as an object in a column of numbers.
         """
@@ -123,7 +123,7 @@ class JsonChunk:
 
 @dataclass(frozen=True)
 class JsonReader:
-    """Reader of a file of JSON lines, with the same interface as `formats.FormatReader`."""
+    """Reads a file with a JSON object in each line. It has the interface of `formats.FormatReader`."""
 
     lines: TextReader
     log_format: LogFormat
@@ -145,7 +145,7 @@ class JsonReader:
 
 @contextmanager
 def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[JsonReader]:
-    """Open a file of JSON lines for a single reading from start to end.
+    """Open a file of JSON lines, and yield a reader that reads it once from start to end.
 
     Raise ValueError, also inside the `with` block, if the file is damaged, does not begin with JSON objects, or if its
     first objects lack a required label or all fields. If they lack only some columns, log a warning.
@@ -172,7 +172,10 @@ def _warn_of_missing(location: str, names: str) -> None:
 
 
 def read_schema(file: LogFile) -> pa.Schema:
-    """Return all keys of the first objects of a file, as columns with types. Raise the errors of `first_rows`."""
+    """Return the keys that occur in the first objects of a file as the columns of a table, with types.
+
+    Raise the errors of `first_rows`.
+    """
     return _as_table(_first_objects(file, _FIRST_OBJECTS)).schema
 
 
@@ -200,7 +203,7 @@ def _as_table(rows: Sequence[Row]) -> pa.Table:
 
 
 def _first_objects(file: LogFile, num_rows: int) -> list[Row]:
-    """Return at least `num_rows` objects from the start of a file, or all of its objects if it has fewer.
+    """Return at least `num_rows` JSON objects from the start of a file, or all of its objects if it has fewer.
 
     Raise ValueError if the file is a JSON array, or if no line is an object.
     """
@@ -227,7 +230,7 @@ def _chunks_of(file: LogFile) -> Generator[Chunk, None, None]:
 
 
 def _parsed(chunk: Chunk) -> list[Row | None]:
-    """Parse the lines of a chunk as JSON objects. A line that is not an object becomes None.
+    """Return the JSON object in each line of a chunk, or None for a line that is not an object.
 
     If an object has a key twice, the last value is used.
     """
@@ -247,7 +250,7 @@ def _object(line: bytes) -> Row | None:
 
 
 def _array(values: Sequence[Any]) -> pa.Array | None:
-    """Convert values to an Arrow array. Return None if Arrow has no common type for them."""
+    """Convert values from JSON to an Arrow array. Return None if Arrow has no common type for them."""
     try:
         return pa.array(values)
     except (OverflowError, TypeError, ValueError):

@@ -68,7 +68,7 @@ def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
 
 
 def absolute(file: LogFile) -> LogFile:
-    """Return the file with an absolute path, so that processes with another working directory find it.
+    """Return a copy of the file with an absolute path, with which processes in another working directory find it.
 
     A URI stays unchanged.
     """
@@ -77,9 +77,9 @@ def absolute(file: LogFile) -> LogFile:
 
 
 def _check_name(location: str) -> None:
-    """Raise ValueError if a file's name contains a tab or a line end or is not UTF-8.
+    """Raise ValueError if the path of a file contains a tab or a line end, or is not UTF-8.
 
-    Such a name cannot be written to rejects.tsv and schema.json.
+    Such a path cannot be written to rejects.tsv and schema.json.
     """
     try:
         location.encode()
@@ -127,9 +127,10 @@ def _matching(pattern: str) -> list[str]:
 
 
 def _files_of_folder(folder: str, files: list[str]) -> list[str]:
-    """Return the files of a folder to read: Criteo's log if it is there, otherwise all files that look like parts.
+    """Return those of a folder's files that are read as the log:
 
-    Raise FileNotFoundError if there is none, and ValueError if the folder has several logs or two copies of a part.
+    Criteo's log if it is there, otherwise all likely parts. Raise FileNotFoundError if there is none, and ValueError if
+    the folder has several logs or two copies of a part.
     """
     names = {file: file_name(file) for file in files}
     whole = sorted(f for f, name in names.items() if unpacked_name(name) == _WHOLE_LOG or name.endswith(TAR_ENDINGS))
@@ -152,7 +153,7 @@ def _files_of_folder(folder: str, files: list[str]) -> list[str]:
 
 
 def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> None:
-    """Log the names of the files in a folder that are not read, because the user may have expected them to be read.
+    """Log a message that names the files of a folder that are not read, because the user may expect them to be read.
 
     Hidden files are not mentioned.
     """
@@ -169,14 +170,17 @@ def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> Non
 
 
 def _some_names(names: Iterable[str]) -> str:
-    """Return the first few names as text, followed by the number of further names, or "nothing"."""
+    """Return a text with the first few names in natural order, and the number of further names.
+
+    Without names, "nothing".
+    """
     return shortened(sorted(names, key=natural_order), _NAMES_SHOWN) or "nothing"
 
 
 def _what_is_there(location: str) -> str:
-    """Return a hint for the message about a missing file.
+    """Return a hint for the error message that `location` does not exist.
 
-    It is a similar name, the names of the files in the folder, or where to get Criteo's log.
+    The hint is a similar name, the names of the files in the folder, or where to get Criteo's log.
     """
     if file_name(location) in (_ARCHIVE, _WHOLE_LOG):
         return _HOW_TO_GET_IT.format(make_command("download"), make_command("synthesize"))

@@ -16,7 +16,7 @@ from data_prep.raw_log.storage import LogFile
 
 @contextmanager
 def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
-    """Open a Parquet file of the log for a single reading from start to end.
+    """Open a Parquet file of the log, and yield a reader that reads it once from start to end.
 
     Raise ValueError, also inside the `with` block, if the file is damaged or lacks columns of the format.
     """
@@ -28,15 +28,15 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
 
 
 def read_schema(file: LogFile) -> pa.Schema:
-    """Return the columns of a Parquet file and their types. Raise ValueError if the file is damaged."""
+    """Return the names and types of the columns of a Parquet file. Raise ValueError if the file is damaged."""
     with _opened(file) as table:
         return table.schema_arrow
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
-    """Return the first rows of several row groups that are spread over the file, about `num_rows` rows in all.
+    """Return about `num_rows` rows of a Parquet file: the first rows of several row groups, from all over the file.
 
-    At least `num_parts` row groups are read, if there are so many.
+    At least `num_parts` row groups are read, if the file has so many.
     """
     with _opened(file) as table:
         in_all = table.metadata

@@ -1,4 +1,4 @@
-"""Make passes over the whole log, in which workers process its chunks, or read the first rows of each file.
+"""Make passes over the whole log, in which workers process its chunks, or read only the first rows of each file.
 
 The log must not change from the start of the first pass to the end of the last one.
 """
@@ -44,7 +44,7 @@ _ESTIMATE_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class FileRead:
-    """What is recorded of a file of the log once it was read: its size, checksum and number of lines."""
+    """What is recorded about a file of the log once it was read: its name, size, checksum and number of lines."""
 
     name: str
     size_bytes: int
@@ -56,12 +56,12 @@ storable(FileRead, StoredChunk, Chunk, FileOfLog)
 
 
 def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
-    """Return the number of lines before the first row of a file: 1 for a text file with a header, else 0."""
+    """Return the number of lines before the first row of a file: 1 for a text file with a header, otherwise 0."""
     return int(log_format.header and not format_of(file.location).is_table)
 
 
 def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_format: LogFormat) -> FileOfLog:
-    """Return a description of a file for its chunks.
+    """Return the description of a file that its chunks carry with them.
 
     `index` is the index of the file in the log, and `first_line` the number of lines in the files before it. If the
     header of a file decides its columns (others: ignored), the header is read.
@@ -75,7 +75,7 @@ def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_forma
 
 
 def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
-    """Return the names of the columns of a table or of a text file with a header.
+    """Return the names of the columns of a file that is a table, or a text file with a header.
 
     Raise the errors of `open_reader`.
     """
@@ -84,7 +84,7 @@ def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
 
 
 def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[FormatReader]:
-    """Open a file of the log for a single reading, with the module of its format.
+    """Open a file of the log with the module of its format. The reader reads it once from start to end.
 
     The result and the errors are those of `FormatModule.open_reader`.
     """
@@ -94,7 +94,10 @@ def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[
 def first_chunks(
     file: LogFile, log_format: LogFormat, of_log: FileOfLog, chunk_bytes: int
 ) -> Generator[tuple[FormatReader, Task], None, None]:
-    """Yield each chunk of a file together with the reader. If the generator is closed, the rest stays unread."""
+    """Yield the chunks of a file in order, each together with the file's reader.
+
+    A caller who needs only the first chunks closes the generator; the rest then stays unread.
+    """
     with open_reader(file, log_format) as reader:
         for task, _ in reader.chunks(chunk_bytes, of_log):
             yield reader, task
@@ -102,7 +105,7 @@ def first_chunks(
 
 @dataclass(eq=False)
 class LogReading:
-    """A log that is read in several passes. It checks that the log does not change between them."""
+    """A log that is read in several passes. After each pass it checks that the log has not changed."""
 
     files: Sequence[LogFile]
     log_format: LogFormat
@@ -114,7 +117,8 @@ class LogReading:
 
     def __post_init__(self) -> None:
         self._size = sum(file.state.size for file in self.files)
-        self._read_files: dict[int, FileRead] = {}  # What is known of each file that was read, by its index in `files`.
+        # For each file that was read, by its index in `files`: its size, checksum and number of lines.
+        self._read_files: dict[int, FileRead] = {}
         # For each file, by its index in `files`: the tasks with which workers can read its chunks themselves in later
         # passes.
         self._tasks_of: dict[int, list[Task]] = {}
@@ -139,7 +143,7 @@ class LogReading:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Size and checksum of the log, which are known after the first pass.
+        """Size in bytes and checksum of the log, which are known after the first pass.
 
         For a log of several files they are the total size, and the checksum of a list of the files' sizes and
         checksums.
@@ -161,10 +165,10 @@ class LogReading:
         return num_lines
 
     def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], object], title: str) -> None:
-        """Make a pass: workers call `function` on each chunk, and `consume` gets the results in the order of the log.
+        """Make a pass over the log: workers call `function` on each chunk, and `consume` gets the results in order.
 
-        The results are stored in files whose names contain `title`, for a run that continues after an interruption.
-        Every pass must have a different title.
+        The order is that of the log. The results are stored in files whose names contain `title`, for a run that
+        continues after an interruption. Every pass must have a different title.
         """
         self.run_in_parts(partial(_in_one_part, function), lambda read: consume(read(_ONE)), title, lambda _: (_ONE,))
 
@@ -175,7 +179,7 @@ class LogReading:
         title: str,
         needed: Callable[[int], Collection[str]],
     ) -> None:
-        """Make a pass like `run`, in which `function` returns a result of several named parts for each chunk.
+        """Make a pass over the log like `run`, in which `function` returns several named parts for each chunk.
 
         Each part is stored in a file of its own. `needed` returns, for the index of a chunk, the names of the parts
         that `consume` reads. `consume` gets a function that returns a part by its name.
@@ -215,7 +219,7 @@ class LogReading:
             _check_unchanged(file)
 
     def _tasks(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
-        """Yield each chunk of a file as a task, with the number of stored bytes up to the end of the chunk."""
+        """Yield each chunk of a file as a task, with the number of bytes that the stored file has up to its end."""
         _check_unchanged(file)
         if not self._tasks_of.get(of_log.place):
             yield from self._read(file, of_log)
@@ -251,7 +255,7 @@ class LogReading:
 
 
 class LogProgress:
-    """A progress bar over the stored bytes of the log.
+    """A progress bar that shows how much of the log was processed, in bytes of its files as they are stored.
 
     It advances when a chunk has been processed, and not when it was read, because many chunks are read ahead.
     """
@@ -268,14 +272,14 @@ class LogProgress:
         self._bar.close()
 
     def chunk_is_given(self, lines: int, stored_bytes: int) -> None:
-        """Record that the next chunk was given to a worker.
+        """Record that the next chunk of the log was given to a worker.
 
         `lines` and `stored_bytes` are counted from the start of the log to the chunk's end.
         """
         self._ends.append((lines, stored_bytes))
 
     def chunk_is_done(self) -> None:
-        """Record that the oldest unfinished chunk is finished, and advance the bar to its end."""
+        """Record that the oldest unfinished chunk is finished, and advance the bar to the end of this chunk."""
         lines, stored_bytes = self._ends.popleft()
         self._bar.set_postfix_str(f"{lines / self._bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
         self._bar.update(stored_bytes - self._bar.n)
@@ -312,7 +316,7 @@ class FileSample:
     def estimated_lines(self) -> float:
         """Estimated number of lines of the whole file.
 
-        It assumes that the lines that were not read have the same mean length as the others.
+        It assumes that the lines that were not read have the same mean length as those that were read.
         """
         if self.is_whole:
             return self.num_lines
@@ -322,7 +326,7 @@ class FileSample:
 def sample_log(
     files: Sequence[LogFile], log_format: LogFormat, num_rows: int, estimate_bytes: int = _ESTIMATE_BYTES
 ) -> Iterator[FileSample]:
-    """Yield the first lines of each file, `num_rows` lines in total.
+    """Yield the first lines of each file of a log, about `num_rows` lines in total.
 
     If there are more files than `num_rows`, only so many files are read. At least `estimate_bytes` bytes of each file
     are read (or the whole file), to estimate its number of lines.

@@ -1,4 +1,4 @@
-"""Read stored files, given as local paths or as URIs (`s3://`, `gs://`, `hdfs://`).
+"""Read files from disk or from a cloud store, given as local paths or as URIs (`s3://`, `gs://`, `hdfs://`).
 
 URIs are read with pyarrow. It is imported only if there is a URI, because it costs every worker memory and start-up
 time.
@@ -27,7 +27,7 @@ _STREAM_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class FileState:
-    """Values from which a change of a file is noticed. At least one of them differs after a change."""
+    """Properties of a file, of which at least one differs after the file has changed."""
 
     size: int
     modified_ns: int
@@ -36,7 +36,7 @@ class FileState:
 
 @dataclass(frozen=True)
 class LogFile:
-    """A file of the log. `name` identifies it in messages and rejects.tsv."""
+    """A file of the log. `name` identifies it in messages and in rejects.tsv."""
 
     location: str
     name: str
@@ -52,7 +52,7 @@ class Fingerprint:
 
 
 class StoredFile(io.RawIOBase):
-    """A file that is read once from start to end. The checksum of its bytes is computed meanwhile."""
+    """A file that is read once from start to end, while the checksum of its bytes is computed."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -69,24 +69,30 @@ class StoredFile(io.RawIOBase):
         return size
 
     def fingerprint(self) -> Fingerprint:
-        """Read the bytes that the decompressor has not read, and return the fingerprint of the whole file."""
+        """Read the rest of the file, which the decompressor has not read.
+
+        Return size and checksum of the whole file.
+        """
         while self.read(1 << 20):
             pass
         return Fingerprint(self.bytes_read, format_checksum(self._hash))
 
 
 def is_uri(location: str) -> bool:
-    """Return True if a location is a URI, and False if it is a path."""
+    """Return True if the location of a file is a URI, and False if it is a path."""
     return _URI.match(location) is not None
 
 
 def local_path(location: str) -> str:
-    """Convert a `file://` URI to a path. Other locations are returned unchanged."""
+    """Return the path that a `file://` URI means. Return all other locations unchanged."""
     return unquote(urlsplit(location, allow_fragments=False).path) if location.startswith("file://") else location
 
 
 def file_state(location: str) -> FileState | None:
-    """Return the state of a file, or None if there is no such file. Raise OSError if a server does not answer."""
+    """Return size, modification time and inode of a file, or None if there is no such file.
+
+    Raise OSError if a server does not answer.
+    """
     if is_uri(location):
         with _clear_errors(location):
             file_system, path_there = _file_system(location)
@@ -100,7 +106,7 @@ def file_state(location: str) -> FileState | None:
 
 
 def files_in(location: str) -> list[str] | None:
-    """Return the locations of the files directly in a folder, or None if there is no such folder."""
+    """Return the locations of the files directly in a folder, not in subfolders, or None if there is no such folder."""
     if not is_uri(location):
         path = Path(location)
         return [str(file) for file in path.iterdir() if file.is_file()] if path.is_dir() else None
@@ -118,7 +124,7 @@ def files_in(location: str) -> list[str] | None:
 def split_query(location: str) -> tuple[str, str]:
     """Split a URI into its address and its query, which starts with `?` and has options of the file system.
 
-    The query of a path is "".
+    A path is returned unchanged, with the query "".
     """
     if not is_uri(location):
         return location, ""
@@ -134,7 +140,10 @@ def file_name(location: str) -> str:
 
 @contextmanager
 def open_stream(location: str) -> Iterator[Any]:
-    """Open a file for reading from start to end, as an object with `readinto`. Raise OSError if that fails."""
+    """Open a file for reading from start to end. Yield an object with the method `readinto`.
+
+    Raise OSError if the file cannot be opened.
+    """
     if not is_uri(location):
         with Path(location).open("rb", buffering=0) as file:
             yield file
@@ -148,7 +157,7 @@ def open_stream(location: str) -> Iterator[Any]:
 
 @contextmanager
 def open_random(location: str) -> Iterator[Any]:
-    """Open a file for random access, as a file object of pyarrow. Raise OSError if that fails."""
+    """Open a file for random access. Yield a file object of pyarrow. Raise OSError if the file cannot be opened."""
     import pyarrow as pa
 
     if not is_uri(location):
@@ -162,7 +171,10 @@ def open_random(location: str) -> Iterator[Any]:
 
 
 def read_range(location: str, offset: int, num_bytes: int) -> bytes:
-    """Read `num_bytes` bytes of a file from `offset` on, or fewer if it ends before. Raise OSError if that fails."""
+    """Return `num_bytes` bytes of a file from the offset `offset` on, or fewer if the file ends before.
+
+    Raise OSError if the file cannot be read.
+    """
     if not is_uri(location):
         with Path(location).open("rb") as file:
             file.seek(offset)
@@ -173,7 +185,7 @@ def read_range(location: str, offset: int, num_bytes: int) -> bytes:
 
 @dataclass(frozen=True)
 class _ClearStream:
-    """A stream of pyarrow whose error messages name the file."""
+    """An input stream of pyarrow whose error messages name the file."""
 
     stream: Any
     location: str
@@ -198,7 +210,10 @@ def _file_system(location: str) -> tuple[Any, str]:
 
 @contextmanager
 def _clear_errors(location: str) -> Iterator[None]:
-    """Replace pyarrow's errors inside the `with` block by errors of one line that name the file and a likely cause."""
+    """Replace pyarrow's errors inside the `with` block by errors of one line.
+
+    The new message names the file and a likely cause.
+    """
     import pyarrow as pa
 
     try:
@@ -227,5 +242,5 @@ def _hint(location: str) -> str:
 
 
 def changed_while_read(location: str) -> str:
-    """Return the error message for a file that changed or vanished during a pass."""
+    """Return the error message for a file of the log that changed or vanished during a pass over the log."""
     return f"{location} changed or vanished while it was read; prepare it again when it no longer changes"

@@ -1,6 +1,6 @@
 """Read a text file of the raw log and cut it into chunks of whole lines.
 
-The text may be compressed by gzip or zstd, or be in a `.tar.gz`. It is decompressed in memory, never to disk. The
+The file may be compressed by gzip or zstd, or be in a `.tar.gz`. It is decompressed in memory, never to disk. The
 library ISA-L decompresses gzip in less than half of the time that zlib takes.
 """
 
@@ -56,7 +56,7 @@ _NAMES_SHOWN = 20
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """The position of a chunk in an uncompressed file, from which a worker reads the bytes itself."""
+    """The position of a chunk of lines in an uncompressed file. A worker reads the lines from the file itself."""
 
     location: str
     offset: int
@@ -78,7 +78,7 @@ class StoredChunk:
 
 @dataclass
 class TextReader:
-    """Reader of a text file of the log, which reads the file once from its first line to its last."""
+    """Reads a text file of the log once, from its first line to its last."""
 
     stored: StoredFile
     stream: io.BufferedIOBase
@@ -99,11 +99,12 @@ class TextReader:
     def chunks(
         self, chunk_bytes: int, file: FileOfLog = ONLY_FILE
     ) -> Iterator[tuple[Chunk | StoredChunk, StoredChunk | None]]:
-        """Cut the file at line ends into chunks of about `chunk_bytes` bytes, and yield them as tasks.
+        """Cut the file at line ends into chunks of about `chunk_bytes` bytes. Yield two tasks for each chunk.
 
-        The second value is the position of the chunk in the file, from which a worker can read it, or None if that is
-        impossible. Chunks with very short lines are smaller, because every line costs memory besides its bytes. If the
-        last line has no line end, it gets one. Raise ValueError if the file is damaged.
+        The first task is for the current pass over the log. The second one is the position of the chunk in the file,
+        from which a worker can read it in a later pass, or None if that is impossible. Chunks with very short lines are
+        smaller, because every line costs memory besides its bytes. If the last line has no line end, it gets one. Raise
+        ValueError if the file is damaged.
         """
         # All chunks share one buffer, because allocating memory takes longer than reading. After each chunk, the bytes
         # after its last line end are moved to the front of the buffer. The buffer only grows if a line is longer than a
@@ -149,7 +150,7 @@ class TextReader:
 
 @contextmanager
 def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TextReader]:
-    """Open a text file of the log for a single reading from start to end.
+    """Open a text file of the log, and yield a reader that reads it once from start to end.
 
     Raise ValueError, also inside the `with` block, if the file is damaged, has vanished, is not text, or is an archive
     without a log.
@@ -183,7 +184,7 @@ def _stored(file: LogFile) -> Iterator[tuple[StoredFile, io.BufferedReader[Any]]
 
 
 def _skip_header(location: str, stream: Any, log_format: LogFormat) -> bytes:
-    """Skip a byte order mark, and the header if the format has one. Return the skipped bytes.
+    """Read a byte order mark, and the header if the format has one, from the stream. Return the bytes that were read.
 
     Raise ValueError if the file is UTF-16 or UTF-32, or if its header does not have the columns of the format.
     """
@@ -214,7 +215,7 @@ def _skip_header(location: str, stream: Any, log_format: LogFormat) -> bytes:
 
 
 def _check_text(location: str, stream: Any) -> None:
-    """Raise ValueError if the decompressed log begins with the signature of a binary format."""
+    """Raise ValueError if a file of the log, once decompressed, begins with the signature of a binary format."""
     if what := binary_kind(stream.peek(64)):
         raise ValueError(f"{location} is no text: {what}")
 
@@ -233,7 +234,7 @@ def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
 
 
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
-    """Return the names of the columns of a text file, which its first line contains.
+    """Return the names of the columns that the first line of a text file contains.
 
     Raise the errors of `open_reader`.
     """
@@ -246,7 +247,7 @@ def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
 
 
 def columns_of_header(names: list[str], first_row: list[str]) -> list[str]:
-    """Return the names of a file's columns from its header `names` and its first row.
+    """Return the names of a file's columns, given the names in its header and the cells of its first row.
 
     Only one of the two lines may end in additional separators. If it is the first row, the additional columns, which
     are empty, get the name "". If it is the header, its additional names, which are empty, are removed.
@@ -263,7 +264,7 @@ def _listed(what: str, names: list[str]) -> str:
 
 @contextmanager
 def unpacked(location: str, stored: io.BufferedReader[Any]) -> Iterator[io.BufferedIOBase]:
-    """Open the text of a log for reading. The ending of the file's name says how it is decompressed.
+    """Yield the decompressed text of a file of the log. The ending of the file's name says how it is compressed.
 
     `stored` is the open file. Raise ValueError if the content does not match the ending. Errors of the types in
     `DAMAGED` mean that the file is damaged.
@@ -290,7 +291,7 @@ def unpacked(location: str, stored: io.BufferedReader[Any]) -> Iterator[io.Buffe
 
 
 class BadZstd(Exception):
-    """A zstd file is damaged. pyarrow raises OSError in this case, which has other causes too."""
+    """Raised if a zstd file is damaged. pyarrow raises OSError in this case, which has other causes too."""
 
 
 # Types of errors that mean a damaged or truncated file. `cast` is needed because isal's type stub does not declare its
@@ -305,7 +306,7 @@ DAMAGED: tuple[type[Exception], ...] = (
 
 
 class _Zstd(io.RawIOBase):
-    """A stream that decompresses zstd with pyarrow.
+    """A stream of the text in a zstd file, which pyarrow decompresses.
 
     The package zstandard is not used, because it does not notice that a file is truncated.
     """
@@ -336,11 +337,11 @@ class _Zstd(io.RawIOBase):
 
 
 class _Distrusted(ValueError):
-    """An archive has a member that the archive of a log would not have, and that may be an attack."""
+    """Raised if an archive has a member that the archive of a log would not have, and that may be an attack."""
 
 
 class _Member(tarfile.TarInfo):
-    """A member of an archive. The size and the number of its headers are limited.
+    """A member of a tar archive. Size and number of its headers are limited.
 
     The module tarfile itself would read any number of headers of any size into memory.
     """
@@ -372,7 +373,7 @@ class _Archive(tarfile.TarFile):
 
 @contextmanager
 def _log_in_tar(location: str, unzipped: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
-    """Open the log in an archive for reading. The archive is read as a stream.
+    """Yield a stream of the log in a tar archive. The archive is read once, from start to end.
 
     At the end of the `with` block, the rest of the archive is read and checked. Raise ValueError if the archive has no
     log, has two logs, or has a member that is not trusted.
@@ -411,7 +412,7 @@ def _is_log(member: tarfile.TarInfo) -> bool:
 
 
 def _safe_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of an archive, after checks that they are not dangerous.
+    """Yield the members of a tar archive. Check before that each is not dangerous.
 
     Raise _Distrusted if there are too many members, or for a member that is a link or a device, or whose path would
     lead out of the folder into which the archive is unpacked.
