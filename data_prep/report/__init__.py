@@ -1,1 +1,1 @@
-"""Make report.html of a prepared folder: `data_report` writes the page, and `timing` records the run for it."""
+"""Make report.html of a prepared folder: `data_report` writes the page, and `timing` records the preparation's time."""

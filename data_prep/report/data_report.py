@@ -1,4 +1,4 @@
-"""Write report.html of a prepared folder, from schema.json, statistics.json, rejects.tsv and timing.json."""
+"""Write report.html of a prepared folder from its files schema.json, statistics.json, rejects.tsv and timing.json."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COVERAGE = (
 SETTINGS = "The settings that decide the bytes of the folder, and the log they were applied to."
 _MOST_POINTS = 256  # The chart of the click rate over the log has at most this many points.
 _MOST_FIELDS = 60  # At most this many fields get charts of their own.
-_MOST_BINS = 48  # Upper bound of the bins of a histogram of numbers.
+_MOST_BINS = 48  # A histogram of numbers has at most this many bins.
 # The histogram of a field's untransformed numbers shows this share of its cells, the smallest ones. The axis of a few
 # very large integers would hide all others.
 _SHARE_OF_AXIS = 0.99
@@ -77,9 +77,9 @@ def write_report(folder: Path) -> Path:
 
 
 def _key_figures(schema: Schema, timing: Timing | None) -> list[tuple[str, str, str]]:
-    """Return the figures at the top of the report as (quantity, number, explanation), such as lines and click rate.
+    """Return the figures at the top of the report, such as lines and click rate, as (quantity, number, explanation).
 
-    Without `timing`, speed and memory are left out.
+    Without `timing`, the figures of speed and memory are left out.
     """
     lines, whole = schema.source["lines"], whole_log(schema)
     figures = [
@@ -115,9 +115,10 @@ def _splits(schema: Schema) -> list[list[object]]:
 
 
 def _over_time(schema: Schema, profile: Profile) -> list[Chart]:
-    """Return a chart of the click rate over the lines of the log, and one of rejected lines if there are any.
+    """Return a chart of the click rate over the lines of the log, and a chart of rejected lines if there are any.
 
-    The first has a band of mean ± 2 standard errors. If the rate often leaves it, the log changes over time.
+    The chart of the click rate has a band of mean ± 2 standard errors. If the rate often leaves the band, the log
+    changes over time.
     """
     per_point = -(-len(profile.rows) // _MOST_POINTS) or 1
     rows, labelled, clicks = (
@@ -170,7 +171,7 @@ def _categorical(schema: Schema, profile: Profile) -> Section:
 
 
 def _clocks(schema: Schema) -> Iterator[str]:
-    """For each timestamp column whose hours or weekdays are used, yield a sentence that names their time zone."""
+    """For each timestamp column from which hours or weekdays are derived, yield a sentence that names its time zone."""
     log_format = schema.log_format
     for name in log_format.time_fields:
         if log_format.parts_of_time(name):
@@ -179,9 +180,9 @@ def _clocks(schema: Schema) -> Iterator[str]:
 
 
 def _coverage(schema: Schema, profile: Profile) -> list[Section]:
-    """Return the section that shows the size and coverage of the vocabulary for other values of `min_count`.
+    """Return the report's section that shows the size and coverage of the vocabulary for other values of `min_count`.
 
-    Return an empty list if values were not counted.
+    Return it as a list of one section, or an empty list if values were not counted.
     """
     fields = {name: field for name, field in profile.categorical.items() if field.values}
     if not fields:
@@ -215,12 +216,15 @@ def _coverage(schema: Schema, profile: Profile) -> list[Section]:
 
 
 def _num_values(field: CategoricalProfile) -> int:
-    """Return the number of values in the training rows. A row with a list has several, and a missing cell has none."""
+    """Return the number of values that a field has in the training rows.
+
+    A list has several values, a missing cell none.
+    """
     return field.rows[0] or 1  # The smallest of `min_counts` is 1, which every value has.
 
 
 def _numeric(schema: Schema, profile: Profile) -> Section:
-    """Return the report's section on numeric fields: missing cells, quantiles, and histograms, in the training rows."""
+    """Return the report's section on numeric fields: missing cells, quantiles and histograms of the training rows."""
     title, names = "Numeric fields", list(profile.numeric)
     if not names:
         return Section(title, note="There are none.")
@@ -243,13 +247,19 @@ def _numeric(schema: Schema, profile: Profile) -> Section:
 
 
 def left_out(fields: Sequence[str]) -> list[PagePart]:
-    """Return a note that the charts of `fields` are left out. Return an empty list if there are no such fields."""
+    """Return a note that the report leaves out the charts of `fields`, as a list of one part of the page.
+
+    Return an empty list if there are no such fields.
+    """
     text = f"The charts of {len(fields)} more fields are left out; the tables and statistics.json have all."
     return [PagePart("note", text)] if fields else []
 
 
 def number_bins(field: NumericProfile) -> Sequence[tuple[float, float, int]]:
-    """Return (start, end, count) of each bin of a field's histogram. A bin of integers contains start … end - 1."""
+    """Return (start, end, count) of each bin in the histogram of a numeric field.
+
+    `count` is the number of cells in the bin. A bin of integers contains start … end - 1.
+    """
     if field.is_float:
         return [(*bin_bounds(number, FLOAT_BINS), count) for number, count in field.bins]
     bins = []
@@ -274,9 +284,9 @@ def _quantiles(field: NumericProfile) -> list[object]:
 
 
 def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
-    """Return two charts: the histogram of a field's numbers and that of the numbers after its transform.
+    """Return two charts of a numeric field: a histogram of its numbers, and one of the numbers after its transform.
 
-    Return an empty list if all cells are missing.
+    Return an empty list if all cells of the field are missing.
     """
     bins = number_bins(field)
     if not bins:
@@ -298,9 +308,9 @@ def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
 
 
 def _join_bins(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[list[float], list[float]]:
-    """Join the bins (start, end, count) of a histogram to at most `_MOST_BINS` adjacent bins, and fill its gaps.
+    """Join adjacent bins (start, end, count) of a histogram to at most `_MOST_BINS` bins, and fill the gaps between.
 
-    Return the edges of the new bins, and each bin's share of the `total` cells. The new edges are chosen among the
+    Return the edges of the new bins, and each new bin's share of the `total` cells. The new edges are chosen among the
     edges of `bins`: for each of some evenly spaced numbers, the next edge. A transform may round both ends of a bin to
     the same number; its cells then belong to the new bin below that number.
     """
@@ -319,7 +329,8 @@ def _join_bins(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[li
 def _rejects(schema: Schema, folder: Path) -> Section:
     """Return the report's section on rejected lines.
 
-    For each reject reason it shows the number and the share of the lines, and the beginning of the first few lines.
+    For each reason to reject lines it shows the number of lines, their share of all lines, and the beginning of the
+    first few of them.
     """
     by_reason, title = schema.source["rejected_by_reason"], "Rejected lines"
     if not by_reason:

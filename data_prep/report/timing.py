@@ -1,4 +1,4 @@
-"""Record time and memory of a preparation in timing.json.
+"""Record time and memory of a preparation in the file timing.json of the prepared folder.
 
 The file is not part of the data, and schema.json does not list it.
 """
@@ -24,12 +24,12 @@ _KIB = 1 << 10  # ru_maxrss is in KiB on Linux.
 
 @dataclass(frozen=True)
 class Timing:
-    """The content of timing.json: time and memory of the process that finished the prepared folder.
+    """The content of timing.json: time and memory of the process that completed the prepared folder.
 
-    If a preparation was interrupted, work before the interruption is not included.
+    If the preparation was interrupted, work before the interruption is not included.
     """
 
-    finished: str  # Time of the end, in UTC.
+    finished: str  # Time in UTC at which the preparation ended.
     seconds: float
     stages: dict[str, float]  # Seconds of each pass over the log.
     cpu_seconds: float  # CPU seconds of this process and of the workers that it started on this machine.
@@ -42,9 +42,9 @@ class Timing:
 
 
 class RunClock:
-    """Timer of a preparation, from the creation of the object to `stop`.
+    """Measures the time of a preparation, from the creation of this object to the call of `stop`.
 
-    The caller sets `stages`, the seconds of each pass, and `workers`, the number of worker processes.
+    The caller sets `stages`, the seconds of each pass over the log, and `workers`, the number of worker processes.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Download the log of a data set with curl, from the addresses in the data set's file in configs/data.
 
-Addresses are tried in turn. Received bytes are written to FILE.partial; after an interruption, the same command appends
-the missing bytes. FILE.partial is renamed to FILE when its size and checksum have been checked.
+The addresses are tried in turn. Received bytes are written to FILE.partial; after an interruption, the same command
+appends the missing bytes. FILE.partial is renamed to FILE when its size and checksum have been checked.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DownloadSection:
 
 
 class Refused(Exception):
-    """An address does not serve the file: the download failed, or the file has a wrong size or content.
+    """Raised if an address does not serve the log: the download failed, or the file has a wrong size or content.
 
     `download` then tries the next address.
     """
@@ -77,7 +77,7 @@ def read_download_section(data_path: Path) -> DownloadSection:
 
 
 def accept_terms(terms: str, accepted: bool) -> None:
-    """Print the terms of use of a log. Unless `accepted` is true, ask the user in the terminal to accept them.
+    """Print the terms of use of a log. Unless `accepted` is true, ask the user in the terminal to accept the terms.
 
     Raise ValueError if the user does not accept them, or if there is no terminal to ask in.
     """
@@ -91,7 +91,7 @@ def accept_terms(terms: str, accepted: bool) -> None:
 
 
 def download(section: DownloadSection, output: Path) -> Path:
-    """Download the log to the path `output`, or into `output` if it is a folder. Return the path of the file.
+    """Download the log of a data set to the path `output`, or into `output` if it is a folder. Return the file's path.
 
     A complete file that exists already is not downloaded again. Raise OSError if the existing file has a wrong size, if
     no address serves the file, or if the disk is full. Received bytes are kept in FILE.partial.
@@ -126,10 +126,11 @@ def download(section: DownloadSection, output: Path) -> Path:
 
 
 def _fetch(address: str, size: int, partial: Path) -> None:
-    """Append the missing bytes of the file at `address` to `partial`.
+    """Append those bytes of the file at `address` that `partial` lacks to `partial`.
 
     A failed attempt is repeated until `_ATTEMPTS` in a row have brought no new byte. `size` is the expected size of the
-    file, or 0 if it is unknown. Raise Refused if the address does not serve the file, OSError if it cannot be written.
+    file, or 0 if it is unknown. Raise Refused if the address does not serve the file, OSError if `partial` cannot be
+    written.
     """
     failures, reached = 0, _size(partial)
     while not size or _size(partial) != size:
@@ -168,7 +169,7 @@ def _check_room(partial: Path, size: int) -> None:
 
 
 def _curl(address: str, size: int, partial: Path) -> tuple[int, int, str]:
-    """Run curl once. Return its exit code, the HTTP status of the server, and the error message.
+    """Run curl once to download more of a file. Return its exit code, the HTTP status, and the error message.
 
     An https address is never redirected to http, where others could change the content.
     """
@@ -191,7 +192,7 @@ def _curl(address: str, size: int, partial: Path) -> tuple[int, int, str]:
 
 
 def _check_content(partial: Path, name: str, size: int, sha256: str) -> None:
-    """Check the size and SHA-256 of a downloaded file, as far as they are known, and the first bytes of a gzip file.
+    """Check the size and the SHA-256 of a downloaded file, as far as they are known, and the first bytes of a .gz file.
 
     If one is wrong, remove the file and raise Refused.
     """

@@ -45,18 +45,18 @@ NUM_NUMERIC, NUM_CATEGORICAL = 13, 26
 NUMERIC_NAMES = [f"I{i}" for i in range(1, NUM_NUMERIC + 1)]
 CATEGORICAL_NAMES = [f"C{i}" for i in range(1, NUM_CATEGORICAL + 1)]
 MISSING_RANK = -1
-EXACT_RANKS = 300  # Number of most frequent values that have a bin of their own.
-TAIL_BINS = 600  # Number of bins, equally wide in the logarithm of the rank, for the values of higher rank.
+EXACT_RANKS = 300  # The most frequent values, up to this number, have a bin of their own.
+TAIL_BINS = 600  # The values of higher rank are in this many bins, equally wide in the logarithm of the rank.
 QUANTILES = (0.01, 0.25, 0.50, 0.75, 0.99)
 
 
 @dataclass(frozen=True)
 class ValueShape:
-    """Distribution of the values of one categorical field. Values are named by rank; the most frequent one is 0.
+    """Distribution of the values of one categorical field. Each value is named by its rank; the most frequent one is 0.
 
-    `edges` [b + 1] divide the ranks into bins. All values in a bin have the same share of all rows, `share_of_bin` [b].
-    `cumulative` [b + 1] is the share of rows whose value has a rank below each edge, among the rows in which the field
-    is not missing.
+    `edges` [b + 1] divide the ranks into b bins. All values in a bin have the same share of all rows, `share_of_bin`
+    [b]. `cumulative` [b + 1] is the share of rows whose value has a rank below each edge, among the rows in which the
+    field is not missing.
     """
 
     edges: np.ndarray
@@ -65,7 +65,7 @@ class ValueShape:
 
     @classmethod
     def from_knots(cls, ranks: np.ndarray, shares: np.ndarray, live: float) -> ValueShape:
-        """Make the distribution from the `shares` of all rows that the values with some `ranks` (from 1) have.
+        """Return the distribution in which values with certain `ranks` (from 1) have the given `shares` of all rows.
 
         Shares of other ranks are interpolated, linearly in (log rank, log share). `live` is the share of rows in which
         the field is not missing. The most frequent value keeps its share; all other shares are scaled so that the sum
@@ -83,12 +83,12 @@ class ValueShape:
         return cls(edges - 1, share, cumulative / cumulative[-1])
 
     def draw(self, uniform: np.ndarray) -> np.ndarray:
-        """Return ranks [n] int64 for uniform random numbers [n] in [0, 1)."""
+        """Return random ranks [n] int64 with this distribution. `uniform` [n] are uniform random numbers in [0, 1)."""
         # All values in a bin have the same share. So within a bin the rank is linear in the cumulative share.
         return np.interp(uniform, self.cumulative, self.edges).astype(np.int64)
 
     def share(self, ranks: np.ndarray) -> np.ndarray:
-        """Return, for each of `ranks` [n], the share of all rows that have the value of this rank, [n].
+        """Return, for each of `ranks` [n], the share of all rows whose value has this rank, as an array [n].
 
         For MISSING_RANK, return the share of the most frequent value.
         """
@@ -97,7 +97,7 @@ class ValueShape:
 
 @dataclass(frozen=True)
 class NumberShape:
-    """Distribution of one numeric field, as its quantile function.
+    """Distribution of the numbers of one numeric field, given by its quantile function.
 
     `log_values` [k] are known quantiles, converted by `signed_log`, and `positions` [k] are their ranks in (0, 1),
     converted by `_stretched`. Between them the function is linear. Below the 1 % and above the 99 % quantile, it is
@@ -110,18 +110,24 @@ class NumberShape:
 
     @classmethod
     def from_facts(cls, quantiles: list[int], minimum: int, maximum: int, log_rows: int) -> NumberShape:
-        """Make the distribution from a field's values at `QUANTILES` and its extremes in a log of `log_rows` rows."""
+        """Return the distribution of a field with the given quantiles and extremes in a log of `log_rows` rows.
+
+        `quantiles` are the field's values at the ranks `QUANTILES`.
+        """
         positions = _stretched(np.array([1 / log_rows, *QUANTILES, 1 - 1 / log_rows]))
         return cls(positions, signed_log(np.array([minimum, *quantiles, maximum])))
 
     def draw(self, uniform: np.ndarray) -> np.ndarray:
-        """Return values [n] int64 for uniform random numbers [n] in [0, 1)."""
+        """Return random numbers [n] int64 with this distribution.
+
+        `uniform` [n] are uniform random numbers in [0, 1).
+        """
         log_values = np.interp(_stretched(uniform), self.positions, self.log_values)
         values = np.copysign(np.expm1(np.abs(log_values)), log_values)
         return np.rint(values).astype(np.int64)
 
     def standardize(self, values: np.ndarray) -> np.ndarray:
-        """Return `values` [n] standardized, so that most lie within -1 … 1, as float64 [n].
+        """Return numbers `values` [n] on a logarithmic scale on which most lie within -1 … 1, as float64 [n].
 
         The result is (signed log of the value - signed log of the median), divided by half the difference between the
         signed logs of the 99 % and the 1 % quantile.
@@ -132,7 +138,7 @@ class NumberShape:
 
 @dataclass(frozen=True)
 class LogShape:
-    """Distribution of all fields of a log.
+    """The distributions of all fields of a log, and its click rate.
 
     `missing_groups` lists groups of fields whose cells are all missing in the same rows. Fields are given by number:
     numeric fields first, then categorical ones.
@@ -145,22 +151,25 @@ class LogShape:
     click_rate: float
 
     def value_shares(self, ranks: np.ndarray) -> np.ndarray:
-        """Return, for each cell of `ranks` [C, n], the share of all rows with the same value in this field, [C, n]."""
+        """Return, for each of `ranks` [C, n], the share of all rows that have the same value in this field, [C, n].
+
+        There is a rank for each of the C fields in each of n rows.
+        """
         return np.stack([value.share(of_field) for value, of_field in zip(self.values, ranks, strict=True)])
 
     @property
     def num_uniforms(self) -> int:
-        """Number of random numbers that `draw_fields` needs per row."""
+        """Number of uniform random numbers that `draw_fields` needs to draw one row."""
         return len(self.numbers) + len(self.values) + len(self.missing_groups)
 
 
 def signed_log(values: np.ndarray) -> np.ndarray:
-    """Return sign(x) · log(1 + |x|), a logarithm that accepts zero and negative counts."""
+    """Return sign(x) · log(1 + |x|) of each value x, a logarithm that accepts zero and negative counts."""
     return np.copysign(np.log1p(np.abs(values)), values)
 
 
 def load_shape() -> LogShape:
-    """Read the shape of the real log from the two files in configs/data."""
+    """Return the distributions of the fields of Criteo's log, read from two files in configs/data."""
     facts = json.loads(FACTS_FILE.read_text(encoding="utf-8"))
     knots = json.loads(SHAPE_FILE.read_text(encoding="utf-8"))["values"]
     integer, categorical = facts["integer"], facts["categorical"]
@@ -183,7 +192,7 @@ def load_shape() -> LogShape:
 
 
 def draw_fields(shape: LogShape, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw one row for each column of `uniforms` [shape.num_uniforms, n].
+    """Draw a random row of the log from each column of `uniforms` [shape.num_uniforms, n], uniform numbers in [0, 1).
 
     Return numbers [N, n] int64, ranks [C, n] int64 (`MISSING_RANK` for a missing cell), and a mask [N, n] of missing
     numbers.
@@ -200,9 +209,10 @@ def draw_fields(shape: LogShape, uniforms: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _stretched(positions: np.ndarray) -> np.ndarray:
-    """Map ranks u in (0, 1) to a scale that is logarithmic in the lowest and the highest hundredth.
+    """Convert ranks u in (0, 1) to a scale that is logarithmic in the lowest and in the highest hundredth.
 
-    The result is 0.01 - log10(0.01 / u) for u below 0.01, 0.99 + log10(0.01 / (1 - u)) above 0.99, and u in between.
+    The result is 0.01 - log10(0.01 / u) for u below 0.01, 0.99 + log10(0.01 / (1 - u)) for u above 0.99, and u in
+    between.
     """
     edge = QUANTILES[0]
     low = edge + np.log10(np.clip(positions, 1e-12, edge) / edge)
@@ -215,7 +225,8 @@ MAX_DAYS = 180  # Longest log in days. In a longer one, two values of a field co
 # Amplitudes of the daily rhythms: of the rows per second relative to their mean, and of the log odds of a click.
 TRAFFIC_RHYTHM, CLICK_RHYTHM = 0.6, 0.2
 MORTAL_SHARE = 0.3  # Share of a field's values that disappear from the log after some time; other values replace them.
-SHORTEST_LIFE, LONGEST_LIFE = 3.0, 100.0  # Range of such a value's life in days. Its logarithm is uniform.
+# Range of the time in days until a value disappears. The logarithm of the time is uniform.
+SHORTEST_LIFE, LONGEST_LIFE = 3.0, 100.0
 WALKING_SHARE = 0.3  # Share of the variance of a value's effect that changes over time. The rest stays constant.
 # The changing part of an effect is a sum of random walks, interpolated between knots: days between two knots -> share
 # of the variance. With several walks the effect changes both slowly and quickly.
@@ -228,7 +239,7 @@ UNIT_UNIFORM = np.sqrt(3.0)  # Uniform numbers in [-√3, √3] have variance 1.
 
 @dataclass(frozen=True)
 class Drift:
-    """How a synthetic log changes over time, as a function of `seed`.
+    """Defines how a synthetic log changes over time. `seed` seeds the random changes.
 
     The log has `rows_per_day` rows per day on average.
     """
@@ -237,7 +248,7 @@ class Drift:
     rows_per_day: int
 
     def days(self, row_numbers: np.ndarray) -> np.ndarray:
-        """Return the time of each row [n] in days since the log's start.
+        """Return the time of each row, given the rows' numbers [n], in days since the log's start, [n].
 
         Traffic is highest at noon, lowest at midnight.
         """
@@ -247,17 +258,17 @@ class Drift:
         return whole + np.interp(part, rows_until, hours)
 
     def logits(self, days: np.ndarray) -> np.ndarray:
-        """Return what each time in `days` [n] adds to the log odds of a click, [n].
+        """Return what the times `days` [n] of rows add to the log odds of a click in these rows, [n].
 
-        It is a daily rhythm with its peak at eight in the evening and, from `SHOCK_DAY` on, `SHOCK_LOGIT`.
+        This is a daily rhythm with its peak at eight in the evening and, from `SHOCK_DAY` on, `SHOCK_LOGIT`.
         """
         return CLICK_RHYTHM * np.cos(2 * np.pi * (days - 20 / 24)) + SHOCK_LOGIT * (days >= SHOCK_DAY)
 
     def values(self, shape: LogShape, ranks: np.ndarray, days: np.ndarray) -> np.ndarray:
-        """Return the numbers [C, n] of the values that have the given `ranks` [C, n] at the times `days` [n].
+        """Return the values [C, n] that have the given `ranks` [C, n] at the times `days` [n].
 
-        A value that never dies has its rank as number. Each time the value with a rank dies, the value that takes the
-        rank has a number that is higher by the field's number of ranks.
+        Values are named by numbers. A value that never dies has its rank as number. Each time the value with a rank
+        dies, another value takes the rank, whose number is higher by the field's number of ranks.
         """
         values = ranks.copy()
         for field, of_field in enumerate(ranks):
@@ -271,9 +282,10 @@ class Drift:
         return values
 
     def effects(self, field: int, key: np.ndarray, values: np.ndarray, days: np.ndarray) -> np.ndarray:
-        """Return the effects [n] of a categorical field's `values` [n] on the log odds at the times `days` [n].
+        """Return the effects [n] that `values` [n] of a categorical field have on the log odds of a click.
 
-        Over all values of the field they have mean 0 and variance 1. `key` is the field's hash key.
+        `days` [n] are the times at which they have these effects. Over all values of the field the effects have mean 0
+        and variance 1. `key` is the field's hash key.
         """
         if field in SHOCK_FIELDS:
             values = values + _AFTER_SHOCK * (days >= SHOCK_DAY)
@@ -294,17 +306,26 @@ class Drift:
 
 
 def hash_values(key: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return 64-bit hashes [n] of `values` [n]. `key` ([1] or [n]) selects one of many independent hash functions."""
+    """Return a 64-bit hash of each of `values` [n].
+
+    `key` ([1] or [n]) selects one of many independent hash functions.
+    """
     return mix64(values.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + key + GOLDEN)
 
 
 def hashed_unit(key: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return a hash of each of `values` [n] with `key` as float64 [n], uniform in [0, 1) over all values."""
+    """Return a hash of each of `values` [n] as a float64 [n]. Over all values the hashes are uniform in [0, 1).
+
+    `key` selects the hash function, as in `hash_values`.
+    """
     return (hash_values(key, values) >> np.uint64(11)) * 2.0**-53
 
 
 def hashed_uniform(key: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return a hash of each of `values` [n] with `key` as float64 [n], uniform with mean 0 and variance 1."""
+    """Return a hash of each of `values` [n] as a float64 [n]. The hashes are uniform with mean 0 and variance 1.
+
+    `key` selects the hash function, as in `hash_values`.
+    """
     return (2 * hashed_unit(key, values) - 1) * UNIT_UNIFORM
 
 
@@ -343,11 +364,11 @@ class Now:
 
 @dataclass(frozen=True)
 class PlantedClicks:
-    """The click model of a synthetic log: gives the log odds of a click in each row.
+    """The click model of a synthetic log, which gives the log odds of a click in each row.
 
-    Effects of values are hashes of (`seed`, field, value). `weights` [4] are the factors of the parts of the log odds.
-    `latent_means` [m, L] are the mean latent vectors of the interacting fields. They are subtracted, so that an
-    interaction does not contain effects of a single field.
+    The effects of values on the log odds are hashes of (`seed`, field, value). `weights` [4] are the factors of the
+    parts of the log odds. `latent_means` [m, L] are the mean latent vectors of the interacting fields. They are
+    subtracted, so that an interaction does not contain effects of a single field.
     """
 
     seed: int
@@ -359,9 +380,10 @@ class PlantedClicks:
     def logit_parts(
         self, numbers: np.ndarray, ranks: np.ndarray, number_missing: np.ndarray, now: Now | None = None
     ) -> np.ndarray:
-        """Return the parts of the log odds of n rows, [4, n] in the order of `PART_SHARES`. The bias is not included.
+        """Return the four parts of the log odds of a click in n rows, [4, n], in the order of `PART_SHARES`.
 
-        `numbers` and the mask `number_missing` are [N, n], `ranks` is [C, n]. `now` is given for a log with `Drift`.
+        The bias is not included. `numbers` and the mask `number_missing` are [N, n], `ranks` is [C, n]. `now` is given
+        for a log with `Drift`.
         """
         scaled = self.standardized(numbers, number_missing)
         shares = self.shape.value_shares(ranks)
@@ -383,7 +405,7 @@ class PlantedClicks:
         )
 
     def value_effects(self, field: int, values: np.ndarray, shares: np.ndarray, now: Now | None = None) -> np.ndarray:
-        """Return what the values [n] of a categorical field add to the log odds [n].
+        """Return what the values [n] that a categorical field has in n rows add to the rows' log odds of a click, [n].
 
         `shares` [n] are the values' shares of all rows. `now` is given for a log with `Drift`.
         """
@@ -398,7 +420,7 @@ class PlantedClicks:
         return strength * now.drift.effects(field, key, values, now.days)
 
     def latents(self, scaled: np.ndarray, values: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """Return the latent vectors of the m interacting fields in n rows, [m, n, L], without subtracting their means.
+        """Return the latent vectors that the m interacting fields have in n rows, [m, n, L]. Means are not subtracted.
 
         `scaled` [N, n] are standardized numbers, and `values` and `shares` are [C, n]. Rare values have the vector 0.
         """
@@ -425,7 +447,7 @@ class PlantedClicks:
         return total
 
     def standardized(self, numbers: np.ndarray, missing: np.ndarray) -> np.ndarray:
-        """Return the `numbers` [N, n] of the numeric fields on a logarithmic scale on which most lie within -1 … 1.
+        """Return `numbers` [N, n] of the numeric fields on a logarithmic scale on which most lie within -1 … 1.
 
         Results beyond ±LARGEST_NUMBER are cut off there. Where `missing` [N, n] is true, the result is 0.
         """
@@ -438,7 +460,7 @@ class PlantedClicks:
 def plant(
     seed: int, shape: LogShape, numbers: np.ndarray, ranks: np.ndarray, number_missing: np.ndarray
 ) -> PlantedClicks:
-    """Return the click model of `seed`. Its weights and bias are computed from the given rows.
+    """Return the click model with the given `seed`, whose weights and bias are computed from the given rows.
 
     The rows are results of `draw_fields`. On them the model has the click rate of `shape`, the expected AUC `BEST_AUC`
     and the `PART_SHARES`.
@@ -454,9 +476,9 @@ def plant(
 
 
 def solve_scale_and_bias(scores: np.ndarray, click_rate: float, best_auc: float) -> tuple[float, float]:
-    """Return (scale, bias) such that the click probabilities sigmoid(scale · scores + bias) have the mean `click_rate`.
+    """Return (scale, bias) such that the probabilities sigmoid(scale · scores + bias) have the mean `click_rate`.
 
-    The expected AUC of these probabilities, as scores, is `best_auc`.
+    They are taken as click probabilities. The expected AUC of a model that predicts them is `best_auc`.
     """
     ordered = np.sort(scores)
     # Bounds of the scale, which is found by bisection. With 0.1 clicks are almost pure chance, with 10 almost certain.
@@ -474,8 +496,8 @@ def solve_scale_and_bias(scores: np.ndarray, click_rate: float, best_auc: float)
 def expected_auc(ordered: np.ndarray) -> float:
     """Return the expected AUC of a model that predicts the true click probabilities, `ordered` [n], ascending.
 
-    With these probabilities p it is Σ_i p_i Σ_{j<i} (1 - p_j) / Σ_{i≠j} p_i (1 - p_j): the probability that a random
-    click has a higher score than a random row without a click.
+    With these probabilities p, the expected AUC is Σ_i p_i Σ_{j<i} (1 - p_j) / Σ_{i≠j} p_i (1 - p_j): the probability
+    that a random click has a higher score than a random row without a click.
     """
     below = np.cumsum(1 - ordered) - (1 - ordered)
     pairs = ordered.sum() * (1 - ordered).sum() - (ordered * (1 - ordered)).sum()
@@ -499,7 +521,7 @@ def _solve_bias(logit: np.ndarray, click_rate: float) -> float:
 
 
 def _key(seed: int, field: int, purpose: int) -> np.ndarray:
-    """Return the key [1] of the hash function for one purpose (`_EFFECT` and so on) of one field.
+    """Return the key [1] that selects the hash function for one purpose (`_EFFECT` and so on) and one field.
 
     Fields are numbered: numeric fields first, then categorical ones.
     """
@@ -508,7 +530,10 @@ def _key(seed: int, field: int, purpose: int) -> np.ndarray:
 
 
 def _hashed_vector(key: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return vectors [n, L] of uniform numbers with mean 0 and variance 1, each made from 16 bits of one hash."""
+    """Return a random vector of L numbers for each of `values` [n], as an array [n, L].
+
+    The numbers are uniform with mean 0 and variance 1. Each is made from 16 bits of the value's hash.
+    """
     bits = hash_values(key, values)
     columns = [(bits >> np.uint64(16 * column)) & np.uint64(0xFFFF) for column in range(LATENT_WIDTH)]
     return (np.stack(columns, axis=1) * 2.0**-15 - 1) * UNIT_UNIFORM

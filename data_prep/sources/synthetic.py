@@ -1,6 +1,6 @@
 """Make a synthetic click log in Criteo's format, with the true click probability of each row in a second file.
 
-    draw the ranks and numbers -> values at the row's time -> log odds (all in shape.py) -> label -> text
+    draw ranks and numbers of a row -> values at the row's time -> log odds (all in shape.py) -> label -> text
 
 Rows are made in blocks of `BLOCK_ROWS`. Each block has its own stream of random numbers, determined by the seed and the
 block's number. So the log's bytes do not depend on the number of workers, and a longer log starts with the rows of a
@@ -53,7 +53,7 @@ BLOCK_ROWS = 32_768
 # Numbers of the blocks from whose rows the weights of the click model are computed. No log is long enough to contain
 # these blocks.
 SOLVING_BLOCKS = range(1 << 62, (1 << 62) + 2)
-GZIP_LEVEL = 1  # Compression level. Level 6 takes four times as long and makes the file only a tenth smaller.
+GZIP_LEVEL = 1  # Level of gzip's compression. Level 6 takes four times as long and makes the file only a tenth smaller.
 _TEXT_FORM = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
 _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), dtype="S4")
 
@@ -64,7 +64,7 @@ WrittenPiece: TypeAlias = tuple[bytes, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class SyntheticSummary:
-    """Paths of a written synthetic log and of its true probabilities, and the log's numbers of rows and clicks.
+    """Paths of a synthetic log that was written and of its true probabilities, and its numbers of rows and clicks.
 
     For a log of several part files, `log_path` is their folder, and `truth_path` belongs to the first part.
     """
@@ -77,7 +77,7 @@ class SyntheticSummary:
 
 @dataclass(frozen=True)
 class SyntheticLog:
-    """The definition of a synthetic log, which has no end. `draw_block` returns the rows of any block of it."""
+    """The definition of a synthetic log, which has no end. `draw_block` makes the rows of any block of the log."""
 
     seed: int
     shape: LogShape
@@ -87,7 +87,10 @@ class SyntheticLog:
 
 @dataclass(frozen=True)
 class Block:
-    """The BLOCK_ROWS rows of a block, as arrays by field. `numbers` are only valid where `number_missing` is false."""
+    """The BLOCK_ROWS rows of one block of a synthetic log, as arrays by field.
+
+    `numbers` are only valid where `number_missing` is false.
+    """
 
     numbers: np.ndarray  # [N, n] int64
     number_missing: np.ndarray  # [N, n] bool
@@ -99,14 +102,17 @@ class Block:
 
 
 def synthetic_log(seed: int, drift: Drift | None = None) -> SyntheticLog:
-    """Return the synthetic log with this seed."""
+    """Return the definition of the synthetic log with this seed. With `drift`, the log changes over time."""
     planted = planted_clicks(seed)
     return SyntheticLog(seed, planted.shape, planted, drift)
 
 
 @functools.cache
 def planted_clicks(seed: int) -> PlantedClicks:
-    """Return the click model of `seed`. Computing its weights takes about a second, so the result is cached."""
+    """Return the click model of the synthetic logs with this seed.
+
+    Computing its weights takes about a second, so the result is cached.
+    """
     shape = load_shape()
     fields = [draw_fields(shape, _uniforms(seed, block, shape.num_uniforms)) for block in SOLVING_BLOCKS]
     numbers, ranks, number_missing = (np.concatenate(parts, axis=1) for parts in zip(*fields, strict=True))
@@ -114,7 +120,10 @@ def planted_clicks(seed: int) -> PlantedClicks:
 
 
 def draw_block(log: SyntheticLog, block: int) -> Block:
-    """Return the rows of a block of the log, which start at row `block` · BLOCK_ROWS."""
+    """Return the rows of block number `block` of a synthetic log.
+
+    Its first row is row `block` · BLOCK_ROWS of the log.
+    """
     uniforms = _uniforms(log.seed, block, log.shape.num_uniforms + 1)
     numbers, ranks, number_missing = draw_fields(log.shape, uniforms[:-1])
     now, times, bias = None, None, np.array(log.planted.bias)
@@ -129,7 +138,7 @@ def draw_block(log: SyntheticLog, block: int) -> Block:
 
 
 def block_text(block: Block, rows: slice) -> bytes:
-    """Return the given rows of a block as lines of text, with the columns separated by tabs.
+    """Return the given rows of a block as lines of text, whose cells are separated by tabs.
 
     The columns are label, I1-I13, C1-C26 and, if the log has `Drift`, the time in seconds since 1970.
     """
@@ -153,7 +162,7 @@ def block_text(block: Block, rows: slice) -> bytes:
 
 
 def value_codes(field: int, values: np.ndarray) -> np.ndarray:
-    """Return the 32-bit codes [n] that are written to the log for the `values` [n] of a field.
+    """Return the 32-bit codes [n] that stand in the log for the `values` [n] of categorical field number `field`.
 
     Different values of a field below 2**32 have different codes: the function is the finalizer of MurmurHash3 (Appleby,
     fmix32), whose steps are all invertible.
@@ -173,12 +182,12 @@ def synthesize(
     drift: Drift | None = None,
     part_rows: int | None = None,
 ) -> SyntheticSummary:
-    """Write a synthetic log of `rows` rows to `output`, and the true click probabilities to a file beside it.
+    """Write a synthetic log of `rows` rows to `output`, and the true click probability of each row to a file beside it.
 
     The log is compressed if the name ends in .gz. With `part_rows`, `output` is a folder with the files part-00000.txt,
     part-00001.txt … of `part_rows` rows each. `workers` processes make the rows, by default one per core. Each file is
-    written atomically. Raise ValueError for numbers out of range, FileNotFoundError if the parent folder of `output`
-    is missing, and OSError if a file cannot be written.
+    written atomically. Raise ValueError for numbers out of range, FileNotFoundError if the parent folder of `output` is
+    missing, and OSError if a file cannot be written.
     """
     workers = num_cores() if workers is None else workers
     _check(output, rows, seed, workers, drift, part_rows)
@@ -219,7 +228,7 @@ def _check(output: Path, rows: int, seed: int, workers: int, drift: Drift | None
 
 
 def _pieces(first: int, end: int) -> list[Piece]:
-    """Divide the rows from `first` to `end` - 1 into ranges (first, end), each within one block."""
+    """Divide the rows from `first` to `end` - 1 of the log into ranges (first, end), each of them within one block."""
     cuts = [first, *range(first // BLOCK_ROWS * BLOCK_ROWS + BLOCK_ROWS, end, BLOCK_ROWS), end]
     return list(pairwise(cuts))
 
@@ -252,7 +261,7 @@ def _write(path: Path, texts: Iterator[WrittenPiece], pieces: list[Piece]) -> It
 
 @contextmanager
 def _sole_writer(path: Path) -> Iterator[IO[bytes]]:
-    """Open the temporary file `path` for writing it from the start, with a lock that excludes other processes.
+    """Yield the temporary file `path`, empty and open for writing, with a lock that excludes other processes.
 
     At the end of the `with` block, remove the file, unless it was renamed. Raise FolderInUse if another process writes
     the file, and leave the file alone in that case.
@@ -273,10 +282,10 @@ def _sole_writer(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, workers: int) -> Iterator[WrittenPiece]:
-    """Yield the text, the probabilities and the labels of each row range in `pieces`, in order.
+    """Yield, for each row range in `pieces`, in order, the lines, click probabilities and labels of its rows.
 
-    `workers` processes make the blocks. At most two blocks per worker are in memory. With `compress`, texts are
-    compressed.
+    `workers` processes make the blocks. At most two blocks per worker are in memory. With `compress`, the lines of each
+    range are compressed.
     """
     blocks = [list(of_block) for _, of_block in groupby(pieces, lambda piece: piece[0] // BLOCK_ROWS)]
     if workers == 1 or len(blocks) == 1:
@@ -296,9 +305,9 @@ def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, worke
 
 
 def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[WrittenPiece]:
-    """Return the text, the click probabilities and the labels of some row ranges of one block.
+    """Return, for each row range in `pieces`, the lines, click probabilities and labels of its rows.
 
-    `pieces` are the row ranges, all in the same block. With `compress`, each text is compressed.
+    All ranges are in the same block. With `compress`, the lines of each range are compressed.
     """
     block = pieces[0][0] // BLOCK_ROWS
     rows_drawn, texts = draw_block(log, block), list[WrittenPiece]()
@@ -313,6 +322,9 @@ def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[Writte
 
 
 def _uniforms(seed: int, block: int, streams: int) -> np.ndarray:
-    """Return random numbers, uniform in [0, 1), as float64 [streams, BLOCK_ROWS]. They depend only on (seed, block)."""
+    """Return random numbers that are uniform in [0, 1), as float64 [streams, BLOCK_ROWS].
+
+    They depend only on the seed and the number of the block.
+    """
     key = np.array([seed, block], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).random((streams, BLOCK_ROWS))

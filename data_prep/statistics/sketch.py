@@ -1,6 +1,6 @@
 """Count more values than fit into memory: a count-min sketch with conservative update, which drops old counts.
 
-The sketch is from Cormode & Muthukrishnan 2005 and Estan & Varghese 2002. It consists of DEPTH rows of W cells. A
+The sketch is that of Cormode & Muthukrishnan 2005 and Estan & Varghese 2002. It consists of DEPTH rows of W cells. A
 value's estimated count is never below its true count. After N occurrences of all values together, it exceeds the true
 count by more than e · N / W with a probability of at most exp(-DEPTH).
 
@@ -26,10 +26,10 @@ _HALVES = 2
 class ValueSketch:
     """Approximate counts of the values of several columns, in fixed memory.
 
-    Values are noted first; `add` then adds all noted counts to the sketch. There is a current and a previous half. When
-    `add` would bring the current half above W occurrences, the current half becomes the previous one, and the former
-    previous half is dropped. So a count covers at least the last W occurrences of all values, and at most the last 2 W
-    (or more if a single `add` has more than W).
+    `note` records counts of values, and `add` then adds all recorded counts to the sketch. The sketch has a current and
+    a previous half. When `add` would bring the current half above W occurrences, the current half becomes the previous
+    one, and the former previous half is dropped. So a count covers at least the last W occurrences of all values, and
+    at most the last 2 W (or more if a single `add` has more than W).
 
     >>> sketch = ValueSketch(num_bytes=LEAST_BYTES, kernels="numpy")
     >>> sketch.note(0, np.array([7, 8]), np.array([2, 1]))
@@ -40,7 +40,10 @@ class ValueSketch:
     """
 
     def __init__(self, num_bytes: int, kernels: str = "auto") -> None:
-        """Use at most `num_bytes` bytes. Raise ValueError if they are fewer than `LEAST_BYTES`."""
+        """Make an empty sketch that takes at most `num_bytes` bytes of memory.
+
+        Raise ValueError if they are fewer than `LEAST_BYTES`.
+        """
         if num_bytes < LEAST_BYTES:
             raise ValueError(f"a sketch of counts takes {LEAST_BYTES} bytes at least, found {num_bytes}")
         self._kernels = choose_kernels(kernels)
@@ -52,14 +55,14 @@ class ValueSketch:
         self.num_noted = 0  # Number of values that were noted since the last `add`.
 
     def state(self) -> dict[str, Any]:
-        """Return the sketch's arrays for `load_state`.
+        """Return the arrays of the sketch, from which `load_state` restores it.
 
-        Values noted since the last `add` are not included.
+        Counts that were noted since the last `add` are not included.
         """
         return {"halves": self._halves, "num_counted": self._num_counted}
 
     def load_state(self, halves: NDArray[np.uint32], num_counted: NDArray[np.int64]) -> None:
-        """Restore the arrays that `state` returned. Raise ValueError if the sketch has another size."""
+        """Restore the sketch from the arrays that `state` returned. Raise ValueError if it had another size."""
         if halves.shape != self._halves.shape:
             raise ValueError(
                 f"counts of values are in {halves.nbytes:,} bytes, expected {self._halves.nbytes:,}; give the memory "
@@ -68,7 +71,7 @@ class ValueSketch:
         self._halves, self._num_counted = halves, num_counted
 
     def added(self) -> dict[str, Any]:
-        """Return the keys and counts that the last `add` has added, as arrays by name.
+        """Return the keys and counts that the last `add` has added to the sketch, as arrays by name.
 
         Passed to `add_again`, they turn the state of the sketch before that `add` into its state after it.
         """
@@ -77,15 +80,19 @@ class ValueSketch:
         return {"keys": keys, "counts": counts, "sizes": np.array([len(each) for _, each in self._added], np.int64)}
 
     def add_again(self, keys: NDArray[np.uint64], counts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Add the keys and counts that `added` returned to the sketch, in place of what was noted."""
+        """Add the keys and counts that `added` returned to the sketch.
+
+        Drop counts that were noted for the next `add`.
+        """
         ends = np.cumsum(sizes)[:-1]
         self._noted = list(zip(np.split(keys, ends), np.split(counts, ends), strict=True)) if len(sizes) else []
         self.add()
 
     def note(self, place: int, values: NDArray[np.int64] | Strings, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Record that `values` [n], all distinct, occurred `counts` [n] times, for the next `add`.
+        """Record, for the next `add`, that `values` [n], all distinct, occurred `counts` [n] times.
 
-        Return these counts plus the values' counts in the sketch, [n]. `place` is the number of the values' column.
+        Return the total count of each value [n]: its count in `counts` plus its count in the sketch. `place` is the
+        number of the values' column.
         """
         keys = values.keys() if isinstance(values, Strings) else values.astype(np.uint64)
         keys = mix64(keys + np.array([place + 1], np.uint64) * GOLDEN)
@@ -94,16 +101,19 @@ class ValueSketch:
         return counts + self._kernels.sketch_counts(self._halves, keys)
 
     def leave_out(self, mask: NDArray[np.bool_]) -> None:
-        """Remove the values that `mask` [n] selects from the n values of the last `note`, so that `add` skips them."""
+        """Drop the counts of the values that `mask` [n] selects among the n values of the last `note`.
+
+        The next `add` does not add these counts.
+        """
         keys, counts = self._noted[-1]
         self._noted[-1] = keys[~mask], counts[~mask]
 
     def forget(self) -> None:
-        """Drop the counts that were noted since the last `add`, so that they never reach the sketch."""
+        """Drop all counts that were noted since the last `add`, so that they are never added to the sketch."""
         self._noted, self.num_noted = [], 0
 
     def add(self) -> None:
-        """Add all counts that were noted since the last `add` to the sketch, first starting a new half if necessary."""
+        """Add all counts that were noted since the last `add` to the sketch. Start a new half first, if necessary."""
         total = sum(int(counts.sum()) for _, counts in self._noted)
         if self._num_counted[0] and self._num_counted[0] + total > self._halves.shape[2]:
             self._halves, self._num_counted = np.roll(self._halves, 1, axis=0), np.roll(self._num_counted, 1)

@@ -1,4 +1,4 @@
-"""Compute statistics of the training rows: counts of values, and sums over numbers.
+"""Compute statistics of the training rows of a log: counts of values, and sums over numbers.
 
 Chunks of the log are counted separately and added up. All sums are exact: they are sums of Python integers, to which
 floats are converted as multiples of the smallest float. So the result has the same bits however the log was cut into
@@ -31,7 +31,7 @@ _FLOAT_BITS = 1074  # Every float64 that a parser produces is a multiple of 2**-
 _HALF_BITS = 27
 # A 64-bit integer is split into limbs of this many bits. A sum of 2**21 products of two limbs stays below 2**63.
 _LIMB_BITS = 21
-SAMPLED_ROWS = 1 << 14  # Number of training rows, at most, in the sample from which quantiles are computed.
+SAMPLED_ROWS = 1 << 14  # The sample from which quantiles are computed has at most this many training rows.
 SHORTEST_SPAN = 1 << 10  # Number of lines in the shortest span of a `Timeline`.
 MOST_SPANS = 1 << 12
 
@@ -41,7 +41,7 @@ STATISTICS_FILE = "statistics.json"
 
 @dataclass(frozen=True)
 class ChunkSpans:
-    """Counts of a chunk's rows for each span of SHORTEST_SPAN consecutive lines of the log.
+    """Counts of the rows of a chunk, for each span of SHORTEST_SPAN consecutive lines of the log.
 
     Spans are numbered from the start of the log. The first column of `counts` belongs to span number `first_span`.
     """
@@ -51,7 +51,7 @@ class ChunkSpans:
 
     @classmethod
     def of(cls, row_numbers: NDArray[np.int64], labelled: NDArray[np.bool_], labels: NDArray[np.bool_]) -> ChunkSpans:
-        """Count the rows of a chunk, whose line numbers are the ascending `row_numbers` [n]."""
+        """Count the rows of a chunk in each span. `row_numbers` [n] are the line numbers of the rows, ascending."""
         if not len(row_numbers):
             return cls(0, np.empty((3, 0), np.int64))
         first, last = int(row_numbers[0]) // SHORTEST_SPAN, int(row_numbers[-1]) // SHORTEST_SPAN
@@ -63,7 +63,7 @@ class ChunkSpans:
 
 
 class Timeline:
-    """Counts of rows, labelled rows and clicks for each span of `span_lines` lines, over the whole log.
+    """Counts of rows, rows with a label, and clicks for each span of `span_lines` lines, over the whole log.
 
     `counts` [3, spans] has the counts in the order of `ChunkSpans`. There are at most MOST_SPANS spans: whenever there
     would be more, pairs of spans are joined. So the length of a span depends on the number of lines only.
@@ -87,7 +87,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class NumericStatistics:
-    """Exact count, sums and extremes of the cells of a numeric field that are not missing.
+    """Exact count, sums and extremes of the present cells (those that are not missing) of a numeric field.
 
     The sum of the cells is `total` · 2^-bits, and the sum of their squares is `total_squares` · 4^-bits.
     """
@@ -163,12 +163,15 @@ class NumericStatistics:
 
     @property
     def mean(self) -> float:
-        """Mean of the cells. NaN if no cell is present."""
+        """Mean of the present cells of the field. NaN if no cell is present."""
         return self.total / (self.count << self.bits) if self.count else math.nan
 
     @property
     def standard_deviation(self) -> float:
-        """Standard deviation of the cells as a population, not as a sample. NaN if no cell is present."""
+        """Standard deviation of the present cells, as of a population and not of a sample.
+
+        NaN if no cell is present.
+        """
         if not self.count:
             return math.nan
         # The variance is one division of exact integers, so it is rounded only once.
@@ -176,10 +179,10 @@ class NumericStatistics:
 
 
 def _group_sums(numbers: NDArray[np.int64], groups: NDArray[np.int64]) -> list[int]:
-    """Return the exact sum of the `numbers` [n] in each group. `groups` [n] has the group of each number, from 0.
+    """Return the exact sum of the `numbers` [n] in each group. `groups` [n] has the index of each number's group.
 
-    The bits of each number are split into two halves. Their sums are float64, and exact as long as they stay below
-    2**53.
+    The bits of each number are split into two halves. The sums of halves are float64, and exact as long as they stay
+    below 2**53.
     """
     high = np.bincount(groups, (numbers >> _HALF_BITS).astype(np.float64))
     low = np.bincount(groups, (numbers & ((1 << _HALF_BITS) - 1)).astype(np.float64))
@@ -188,7 +191,7 @@ def _group_sums(numbers: NDArray[np.int64], groups: NDArray[np.int64]) -> list[i
 
 @dataclass(frozen=True)
 class RowSample:
-    """The numeric fields of a sample of the training rows.
+    """A sample of the training rows, with the numbers of their numeric fields.
 
     The sample consists of the SAMPLED_ROWS rows with the lowest hashes, so it does not depend on how the log was cut
     into chunks.
@@ -199,7 +202,7 @@ class RowSample:
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], numbers: NDArray[np.float64]) -> RowSample:
-        """Return the sample of some rows, given the rows' hashes [n] and numbers [N, n]."""
+        """Return the sample of n rows, given the hashes [n] of the rows and their numbers [N, n]."""
         lowest = np.argsort(hashes)[:SAMPLED_ROWS]
         return cls(hashes[lowest], numbers[:, lowest])
 
@@ -233,7 +236,7 @@ storable(NumericStatistics, RowSample, ChunkSpans, Coverage, Strings, CountedStr
 
 
 class LogStatistics:
-    """Statistics of the whole log, the sum of the `ChunkCounts` of its chunks.
+    """Statistics of the whole log: the sum of the `ChunkCounts` of all its chunks.
 
     If the counts of values exceed `counts_bytes` bytes of memory, they are written to files in `folder`.
     """
@@ -263,7 +266,7 @@ class LogStatistics:
 
     @property
     def coverage(self) -> list[Coverage]:
-        """Coverage of the vocabulary of each categorical column.
+        """Coverage of the vocabulary of each categorical column (see `Coverage`).
 
         It is all zeros for a vocabulary of which `frequent` (value_counts.py) was not called.
         """
@@ -291,7 +294,7 @@ class LogStatistics:
             self.texts.add(chunk.texts)
 
     def _check_cross(self, place: int, counted: CountedStrings) -> None:
-        """Raise an error if cross number `place` already has too many values.
+        """Raise ValueError if the cross whose vocabulary has the index `place` already has too many values.
 
         It is called after each merge of counts, so that the error does not come after hours of counting.
         """
@@ -305,7 +308,7 @@ class LogStatistics:
         self.texts.close()
 
     def state(self) -> dict[str, Any]:
-        """Return the statistics without the counts of values, as plain values and arrays for `Pieces.write`."""
+        """Return the statistics as plain values and arrays, which a piece can store. Counts of values are left out."""
         timeline = self.timeline.span_lines, self.timeline.counts
         coverage = (self.values.coverage, self.texts.coverage)
         return {name: getattr(self, name) for name in _SAVED_FIELDS} | {"timeline": timeline, "coverage": coverage}
@@ -319,7 +322,7 @@ class LogStatistics:
 
 @dataclass(frozen=True)
 class NumericProfile:
-    """Counts of a numeric field's cells in the training rows: missing ones, and a histogram of the others.
+    """Counts of the cells of a numeric field in the training rows: missing cells, and a histogram of the others.
 
     `bins` are pairs (number of the bin, count). Empty bins are left out.
     """
@@ -331,7 +334,7 @@ class NumericProfile:
 
 @dataclass(frozen=True)
 class CategoricalProfile:
-    """Counts of a categorical field's cells in the training rows.
+    """Counts of the cells of a categorical field in the training rows.
 
     `missing` is the number of empty cells, and `unknown` the number of cells with an out-of-vocabulary value (in a
     list, at least one). `cut` is the number of lists that were cut to the field's `max_length`.
@@ -366,7 +369,7 @@ class Profile:
 
 
 def write_statistics(statistics: LogStatistics, folder: Path) -> None:
-    """Write statistics.json into a prepared folder."""
+    """Write the statistics of a log to statistics.json in a prepared folder."""
     num_rows, timeline, log_format = statistics.num_training_rows, statistics.timeline, statistics.log_format
     numeric = {
         name: NumericProfile(
@@ -389,9 +392,9 @@ def write_statistics(statistics: LogStatistics, folder: Path) -> None:
 
 
 def read_statistics(folder: Path) -> Profile:
-    """Read statistics.json of a prepared folder.
+    """Return the content of statistics.json in a prepared folder.
 
-    Raise FileNotFoundError if there is none, ValueError if it is damaged.
+    Raise FileNotFoundError if there is no such file, ValueError if it is damaged.
     """
     path = folder / STATISTICS_FILE
     if not path.is_file():

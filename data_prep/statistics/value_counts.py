@@ -1,4 +1,7 @@
-"""Count the values of categorical fields, numbers and strings. Counts that exceed a memory limit are kept on disk."""
+"""Count how often each value of categorical fields occurs. Values are numbers or strings.
+
+Counts that exceed a memory limit are kept on disk.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from data_prep.kernels.strings import Lists, Strings
 from data_prep.options.columns import number_groups
 from data_prep.options.prepare_options import PrepareOptions
 
-# Counts of chunks are merged into the counts so far only when at least this many of them are waiting: counts of
-# numbers, counts of strings.
+# Counts of chunks are merged into the counts so far only when at least this many of them are waiting. The first number
+# is for counts of numbers, the second for counts of strings.
 _WAITING_WORDS = 1 << 22
 _WAITING_STRINGS = 1 << 20
 
@@ -39,9 +42,10 @@ _SMALL_COUNTS = 1 << 10
 
 @dataclass(frozen=True)
 class Coverage:
-    """Size of a field's vocabulary for each number in MIN_COUNTS, if that were the setting `min_count`.
+    """Size of a field's vocabulary if the setting `min_count` were each of the numbers in MIN_COUNTS.
 
-    `values` has the numbers of distinct values, and `rows` the numbers of training rows in which these values occur.
+    For each number, `values` has the number of values that the vocabulary would have, and `rows` the number of training
+    rows in which these values occur.
     """
 
     values: NDArray[np.int64]
@@ -53,7 +57,10 @@ class Coverage:
 
     @classmethod
     def of(cls, counts: NDArray[np.uint64]) -> Coverage:
-        """Return the coverage of a field's vocabulary, given the `counts` of all its values, each at least 1."""
+        """Return the coverage of a field's vocabulary.
+
+        `counts` are the counts of all values of the field, each at least 1.
+        """
         # Nearly all counts are small. They are put into a histogram first, because that is much faster than searching
         # MIN_COUNTS for each of them.
         is_large = counts >= _SMALL_COUNTS
@@ -72,7 +79,7 @@ class Coverage:
 
 
 def count_numbers(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
-    """Return, for each categorical column of numbers, its distinct values with their counts.
+    """Return, for each categorical column whose values are numbers, the distinct values in rows, with their counts.
 
     A value and its count are packed as the kernel `count_values` does. The array of a hashed column is empty. `mask`
     selects the rows to count, [n], or the cells of `Examples.ids` to count, [n, P].
@@ -90,9 +97,9 @@ def count_numbers(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bo
 
 
 def count_texts(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[CountedStrings]:
-    """Return, for each vocabulary of strings, its distinct values with their counts.
+    """Return, for each vocabulary whose values are strings, the distinct values in rows, with their counts.
 
-    `mask` selects rows or cells as in `count_numbers`.
+    `mask` selects the rows or cells to count, as in `count_numbers`.
     """
     is_hashed, count_strings = options.is_hashed, choose_kernels(options.kernels).count_strings
     columns = [c for c in options.categorical_columns if not (c.cross and is_hashed(c.name))]
@@ -110,7 +117,7 @@ def count_texts(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool
 
 
 def _masks_of_columns(mask: NDArray[np.bool_], options: PrepareOptions) -> dict[str, NDArray[np.bool_]]:
-    """Return, for each categorical column by name, which of its cells `mask` selects: bool [n, max_length]."""
+    """Return, for each categorical column by name, a mask [n, max_length] of those of its cells that `mask` selects."""
     columns = options.categorical_columns
     ends = np.cumsum([column.max_length for column in columns])
     of_rows = mask if mask.ndim == 2 else mask[:, None]
@@ -125,14 +132,15 @@ class _FieldCounts(ABC, Generic[Counted]):
     Counts of chunks are collected until they are as many as the distinct values merged so far. Then they are all
     merged, so a value is merged a logarithmic number of times. When the merged counts exceed half of `limit_bytes`,
     they are written to `folder`, in one sorted file (a run) per field. `frequent` merges the runs, one range of values
-    at a time. After each merge, `on_merge` is called with the number of each field and its counts since the last run.
+    at a time. After each merge, `on_merge` is called for each field, with the number of the field and its counts since
+    the last run.
     """
 
     num_fields: int
     folder: Path
     limit_bytes: int
     nothing: Counted
-    least_waiting: int  # Counts of chunks are not merged before this many have been collected.
+    least_waiting: int  # Counts of chunks are not merged before at least this many of them have been collected.
     block: int  # Number of values per block that `frequent` processes at a time.
     on_merge: Callable[[int, Counted], None] | None = None
     # The keys of equal values lie between two neighbouring multiples of this number. Merges divide the keys only there.
@@ -158,9 +166,9 @@ class _FieldCounts(ABC, Generic[Counted]):
             self._merge()
 
     def frequent(self, field: int, min_count: int) -> Counted:
-        """Return the values of a field that occur at least `min_count` times, with their counts, sorted by key.
+        """Return the values of field number `field` that occur at least `min_count` times, with their counts.
 
-        Also set `coverage[field]`.
+        They are sorted by their keys. Also set `coverage[field]`.
         """
         if self._num_waiting:
             self._merge()
@@ -201,15 +209,21 @@ class _FieldCounts(ABC, Generic[Counted]):
 
     @abstractmethod
     def _write(self, name: str, counted: Counted) -> Any:
-        """Write sorted counts to a file whose name ends in `name`. Return an object that can read the file."""
+        """Write counts, sorted by key, to a file whose name ends in `name`. Return an object that can read the file."""
 
     @abstractmethod
     def _add_up(self, parts: list[Counted]) -> Counted:
-        """Return the distinct values of all parts, sorted by key, with the sums of their counts. May empty `parts`."""
+        """Return the distinct values of all parts, sorted by key, each with the sum of its counts.
+
+        The list `parts` may be emptied to free memory.
+        """
 
     @abstractmethod
     def _concatenate(self, parts: list[Counted]) -> Counted:
-        """Return the concatenation of the parts, in order. May empty the list `parts` to free their memory."""
+        """Return the values and counts of all parts, one part after another.
+
+        The list `parts` may be emptied to free memory.
+        """
 
     @abstractmethod
     def _counts(self, counted: Counted) -> NDArray[np.uint64]:
@@ -217,12 +231,12 @@ class _FieldCounts(ABC, Generic[Counted]):
 
     @abstractmethod
     def _keys(self, counted: Counted) -> NDArray[np.uint64]:
-        """Return the 64-bit key of each value in `counted`. Values are sorted by their keys."""
+        """Return the 64-bit keys of the values in `counted`, by which the values are sorted."""
 
     def _blocks(self, field: int) -> Iterator[Counted]:
         """Yield all values of a field with their counts, sorted by key, in blocks of about `block` values.
 
-        Runs on disk and counts in memory are merged on the way.
+        To do so, merge the counts in runs on disk and the counts in memory.
         """
         merged: Counted = self._merged[field]
         runs: list[Any] = self._runs[field]
@@ -238,7 +252,7 @@ class _FieldCounts(ABC, Generic[Counted]):
 
 @dataclass(frozen=True)
 class _NumberRun:
-    """A file with the counted numbers of one field: `length` packed (value, count) pairs, ascending, uint64."""
+    """A file with the counts of one numeric-valued field: `length` packed (value, count) pairs, uint64, ascending."""
 
     path: Path
     length: int
@@ -247,9 +261,9 @@ class _NumberRun:
         return np.memmap(self.path, np.uint64, "r", shape=(self.length,))
 
     def read(self, first: int, end: int) -> NDArray[np.uint64]:
-        """Return pairs number `first` to `end` - 1.
+        """Read pairs number `first` to `end` - 1 from the file, and return them.
 
-        They are read, because pages of a memory map would stay in memory.
+        The file is not mapped into memory here, because the pages of a map would stay in memory.
         """
         return np.fromfile(self.path, np.uint64, end - first, offset=8 * first)
 
@@ -292,9 +306,9 @@ class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
 
 
 def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Join the ascending packed (value, count) pairs of equal values, with the sum of their counts.
+    """Combine ascending packed (value, count) pairs, so that each value has one pair with the sum of its counts.
 
-    The array is overwritten from its start. Return the overwritten part, which has one pair per value.
+    The array is overwritten from its start. Return the part of it that was overwritten, which has the new pairs.
     """
     first = num_distinct = 0
     while first < len(packed):
@@ -313,7 +327,7 @@ def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def check_count(count: int) -> None:
-    """Raise ValueError if `count` needs more bits than a packed (value, count) pair has for it.
+    """Raise ValueError if `count` is too large for the bits that a packed (value, count) pair has for it.
 
     The surplus bits would change the value.
     """
@@ -325,7 +339,7 @@ def check_count(count: int) -> None:
 
 
 def _even_ranges(runs: Sequence[NDArray[np.uint64]], most: int, step: int) -> Iterator[list[tuple[int, int]]]:
-    """Divide the keys from 0 to 2**64 - 1 into ranges such that at most `most` elements of `runs` lie in each range.
+    """Divide all 64-bit keys into ranges such that at most `most` elements of `runs` lie in each range.
 
     Each of `runs` is an ascending array of keys. Bounds of ranges are multiples of `step`; a range of `step` keys is
     not divided further. For each range, ascending, yield a list of the [first, end) of its elements in each run.
@@ -349,7 +363,7 @@ def _first_from(key: int, keys: NDArray[np.uint64]) -> int:
 
 @dataclass(frozen=True)
 class _TextRun:
-    """A file with counted strings of one field: K keys, K counts, K ends of the strings, then the strings' bytes."""
+    """A file with the counts of one text field: K keys, K counts, K ends of the strings, then the strings' bytes."""
 
     path: Path
     num_strings: int
@@ -365,9 +379,9 @@ class _TextRun:
         return np.memmap(self.path, np.uint64, "r", shape=(self.num_strings,))
 
     def read(self, first: int, end: int) -> CountedStrings:
-        """Return strings number `first` to `end` - 1 with their counts.
+        """Read strings number `first` to `end` - 1 and their counts from the file, and return them.
 
-        They are read, because pages of a memory map would stay in memory.
+        The file is not mapped into memory here, because the pages of a map would stay in memory.
         """
         keys = np.fromfile(self.path, np.uint64, end - first, offset=8 * first)
         counts = np.fromfile(self.path, np.int64, end - first, offset=8 * (self.num_strings + first))
