@@ -1,9 +1,9 @@
-"""Print docs/configuration.md: all settings, read from the dataclasses that define them.
+"""Print docs/configuration.md, the page of all settings. They are read from the dataclasses that define them.
 
     python -m scripts.configuration_docs > docs/configuration.md
 
-The description of a setting is the comment of its field. Its range comes from its annotation. The allowed texts are
-taken from the error message for a wrong value.
+The description of a setting is the comment of its field. Its range comes from its annotation. The texts that a setting
+allows are taken from the error message for a wrong value.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TYPES = {
 
 
 def markdown() -> str:
-    """Return the whole page."""
+    """Return the whole page as Markdown."""
     return "\n".join([OPENING, *_sections(), *_optimizers(), *_schedules()])
 
 
@@ -90,7 +90,7 @@ def _variants(what: str, classes: Sequence[Any], prefix: str) -> Iterator[str]:
     """Yield a table of the classes that a section's name selects, and a table of all their settings."""
     yield f"| {what} | |\n|---|---|"
     yield from (f"| `{cls.name}` | {' '.join(cls.__doc__.split())} |" for cls in classes)
-    # Default values of each setting, with the names of the classes that have them.
+    # For each setting: its default values, each with the names of the classes that have this default.
     defaults: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for cls in classes:
         for name, type_, default, allowed, meaning in _rows(cls):
@@ -115,7 +115,10 @@ def _table(heading: str, text: str | None, cls: Any, prefix: str) -> Iterator[st
 
 
 def _rows(cls: Any) -> Iterator[tuple[str, ...]]:
-    """Yield name, type, default, allowed values and meaning of each setting of a section, except `name`."""
+    """Yield name, type, default, allowed values and meaning of each setting of the section `cls`, as cells of a table.
+
+    The setting `name` and nested sections are left out.
+    """
     hints, sentences = typing.get_type_hints(cls), sentences_of(cls)
     for field in dataclasses.fields(cls):
         hint, value = hints[field.name], getattr(cls(), field.name)
@@ -127,7 +130,10 @@ def _rows(cls: Any) -> Iterator[tuple[str, ...]]:
 
 
 def sentences_of(cls: type) -> dict[str, str]:
-    """Return the comment of each field of a dataclass and its base classes, by name. It is "" if there is none."""
+    """Return the comment of each field of a dataclass and its base classes, by the field's name.
+
+    A field without a comment has the text "".
+    """
     found: dict[str, str] = {}
     for each in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
         above: list[str] = []

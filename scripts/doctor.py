@@ -1,4 +1,4 @@
-"""Print what this machine offers to the project, and what the project will use: `make doctor`.
+"""Print what this machine offers to the project, and what of it the project will use: `make doctor`.
 
 The exit status is 1 if a native part is missing or outdated, or if MindSpore cannot be used.
 """
@@ -30,17 +30,17 @@ from data_prep.kernels import native as log_library
 FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-# Native parts, with what is used if they are missing.
+# The native parts by name. Beside each library stands what the project uses if the library is missing.
 PARTS: dict[str, tuple[NativeLibrary, str]] = {
     "host tables": (tables_library.LIBRARY, "the slower tables of MindSpore or NumPy"),
     "dense layer": (layer_library.LIBRARY, "MindSpore's operators"),
     "log kernels": (log_library.LIBRARY, "NumPy, several times slower"),
 }
-Line = tuple[str, str]  # What was found, and what will be used.
+Line = tuple[str, str]  # Two texts about a part of the machine: what was found, and what will be used.
 
 
 def processor() -> Line:
-    """Return the processor's name and instruction sets, and those that kernels and bfloat16 will use."""
+    """Return the processor's name and instruction sets, and which of them the kernels and bfloat16 will use."""
     flags = device.cpu_flags()
     has = ", ".join(name for name in FEATURES if name in flags) or "none of the features that are made use of"
     bfloat16 = "in hardware" if flags & device.BFLOAT16_FLAGS else "without hardware for it, so slower than float32"
@@ -48,7 +48,7 @@ def processor() -> Line:
 
 
 def instruction_set() -> str:
-    """Return a sentence that names the instruction set of the table kernels, which they choose themselves."""
+    """Return a sentence that names the instruction set that the kernels of the tables have chosen on this machine."""
     from app.tables.native.tables import NativeTables
 
     try:
@@ -60,20 +60,20 @@ def instruction_set() -> str:
 
 
 def cores() -> Line:
-    """Return the number of cores that this process may use, and the default of the setting device.threads."""
+    """Return two texts: how many cores this process may use, and the default of device.threads that follows."""
     usable = num_cores()
     return f"{usable} of {os.cpu_count()} may be used", f"{usable} host threads (device.threads)"
 
 
 def memory() -> Line:
-    """Return the free memory under the tightest of this process's memory limits, and what it means for tables."""
+    """Return two texts: the memory that is free under this process's tightest limit, and how large tables may get."""
     tightest = min(memory_limits(), key=lambda limit: limit.free)
     free = f"{tightest.free / 2**30:,.1f} GiB"
     return f"{free} free of {tightest.limit / 2**30:,.1f} GiB ({tightest.name})", f"tables may grow to {free}"
 
 
 def huge_pages() -> Line:
-    """Return the system's setting for transparent huge pages."""
+    """Return two texts: the system's setting for transparent huge pages, and what it means for tables."""
     words = HUGE_PAGES.read_text(encoding="utf-8") if HUGE_PAGES.is_file() else "[never]"
     if "[never]" in words:
         return "off", f"small pages: lookups in large tables are slower; 'echo madvise > {HUGE_PAGES}' as root mends it"
@@ -81,7 +81,10 @@ def huge_pages() -> Line:
 
 
 def compiler() -> Line:
-    """Return the compiler that builds the C++ libraries, and whether it is installed."""
+    """Return two texts: the compiler that builds the C++ libraries, and what it is used for.
+
+    If it is missing, they say so, and how to go on.
+    """
     name = os.environ.get("CXX", "g++")
     missing = [tool for tool in (name, "make") if shutil.which(tool) is None]
     if missing:
@@ -93,8 +96,9 @@ def compiler() -> Line:
 
 
 def native_part(name: str) -> Line:
-    """Return where a native part was built. Raise OSError, with advice, if it is missing, outdated or for another
-    machine.
+    """Return two texts: where the native part `name` was built, and that its kernels are used.
+
+    Raise OSError, with advice, if the part is missing, outdated or built for another machine.
     """
     library, instead = PARTS[name]
     try:
@@ -105,13 +109,13 @@ def native_part(name: str) -> Line:
 
 
 def mindspore() -> Line:
-    """Return MindSpore's version and the device that it can use."""
+    """Return two texts: MindSpore's version, and the device on which it will run the tower."""
     device.prepare_environment(DeviceOptions())
     return version("mindspore"), f"the tower runs on {device.select_device(DeviceOptions())} (device.target=auto)"
 
 
 def mpi() -> Line:
-    """Return the mpirun that starts several ranks."""
+    """Return two texts: the mpirun that starts several ranks or why there is none, and what follows for training."""
     try:
         mpirun = find_mpirun()
         load_mpi()
@@ -121,7 +125,7 @@ def mpi() -> Line:
 
 
 def browser() -> Line:
-    """Return the browser in which tests render pages."""
+    """Return two texts: the browser in which tests render pages, and whether these tests run."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     return found or "none", "the tests of pages run" if found else "reports are written; the tests of pages are skipped"
 
@@ -140,7 +144,7 @@ CHECKS: dict[str, Callable[[], Line]] = {
 
 
 def main() -> int:
-    """Print two lines for each check, and return the exit status."""
+    """Print what was found and what will be used for each check. Return the exit status."""
     failed = False
     for name, check in CHECKS.items():
         try:

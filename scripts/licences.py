@@ -1,4 +1,4 @@
-"""Print docs/licences.md: the packages in requirements.lock, grouped by the licence that the installed package states.
+"""Print docs/licences.md: the packages in requirements.lock, grouped by the licence that each installed package states.
 
 python -m scripts.licences > docs/licences.md
 """
@@ -20,8 +20,9 @@ under Apache-2.0 (`LICENSE`). Written by `python -m scripts.licences > docs/lice
 
 
 def licence(name: str) -> str:
-    """Return the licence of an installed package: its expression, its classifiers, or the first line of its licence
-    text.
+    """Return the licence that the installed package `name` states.
+
+    It is the licence expression of the package, its classifiers, or the first line of its licence text.
     """
     metadata = distribution(name).metadata
     classifiers = [text for text in metadata.get_all("Classifier") or [] if text.startswith("License :: ")]
@@ -31,7 +32,7 @@ def licence(name: str) -> str:
 
 
 def locked() -> dict[str, str]:
-    """Return the version of each package in requirements.lock, by name."""
+    """Return the version of each package in requirements.lock, by the name of the package."""
     return dict(re.findall(r"^([\w.-]+)==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE))
 
 

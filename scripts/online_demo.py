@@ -1,7 +1,6 @@
-"""Demonstrate online training (`make online-demo`): a drifting log, a model, and a service that always has the newest
-one.
+"""Demonstrate online training (`make online-demo`) with a drifting log, a model, and a service of the newest model.
 
-The model is first trained on the beginning of the log. An online trainer then trains on the rest, part by part. All
+The model is first trained on the beginning of the log. An online trainer then trains it on the rest, part by part. All
 files are written to ONLINE_DEMO_DIR (demo/online/). At the end, a table of the parts is printed.
 """
 
@@ -25,7 +24,8 @@ from data_prep.prepared.truth import truth_path
 
 PROJECT = Path(__file__).parents[1]
 FOLDER = Path(os.environ.get("ONLINE_DEMO_DIR", PROJECT / "demo/online"))
-ROWS = int(os.environ.get("ONLINE_DEMO_ROWS", "400000"))  # Half of the rows come before the first part.
+# Number of rows of the log. The model is first trained on half of them; the other half is in the parts.
+ROWS = int(os.environ.get("ONLINE_DEMO_ROWS", "400000"))
 # With this environment, the project's modules are found from any folder.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROJECT)}
 NUM_PARTS = 10
@@ -35,7 +35,7 @@ MODULES = {"prepare": "data_prep", "synthesize": "data_prep", "serve": "app.cli.
 
 
 def command(name: str, *words: str | Path) -> list[str]:
-    """Return a command of the project, and print it in the form in which a user would type it."""
+    """Return the command line of a command of the project. Print it in the form in which a user would type it."""
     module = MODULES.get(name, "app")
     given = [*([] if module.endswith(name) else [name]), *map(str, words)]
     print(f"== python -m {module} {' '.join(given)}".replace(f"{PROJECT}/", ""), flush=True)
@@ -43,12 +43,15 @@ def command(name: str, *words: str | Path) -> list[str]:
 
 
 def run(name: str, *words: str | Path) -> None:
-    """Run a command until it ends. Raise CalledProcessError if it fails."""
+    """Run a command of the project, and wait for its end. Raise CalledProcessError if it fails."""
     subprocess.run(command(name, *words), cwd=FOLDER, check=True, env=ENVIRONMENT)  # noqa: S603
 
 
 def start(stack: ExitStack, log: str, name: str, *words: str | Path) -> subprocess.Popen[bytes]:
-    """Start a command in the background, with its output in a file. When the stack closes, a signal ends it."""
+    """Start a command of the project in the background, and return its process. Its output goes to the file `log`.
+
+    When `stack` closes, the process gets SIGTERM.
+    """
     file = stack.enter_context((FOLDER / log).open("wb"))
     process = subprocess.Popen(  # noqa: S603
         command(name, *words), cwd=FOLDER, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT
@@ -59,9 +62,9 @@ def start(stack: ExitStack, log: str, name: str, *words: str | Path) -> subproce
 
 
 def await_it(found: Callable[[], Any], *processes: subprocess.Popen[bytes]) -> Any:
-    """Wait until `found` returns a true value, and return it.
+    """Call `found` again and again until it returns a true value, and return this value.
 
-    Raise RuntimeError if a process ends or the time is over.
+    Raise RuntimeError if one of the processes ends, or after TIMEOUT_SECONDS.
     """
     until = time.monotonic() + TIMEOUT_SECONDS
     while not (result := found()):
@@ -81,13 +84,13 @@ def served(port: int) -> str:
 
 
 def held(part: str) -> str:
-    """Return why the trainer holds a part aside, or "" if it does not."""
+    """Return why the trainer has put a part of the log aside, or "" if it has not."""
     path = FOLDER / "online/status.json"
     return str(json.loads(path.read_text(encoding="utf-8"))["held"].get(part, "")) if path.exists() else ""
 
 
 def metrics() -> list[dict[str, Any]]:
-    """Return the lines about parts in metrics.jsonl."""
+    """Return the trainer's records about parts of the log, which are lines of metrics.jsonl."""
     path = FOLDER / "online/metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [line for line in map(json.loads, lines) if "part" in line]

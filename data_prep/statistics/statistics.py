@@ -406,7 +406,7 @@ def read_statistics(folder: Path) -> Profile:
 
 
 def cut_lists(schema: Schema, profile: Profile) -> list[str]:
-    """Return a sentence for each list field in which lists were cut to `max_length`, with the number of such rows."""
+    """For each list field with lists that were cut to `max_length`, return a sentence that says in how many rows."""
     return [
         f"{field.name}: {cut:,} of {profile.training_rows:,} training rows have more than {field.max_length} values; "
         "the others were left out"

@@ -26,14 +26,14 @@ STRATEGIES = {"fc1": "((2, 4), (4, 1))", "fc2": "((8, 1), (1, 1))"}
 
 
 def make_weights() -> dict[str, np.ndarray]:
-    """Return the whole initial matrices, the same on every rank."""
+    """Return the initial matrices of the net by name. They are whole, and the same on every rank."""
     rng = np.random.default_rng(1)
     shapes = {"fc1": (WIDTH_IN, HIDDEN), "fc2": (HIDDEN, CLASSES)}
     return {name: (rng.standard_normal(shape) * shape[0] ** -0.5).astype(np.float32) for name, shape in shapes.items()}
 
 
 def make_batches() -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return an epoch: inputs [16, 32], and classes [16] from a linear map of the inputs."""
+    """Return the batches of an epoch: inputs [16, 32], and classes [16] that follow from a linear map of the inputs."""
     rng = np.random.default_rng(2)
     teacher = rng.standard_normal((WIDTH_IN, CLASSES))
     inputs = [rng.standard_normal((BATCH, WIDTH_IN)).astype(np.float32) for _ in range(STEPS_PER_EPOCH)]
@@ -41,7 +41,10 @@ def make_batches() -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 class Net(nn.Cell):
-    """Two products with a ReLU between; `first` and `second` multiply blocks or whole matrices."""
+    """A net of two matrix products with a ReLU between them.
+
+    `first` and `second` compute the products, of whole matrices or of this rank's blocks.
+    """
 
     def __init__(self, first: nn.Cell, second: nn.Cell, weights: dict[str, np.ndarray]) -> None:
         super().__init__()
@@ -55,7 +58,7 @@ class Net(nn.Cell):
 
 
 class Loss(nn.Cell):
-    """Softmax cross entropy, summed over this rank's rows and divided by the whole batch."""
+    """Softmax cross entropy of a net: the sum over this rank's rows, divided by the rows of the whole batch."""
 
     def __init__(self, net: Net) -> None:
         super().__init__()
@@ -67,7 +70,7 @@ class Loss(nn.Cell):
 
 
 class TrainStep(nn.Cell):
-    """One step: loss and gradients, their sums over ranks, the update with Momentum."""
+    """One training step: compute loss and gradients, sum them over the ranks, and update the weights with Momentum."""
 
     def __init__(self, net: Net, sum_gradients: nn.Cell, sum_loss: nn.Cell) -> None:
         super().__init__()
@@ -77,14 +80,14 @@ class TrainStep(nn.Cell):
         self.optimizer = nn.Momentum(self.parameters, learning_rate=LEARNING_RATE, momentum=MOMENTUM)
 
     def construct(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of the whole batch before the update."""
+        """Take one step, and return the loss that the whole batch had before the update."""
         loss, gradients = self.gradient(inputs, labels)
         total = self.sum_loss(loss)
         return ops.depend(total, self.optimizer(self.sum_gradients(gradients, total)))
 
 
 def train_on_cpu() -> None:
-    """Train on all ranks of an `mpirun`, or in one process."""
+    """Train the net on all ranks that `mpirun` has started, or in one process without it."""
     from mpi4py import MPI
 
     from examples.tower_over_ranks.collectives import InTurn, SumOver, split
@@ -111,13 +114,17 @@ def train_on_cpu() -> None:
     step = TrainStep(net, InTurn([SumOver(group) for group in groups]), SumOver(world))
     shapes = {"input": products["fc1"].input.block_shape((BATCH, WIDTH_IN)), "weight": blocks["fc1"].shape}
     print(f"rank {rank} of {num_ranks}: slices of the first product: {shapes}", flush=True)
-    # Every rank keeps its rows of the logits, as the second product leaves them.
+    # The first product takes each rank's slice of the rows, and the second one leaves each rank with the logits of its
+    # slice.
     run(step, slice(rank * BATCH // num_ranks, (rank + 1) * BATCH // num_ranks), rank)
     save(net, str(rank) if num_ranks == 8 else "whole")
 
 
 def train_on_accelerator(target: str) -> None:
-    """Train the same net with MindSpore's own semi-automatic parallelism. Never run on such a device."""
+    """Train the same net on a GPU or Ascend with MindSpore's own semi-automatic parallelism.
+
+    This has never been run on such a device.
+    """
     from mindspore.communication import get_rank, init
     from mindspore.parallel.auto_parallel import AutoParallel
 
@@ -133,14 +140,14 @@ def train_on_accelerator(target: str) -> None:
 
 
 class Unsummed(nn.Cell):
-    """Returns the gradients unchanged, as MindSpore sums them itself."""
+    """Returns the gradients of this rank unchanged, in place of a sum, because MindSpore sums them itself."""
 
     def construct(self, gradients: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
         return gradients
 
 
 class MatMul(nn.Cell):
-    """Product of whole matrices, which MindSpore splits by `strategy`."""
+    """The product of two whole matrices, which MindSpore splits over the ranks by `strategy`."""
 
     def __init__(self, strategy: tuple[tuple[int, int], tuple[int, int]]) -> None:
         super().__init__()
@@ -159,7 +166,7 @@ def _sharded_by_mindspore(text: str) -> MatMul:
 
 
 def run(step: nn.Cell, rows: slice, rank: int) -> None:
-    """Train all epochs; print the loss of every step."""
+    """Train for all epochs, and print the loss of every step. `rows` are this rank's rows of each batch."""
     batches = make_batches()
     for epoch in range(1, NUM_EPOCHS + 1):
         for number, (inputs, labels) in enumerate(batches, 1):
@@ -168,13 +175,19 @@ def run(step: nn.Cell, rows: slice, rank: int) -> None:
 
 
 def save(net: Net, name: str) -> None:
-    """Save this rank's blocks of the weights, without the names of cells that MindSpore would put before theirs."""
+    """Save this rank's blocks of the weights as a checkpoint, in which the weights have the names fc1 and fc2.
+
+    By itself, MindSpore would put the names of cells before these names.
+    """
     held = [{"name": "fc1", "data": net.fc1}, {"name": "fc2", "data": net.fc2}]
     ms.save_checkpoint(held, str(folder(name) / "net.ckpt"))
 
 
 def folder(name: str) -> Path:
-    """Make and return a checkpoint's folder beside this file: `device/<rank>/`, or `device/whole/` for one rank."""
+    """Make the folder of a rank's checkpoint, beside this file, and return its path.
+
+    It is `device/<rank>/`, or `device/whole/` if there is only one rank.
+    """
     path = HERE / "device" / name
     path.mkdir(parents=True, exist_ok=True)
     return path

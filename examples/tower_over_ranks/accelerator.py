@@ -23,14 +23,14 @@ from data_prep.prepared.schema import Schema
 from examples.tower_over_ranks.layouts import Strategy, parse_all
 from examples.tower_over_ranks.whole_tower import Arrays, Options, WholeTower
 
-SHARD_THRESHOLD_KIB = 64  # With optimizer shards, smaller parameters stay whole.
+SHARD_THRESHOLD_KIB = 64  # If the optimizer's state is split, the state of parameters below this size stays whole.
 
 
 class MindSporeSplit(WholeTower):
-    """The tower split by MindSpore. `model` is whole, and each rank's inputs are its slice of the batch.
+    """The tower split over the ranks by MindSpore. `model` is the whole model.
 
-    MindSpore splits the optimizer's state, and sums over ranks, itself. Nothing can be loaded after the first step,
-    until which parameters are whole.
+    Each rank's inputs are its slice of the batch. MindSpore itself splits the state of the optimizers and sums over
+    ranks. Weights can only be loaded before the first step, because parameters are whole until then.
     """
 
     def __init__(self, config: Config, schema: Schema, group: MpiGroup, options: Options) -> None:
@@ -41,7 +41,10 @@ class MindSporeSplit(WholeTower):
         super().__init__(config, schema, group, options)
 
     def make_model(self, config: Config, schema: Schema, options: Options) -> WideDeep:
-        """Make the whole model. Give each layer's MatMul its strategy, in automatic mode only the named layers'."""
+        """Return the whole model, with a strategy for the MatMul of each layer.
+
+        In automatic mode only the layers that the options name get one.
+        """
         model = make_model(config, schema)
         tower, num_ranks = model.tower, communication.get_group_size()
         names = [f"matrix_{i}" for i in range(len(tower.layers) + 1)]
@@ -53,7 +56,7 @@ class MindSporeSplit(WholeTower):
         return model
 
     def graph(self, settings: StepSettings) -> AutoParallel:
-        """Make the step's graph. Sums over the batch in it are sums over all ranks."""
+        """Return the graph of a training step. Sums over the batch in it are sums over all ranks."""
         self._named = settings.model.named_parameters() | settings.optimizers.named_state()
         self._graph = self._auto_parallel(DeviceGraph(settings.forward_backward(), settings.optimizers))
         if self._options.optimizer_shards:
@@ -65,7 +68,7 @@ class MindSporeSplit(WholeTower):
         return self._auto_parallel(self.model)
 
     def gather(self, arrays: Arrays) -> Arrays:
-        """Join by MindSpore's integrated checkpoint."""
+        """Return the whole arrays, joined from the ranks' parts by MindSpore's integrated checkpoint."""
         with TemporaryDirectory() as folder:
             path = str(Path(folder) / "whole.ckpt")
             ms.save_checkpoint(self._graph, path, integrated_save=True)

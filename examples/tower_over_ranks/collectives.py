@@ -1,8 +1,9 @@
-"""Collective operations inside a MindSpore graph on a CPU, over MPI: cells with their gradients.
+"""Collective operations over MPI inside a MindSpore graph on a CPU, as cells with gradients.
 
 MindSpore 2.10 compiles no sharded graph on a CPU ("only support Ascend/GPU backend"). Each operation here is a host
-function in the graph (`ops.Custom`, pyfunc) that blocks, so every rank must reach the same ones in the same order. The
-executor keeps only an order that data dependencies force: callers chain independent operations with `ops.depend`.
+function in the graph (`ops.Custom`, pyfunc) that blocks, so every rank must reach the same operations in the same
+order. MindSpore's executor keeps only an order that data dependencies force, so callers chain independent operations
+with `ops.depend`.
 
 The rule for gradients: ranks that hold copies of an array hold copies of its whole gradient.
 """
@@ -23,7 +24,10 @@ Shape = tuple[int, ...]
 
 
 class HostOperator(nn.Cell):
-    """A function of one float32 array as a cell without a gradient. `shape` maps the input's shape to the output's."""
+    """A NumPy function of one float32 array as a MindSpore cell without a gradient.
+
+    `shape` is a function from the shape of the input to the shape of the output.
+    """
 
     def __init__(self, function: Callable[[np.ndarray], np.ndarray], shape: Callable[[Shape], Shape]) -> None:
         super().__init__()
@@ -38,19 +42,22 @@ class HostOperator(nn.Cell):
 
 
 def split(world: Communicator, ranks: Sequence[int]) -> Communicator:
-    """Return the communicator of `ranks`, this one among them. All ranks of `world` call it together."""
+    """Return an MPI communicator of the given ranks, which include this one.
+
+    All ranks of `world` must call it together.
+    """
     return world.Split(color=min(ranks), key=world.Get_rank())
 
 
 def all_reduce(group: Communicator, values: np.ndarray) -> np.ndarray:
-    """Return the sum over the ranks of the group, float32."""
+    """Return the sum of `values` over the ranks of the group, float32. All ranks of the group must call it together."""
     total = np.empty_like(values, order="C")
     group.Allreduce(np.ascontiguousarray(values), total)
     return total
 
 
 class SumOver(nn.Cell):
-    """The sum over the ranks of a group. The gradient stays each rank's own."""
+    """The sum of an array over the ranks of a group. In the backward pass, each rank keeps its own gradient."""
 
     def __init__(self, group: Communicator) -> None:
         super().__init__()
@@ -58,7 +65,7 @@ class SumOver(nn.Cell):
         self.all_reduce = HostOperator(functools.partial(all_reduce, group), lambda shape: shape)
 
     def construct(self, values: Tensor) -> Tensor:
-        """Map partial sums of any shape to the sum, the same bits on every rank."""
+        """Return the sum of the ranks' arrays `values`, of any shape. It has the same bits on every rank."""
         if self.single:
             return values
         return self.all_reduce(values)
@@ -68,7 +75,10 @@ class SumOver(nn.Cell):
 
 
 class SumGradientOver(nn.Cell):
-    """The identity, whose gradient is summed over the ranks of a group: each of them used the value for a part."""
+    """The identity in the forward pass. In the backward pass, the gradient is summed over the ranks of a group.
+
+    The sum is needed because each of these ranks used the value for a part of the result.
+    """
 
     def __init__(self, group: Communicator) -> None:
         super().__init__()
@@ -82,9 +92,10 @@ class SumGradientOver(nn.Cell):
 
 
 class InTurn(nn.Cell):
-    """Operations on several arrays, each over a group of its own, one after the other on all ranks.
+    """Collective operations on several arrays, each over a group of its own, which all ranks run one after the other.
 
-    It sums parameters' gradients, outside the automatic gradient, which would not order them.
+    It sums the gradients of parameters. MindSpore's automatic gradient would not order these sums, so they are outside
+    of it.
     """
 
     def __init__(self, operations: Sequence[nn.Cell]) -> None:
@@ -92,7 +103,7 @@ class InTurn(nn.Cell):
         self.operations = nn.CellList(operations)
 
     def construct(self, parts: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
-        """Map `parts` of any shapes to their results. The first operation starts once `after` is computed."""
+        """Return the result of the operations on `parts`. The first operation starts once `after` is computed."""
         results: tuple[Tensor, ...] = ()
         for i in range(len(parts)):
             after = self.operations[i](ops.depend(parts[i], after))
@@ -101,7 +112,10 @@ class InTurn(nn.Cell):
 
 
 class Redistribute(nn.Cell):
-    """Moves an array of `shape` from the layout `source` to the layout `target`; its gradient goes back."""
+    """Moves an array of `shape`, of which each rank has a block, from the layout `source` to the layout `target`.
+
+    In the backward pass, its gradient moves from `target` to `source`.
+    """
 
     def __init__(self, world: Communicator, source: Layout, target: Layout, shape: Shape) -> None:
         super().__init__()
@@ -112,7 +126,7 @@ class Redistribute(nn.Cell):
         self.backward = HostOperator(back, lambda _: source.block_shape(shape))
 
     def construct(self, block: Tensor) -> Tensor:
-        """Map this rank's block in `source` to its block in `target`."""
+        """Return this rank's block of the array in the layout `target`, given its block in the layout `source`."""
         if self.nothing_moves:
             return block
         return self.forward(block)
@@ -124,7 +138,7 @@ class Redistribute(nn.Cell):
 
 
 def exchange(world: Communicator, source: Layout, target: Layout, shape: Shape, block: np.ndarray) -> np.ndarray:
-    """Return this rank's block in `target` of the array whose block in `source` it has.
+    """Return this rank's block in the layout `target` of an array. `block` is its block in the layout `source`.
 
     Every rank gathers the whole array, which is short to write. A library would send only the pieces that are missing.
     """

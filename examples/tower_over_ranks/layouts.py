@@ -1,7 +1,8 @@
-"""How ranks split a matrix product, in MindSpore's notation, and the block of each array that a rank then holds.
+"""Define how ranks split a matrix product, in MindSpore's notation, and which block of each array a rank then holds.
 
-`((2, 4), (4, 1))` for x [B, K] times W [K, H] on 8 ranks splits B in 2 parts, K (of both) in 4, and H not at all. The
-ranks form a mesh of 2 x 4 x 1 whose last axis runs fastest. This is plain arithmetic, without MPI and MindSpore.
+`((2, 4), (4, 1))` for x [B, K] times W [K, H] on 8 ranks splits B in 2 parts, K (of both matrices) in 4, and H not at
+all. The ranks form a mesh of 2 x 4 x 1 whose last axis runs fastest. This is plain arithmetic, without MPI and
+MindSpore.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Strategy:
-    """The number of parts of a product's batch, of its inner and of its outer dimension."""
+    """The numbers of parts into which the batch, the inner dimension and the outer dimension of a product are split."""
 
     batch: int = 1
     inner: int = 1
@@ -31,7 +32,7 @@ class Strategy:
 
     @property
     def num_ranks(self) -> int:
-        """The number of ranks with different work."""
+        """The number of ranks that do different work with this strategy."""
         return self.batch * self.inner * self.outer
 
     def __str__(self) -> str:
@@ -40,9 +41,9 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Layout:
-    """The axis of a mesh of ranks that splits each dimension of an array, or None for a dimension that stays whole.
+    """How an array is split over a mesh of ranks: for each dimension, the axis of the mesh that splits it.
 
-    Ranks that differ along other axes hold copies.
+    The axis is None for a dimension that stays whole. Ranks that differ only along other axes hold copies.
     """
 
     mesh: tuple[int, ...]
@@ -53,7 +54,10 @@ class Layout:
         return math.prod(self.mesh)
 
     def block(self, rank: int, shape: Sequence[int]) -> Block:
-        """Return the block of an array of `shape` that `rank` holds. Each dimension divides by its parts."""
+        """Return the block, as slices, that `rank` holds of an array of shape `shape`.
+
+        Each dimension must be divisible by its number of parts.
+        """
         place = np.unravel_index(rank, self.mesh)
         slices = []
         for length, axis in zip(shape, self.axes, strict=True):
@@ -65,7 +69,7 @@ class Layout:
         return tuple(part.stop - part.start for part in self.block(0, shape))
 
     def group(self, rank: int, axes: Sequence[int]) -> list[int]:
-        """Return the ranks, in order, that differ from `rank` only along `axes`, and `rank` itself."""
+        """Return `rank` and all ranks that differ from it only along the given axes of the mesh, in ascending order."""
         place = np.unravel_index(rank, self.mesh)
         cut = tuple(slice(None) if axis in axes else place[axis] for axis in range(len(self.mesh)))
         ranks: list[int] = np.arange(self.num_ranks).reshape(self.mesh)[cut].ravel().tolist()
@@ -73,13 +77,16 @@ class Layout:
 
 
 def slices_of_batch(num_ranks: int) -> Layout:
-    """Return the layout of a matrix of which every rank has a slice of the rows."""
+    """Return the layout of a matrix with one row for each row of the batch. Each rank has a slice of the rows."""
     return Layout((num_ranks, 1, 1, 1), (BATCH, None))
 
 
 @dataclass(frozen=True)
 class SplitProduct:
-    """Layouts of input, weight and output of a product. Output blocks are sums over the ranks of the axis INNER."""
+    """Layouts of the input, the weight and the output of a split product.
+
+    A block of the output is the sum of products over the ranks along the axis INNER.
+    """
 
     input: Layout
     weight: Layout
@@ -88,7 +95,7 @@ class SplitProduct:
 
 @dataclass(frozen=True)
 class SplitParameter:
-    """The whole shape of a parameter, its layout, and the axes over which its gradient is summed."""
+    """The whole shape of a parameter, its layout, and the axes of the mesh over whose ranks its gradient is summed."""
 
     shape: tuple[int, ...]
     layout: Layout
@@ -97,7 +104,10 @@ class SplitParameter:
 
 @dataclass(frozen=True)
 class TowerPlan:
-    """The layouts of a tower's products and parameters. `widths` are those of the tower's input and of each layer."""
+    """The layouts of the products and parameters of a tower.
+
+    `widths` are the widths of the tower's input and of each layer.
+    """
 
     batch_size: int
     num_ranks: int
@@ -107,7 +117,10 @@ class TowerPlan:
 
 
 def parse(text: str, layer: str) -> Strategy:
-    """Return the strategy that `text` writes. Raise ValueError, naming the layer, if it writes none."""
+    """Return the strategy that a text such as "((2, 4), (4, 1))" means.
+
+    Raise ValueError, naming the layer, if it means none.
+    """
     try:
         (batch, inner), (height, outer) = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError) as error:
@@ -123,7 +136,10 @@ def parse(text: str, layer: str) -> Strategy:
 
 
 def parse_all(texts: Mapping[str, str], layers: Sequence[str]) -> dict[str, Strategy]:
-    """Return the strategies of the layers that `texts` names. Raise ValueError for a layer that does not exist."""
+    """Return the strategies of layers by name, parsed from `texts`.
+
+    Raise ValueError for a layer that does not exist.
+    """
     for name in texts:
         if name not in layers:
             raise ValueError(f"there is no layer {name!r}; the layers are {', '.join(layers)}")
@@ -131,7 +147,10 @@ def parse_all(texts: Mapping[str, str], layers: Sequence[str]) -> dict[str, Stra
 
 
 def check(layer: str, strategy: Strategy, batch: int, shape: tuple[int, ...], num_ranks: int) -> None:
-    """Raise ValueError, naming layer, dimension and divisor, unless ranks, batch and weight divide by the strategy."""
+    """Raise ValueError unless ranks, batch and weight can be divided as the strategy of a layer says.
+
+    The message names the layer, the dimension and the divisor.
+    """
     if num_ranks % strategy.num_ranks:
         raise ValueError(
             f"{layer}: {strategy} is for {strategy.num_ranks} ranks, which do not divide {num_ranks} ranks"
@@ -146,10 +165,11 @@ def check(layer: str, strategy: Strategy, batch: int, shape: tuple[int, ...], nu
 
 
 def find_strategy(batch: int, shape: tuple[int, ...], num_ranks: int) -> Strategy:
-    """Return the strategy over all ranks for which a step sends the fewest numbers: the automatic choice.
+    """Return the strategy over all ranks for which a training step sends the fewest numbers: the automatic choice.
 
-    Counted are the sums over ranks: of outputs if the inner dimension is split, of the input's gradients if the outer
-    one is, of the weight's gradients if the batch is. What it takes to change layouts between layers is left out.
+    The numbers that are counted are those of sums over ranks: of outputs if the inner dimension is split, of the
+    input's gradients if the outer dimension is, of the weight's gradients if the batch is. What it takes to change
+    layouts between layers is left out.
     """
     height, width = shape
 
@@ -165,15 +185,18 @@ def find_strategy(batch: int, shape: tuple[int, ...], num_ranks: int) -> Strateg
 
 
 def split_product(strategy: Strategy, num_ranks: int) -> SplitProduct:
-    """Return the layouts of a product over `num_ranks` ranks. Ranks that the strategy leaves over hold copies."""
+    """Return the layouts of a product that `num_ranks` ranks compute by a strategy.
+
+    If the strategy is for fewer ranks, the others hold copies.
+    """
     mesh = (strategy.batch, strategy.inner, strategy.outer, num_ranks // strategy.num_ranks)
     return SplitProduct(Layout(mesh, (BATCH, INNER)), Layout(mesh, (INNER, OUTER)), Layout(mesh, (BATCH, OUTER)))
 
 
 def plan_tower(shapes: Shapes, strategies: Mapping[str, Strategy], batch_size: int, num_ranks: int) -> TowerPlan:
-    """Plan the tower whose whole parameters have `shapes`, with a strategy for each layer.
+    """Return the layouts of a tower whose whole parameters have `shapes`, with a strategy for each layer.
 
-    Raises ValueError, naming layer, dimension and divisor, if a strategy does not fit.
+    Raise ValueError, naming layer, dimension and divisor, if a strategy does not fit.
     """
     products, parameters = [], {}
     for i, (name, strategy) in enumerate(strategies.items()):
@@ -187,7 +210,7 @@ def plan_tower(shapes: Shapes, strategies: Mapping[str, Strategy], batch_size: i
             )
     mesh = products[0].weight.mesh
     if "numeric_rows" in shapes:
-        # Each rank along OUTER knows the share of the rows' gradient that its columns of the matrix give.
+        # Each rank along OUTER computes only a share of the rows' gradient, from its own columns of the matrix.
         rows, matrix = Layout(mesh, (None, None)), Layout(mesh, (None, None, OUTER))
         parameters["numeric_rows"] = SplitParameter(shapes["numeric_rows"], rows, (BATCH, OUTER))
         parameters["numeric_matrix"] = SplitParameter(shapes["numeric_matrix"], matrix, (BATCH,))

@@ -1,10 +1,10 @@
-"""Optimizer-parallel: each rank that holds a copy of a parameter keeps only a share of its optimizer's state.
+"""Optimizer parallelism: each rank that holds a copy of a parameter keeps only a share of its optimizer's state.
 
     gradients ─ reduce-scatter ─► a share a rank ─ optimizer ─► a share of the weights ─ all-gather ─► weights
 
-A share is a part of the parameter's block, which is flattened and cut into as many pieces as ranks know a part of its
-gradient. Zeros fill up the last one. The results are those of the whole optimizer (ZeRO, Rajbhandari et al., 2020,
-stage 1).
+A share is a piece of the parameter's block. The block is flattened and cut into one piece for each rank that computes a
+part of its gradient. Zeros fill up the last piece. The results are those of the whole optimizer (ZeRO, Rajbhandari et
+al., 2020, stage 1).
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from examples.tower_over_ranks.collectives import Communicator, HostOperator, In
 
 
 class OptimizerShards(nn.Cell):
-    """An optimizer over this rank's shares of `weights`. `groups` share each weight's state, by name.
+    """An optimizer of `weights`, in which this rank keeps the state of only a share of each weight.
 
-    `make_optimizer` makes the optimizer of the shares: a cell that takes their gradients and changes them.
+    `groups` maps the name of each weight to the ranks that divide its state among themselves. `make_optimizer` makes
+    the optimizer of the shares: a cell that takes their gradients and changes the shares.
     """
 
     def __init__(
@@ -42,7 +43,8 @@ class OptimizerShards(nn.Cell):
         self.shares = ParameterTuple(shares.values())
         self.optimizer = make_optimizer(shares)
         self.learning_rate = self.optimizer.learning_rate
-        # These map gradients of this rank's rows to this rank's shares of their sums, and shares to weights.
+        # `scatter` turns gradients from this rank's rows into its shares of the summed gradients. `gather` turns shares
+        # into weights.
         self.scatter = InTurn([reduce_scatter_over(group) for group in self._groups])
         self.gather = nn.CellList([all_gather_over(groups[name], p.shape) for name, p in weights.items()])
 
@@ -50,12 +52,15 @@ class OptimizerShards(nn.Cell):
         return self.optimizer.named_state()
 
     def take_weights(self) -> None:
-        """Copy the shares from the weights again, after something else has written them."""
+        """Copy this rank's shares from the weights again. It is called after the weights have been loaded."""
         for share, whole, group in zip(self.shares, self.whole, self._groups, strict=True):
             write_parameter(share, share_of(whole.asnumpy(), group))
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Take one step on the shares of the gradients, then gather the weights of this rank's blocks."""
+        """Take one step on this rank's shares of the weights, then gather its whole blocks of the weights.
+
+        `gradients` are the gradients of the shares.
+        """
         after = self.optimizer(gradients)
         updates: tuple[Tensor, ...] = ()
         for i in range(len(self.names)):
@@ -65,31 +70,31 @@ class OptimizerShards(nn.Cell):
 
 
 def reduce_scatter_over(group: Communicator) -> HostOperator:
-    """Return `reduce_scatter` as an operator: any shape -> [share]."""
+    """Return the function `reduce_scatter` over a group as an operator, from an array of any shape to a share [n]."""
     size = group.Get_size()
     return HostOperator(functools.partial(reduce_scatter, group), lambda shape: (-(-math.prod(shape) // size),))
 
 
 def all_gather_over(group: Communicator, shape: tuple[int, ...]) -> HostOperator:
-    """Return `all_gather` as an operator: [share] -> `shape`."""
+    """Return the function `all_gather` over a group as an operator, from a share [n] to an array of `shape`."""
     return HostOperator(functools.partial(all_gather, group, shape), lambda _: shape)
 
 
 def pieces(values: np.ndarray, num_ranks: int) -> np.ndarray:
-    """Return `values` flattened and cut into equal pieces [num_ranks, n], with zeros at the end."""
+    """Return the numbers of `values`, flattened and cut into equal pieces [num_ranks, n], with zeros at the end."""
     flat = np.zeros((num_ranks, -(-values.size // num_ranks)), values.dtype)
     flat.reshape(-1)[: values.size] = values.ravel()
     return flat
 
 
 def share_of(values: np.ndarray, group: Communicator) -> np.ndarray:
-    """Return this rank's share of an array."""
+    """Return this rank's share [n] of an array that the ranks of `group` divide among themselves."""
     share: np.ndarray = pieces(values, group.Get_size())[group.Get_rank()].copy()
     return share
 
 
 def reduce_scatter(group: Communicator, values: np.ndarray) -> np.ndarray:
-    """Return this rank's share of the sum over the group."""
+    """Return this rank's share [n] of the sum of the ranks' arrays `values` over the group."""
     flat = pieces(values, group.Get_size())
     share = np.empty(flat.shape[1], flat.dtype)
     group.Reduce_scatter_block(flat, share)
@@ -97,7 +102,7 @@ def reduce_scatter(group: Communicator, values: np.ndarray) -> np.ndarray:
 
 
 def all_gather(group: Communicator, shape: tuple[int, ...], share: np.ndarray) -> np.ndarray:
-    """Join the shares of all ranks of the group to an array of `shape`."""
+    """Return the array of shape `shape` that consists of the shares of all ranks of the group."""
     flat = np.empty(share.size * group.Get_size(), share.dtype)
     group.Allgather(np.ascontiguousarray(share), flat)
     return flat[: math.prod(shape)].reshape(shape)

@@ -3,9 +3,9 @@
     first stage: rows ─► first layers ─► hidden, wide logit, label, weight ─── message ──► last stage: layers ─► loss
                  rows' gradients ◄─ the layers once more ◄─── gradient of hidden and wide logit ◄──────────────┘
 
-Of N ranks the first N / 2 hold the wide head and the first layers, the others the rest and the loss. Ranks p and
-p + N / 2 are a pair. The batch is split among the pairs, and the first of a pair looks its rows up. Micro-batches pass
-a pair one forward, one backward in turn:
+Of N ranks the first N / 2 hold the wide head and the first layers, the others hold the last layers and the loss. Ranks
+p and p + N / 2 are a pair. The batch is split among the pairs, and the first rank of a pair looks up the pair's rows.
+The rows of a pair are divided into micro-batches, whose forward and backward passes alternate:
 
     first stage   F0 F1    B0 F2 B1 F3 B2    B3      F forward, B backward (which computes the values again)
     last stage       FB0   FB1   FB2   FB3           forward and backward at once
@@ -43,14 +43,14 @@ from data_prep.prepared.schema import Schema
 from examples.tower_over_ranks.whole_tower import Arrays, Options, WholeTower
 
 FIRST, LAST = 0, 1  # the stages
-NUM_DATA = 2  # columns at the message's end that are data: label and weight
+NUM_DATA = 2  # The last two columns of a message are data without a gradient: label and weight.
 
 
 class FirstLayers(Tower):
-    """The hidden layers of the first stage."""
+    """The hidden layers of the tower that are on the first stage."""
 
     def hidden(self, deep_rows: Tensor, numeric: Tensor) -> Tensor:
-        """Map `deep_rows` [n, C * D] and `numeric` [n, N] to the last layer's units [n, H]."""
+        """Return the hidden units [n, H] of this stage's last layer for `deep_rows` [n, C * D] and `numeric` [n, N]."""
         ones, hidden = ops.ones((deep_rows.shape[0], 1), ms.float32), deep_rows
         for i in range(self.num_hidden):
             inputs, rows = ones, self.biases[i].expand_dims(0)
@@ -61,7 +61,7 @@ class FirstLayers(Tower):
 
 
 class NoWideHead(nn.Cell):
-    """The wide head of the last stage, to which the first stage sends wide logits."""
+    """Takes the place of the wide head on the last stage, to which the first stage sends the wide logits."""
 
     def construct(self, wide_logits: Tensor, numeric: Tensor) -> Tensor:
         return wide_logits
@@ -72,7 +72,7 @@ class NoWideHead(nn.Cell):
 
 
 class FirstStage(nn.Cell):
-    """The wide head and the first layers."""
+    """The model on the first stage: the wide head and the first layers of the tower."""
 
     def __init__(self, tower: FirstLayers, wide: WideHead) -> None:
         super().__init__()
@@ -81,25 +81,29 @@ class FirstStage(nn.Cell):
     def construct(
         self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
     ) -> Tensor:
-        """Return the message [n, H + 3]."""
+        """Return the message [n, H + 3] to the last stage: hidden units, wide logits, labels and weights."""
         columns = (self.wide(wide_rows, numeric), labels, example_weights)
         return ops.concat((self.tower.hidden(deep_rows, numeric), ops.stack(columns, 1)), 1)
 
 
 class LastStage(nn.Cell):
-    """The layers after the first stage."""
+    """The model on the last stage: the layers of the tower after those of the first stage."""
 
     def __init__(self, model: WideDeep) -> None:
         super().__init__()
         self.model = model
 
     def construct(self, hidden: Tensor, wide_logits: Tensor) -> Tensor:
-        """Map `hidden` [n, H] and `wide_logits` [n] to logits [n]."""
+        """Return the logits [n] for `hidden` [n, H] and `wide_logits` [n], which come from the first stage."""
         return self.model(hidden, wide_logits, hidden)
 
 
 class FirstLoss(nn.Cell):
-    """Σ message · its gradient, plus this micro-batch's L2 term: the gradient of that is the first stage's."""
+    """A scalar whose gradients are those that the first stage needs, given the gradient of its message.
+
+    It is the sum of the message's values times their gradients, plus the L2 term of this micro-batch, whose gradient
+    only the first stage computes.
+    """
 
     def __init__(self, stage: FirstStage, options: LossOptions) -> None:
         super().__init__()
@@ -115,7 +119,10 @@ class FirstLoss(nn.Cell):
         example_weights: Tensor,
         gradient: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return that sum for `gradient` [n, H + 1], and the deep and wide loss that this stage adds."""
+        """Return this scalar, and the parts of the deep loss and of the wide loss that the first stage computes.
+
+        `gradient` [n, H + 1] is the gradient of the message.
+        """
         message = self.stage(deep_rows, wide_rows, numeric, labels, example_weights)
         l2 = l2_loss(self.stage.tower.numeric_fields.squared_norm(), self.l2_coef)
         product = self.total(message[:, : gradient.shape[1]] * gradient)
@@ -123,7 +130,7 @@ class FirstLoss(nn.Cell):
 
 
 class LastLoss(nn.Cell):
-    """The scaled loss of a micro-batch from its message."""
+    """The loss of a micro-batch, computed on the last stage from the first stage's message."""
 
     def __init__(self, stage: LastStage, options: LossOptions) -> None:
         super().__init__()
@@ -133,7 +140,7 @@ class LastLoss(nn.Cell):
     def construct(
         self, hidden: Tensor, wide_logits: Tensor, labels: Tensor, weights: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the scaled loss, the deep loss and the wide loss."""
+        """Return the loss times the loss scale, the deep loss and the wide loss."""
         if self.label_smoothing:
             labels = smoothed(labels, self.label_smoothing)
         loss = cross_entropy(self.stage(hidden, wide_logits), labels, weights)
@@ -141,22 +148,25 @@ class LastLoss(nn.Cell):
 
 
 class PairGroup(MpiGroup):
-    """The ranks of a pipeline: the first ranks of the pairs look up the rows of a batch, the others none."""
+    """The ranks of a pipeline. Only the first rank of each pair looks up rows of a batch."""
 
     @property
     def num_pairs(self) -> int:
-        """The number of pairs, which is the number of copies of the tower."""
+        """The number of pairs of ranks, each of which has one copy of the tower."""
         return self.size // 2
 
     def rows_of(self, num_rows: int, rank: int | None = None) -> slice:
-        """Return the rows that `rank` looks up: on the last stage an empty slice where those of its pair begin."""
+        """Return the range of rows that `rank` looks up. For a rank of the last stage it is empty.
+
+        The empty range begins where the range of the first rank of its pair begins.
+        """
         rank = self.rank if rank is None else rank
         rows = rank_slice(num_rows, rank % self.num_pairs, self.num_pairs)
         return rows if rank < self.num_pairs else slice(rows.start, rows.start)
 
 
 class Pipeline(WholeTower):
-    """One stage of the tower on this rank."""
+    """The model in a pipeline: the stage of the tower that this rank computes."""
 
     group_class = PairGroup
     group: PairGroup
@@ -176,7 +186,8 @@ class Pipeline(WholeTower):
         self.second = names.index(options.second_stage) if options.second_stage else balanced(sizes)
         self.num_micro_batches = options.micro_batches
         pair_rows = max_rank_rows(config.train.batch_size, self.group.num_pairs)
-        self.micro_rows = max_rank_rows(pair_rows, self.num_micro_batches)  # Rows of weight 0 fill up the last one.
+        # The last micro-batch is filled up with rows of weight 0.
+        self.micro_rows = max_rank_rows(pair_rows, self.num_micro_batches)
         self.rows = self.micro_rows * self.num_micro_batches
         self.stage = int(self.group.rank >= self.group.num_pairs)
         self.batch_rows = self.rows if self.stage == FIRST else 1
@@ -199,7 +210,10 @@ class Pipeline(WholeTower):
         return PipelineScorer(self)
 
     def slices(self, arrays: Arrays) -> Arrays:
-        """The first rank of each stage saves its arrays: the optimizers' powers, which both have, are of the first."""
+        """Return the arrays that this rank saves. The first rank of each stage saves the arrays of its stage.
+
+        Optimizers of both stages have a state of powers; the first stage saves it.
+        """
         if self.group.rank % self.group.num_pairs:
             return {}
         return {name: array for name, array in arrays.items() if self.stage == FIRST or not self._holds(FIRST, name)}
@@ -212,18 +226,24 @@ class Pipeline(WholeTower):
         return {"stages": {f"matrix_{i}": str(FIRST) for i in range(self.second)} | last}
 
     def _holds(self, stage: int, name: str) -> bool:
-        """Return whether a stage holds an array of model or optimizer, such as `adam.first_moment.tower.bias_1`."""
+        """Return True if a stage holds this array of the model or of an optimizer.
+
+        `name` is its name in the whole model, such as `adam.first_moment.tower.bias_1`.
+        """
         _, dot, key = name.rpartition("tower.")
         if not dot:
             return "wide." not in name or stage == FIRST
         kind, _, number = key.rpartition("_")
         if kind not in ("matrix", "bias"):
-            return stage == FIRST  # the numeric fields' rows and matrix
+            return stage == FIRST  # The name is that of the numeric fields' rows or of their matrix.
         return stage == (FIRST if int(number) < self.second else LAST)
 
 
 class Channel:
-    """The link of a pair: messages [n, H + 3] to the last stage, gradients [n, H + 1] back."""
+    """The connection between the two ranks of a pair.
+
+    Messages [n, H + 3] go to the last stage, and gradients [n, H + 1] come back.
+    """
 
     def __init__(self, group: PairGroup, width: int) -> None:
         self.world, self.width = group.communicator, width
@@ -231,7 +251,7 @@ class Channel:
         self._on_its_way: list[tuple[Any, np.ndarray]] = []
 
     def send(self, values: np.ndarray) -> None:
-        """Start to send an array, of which a copy is kept until `finish`."""
+        """Start to send an array to the other rank of the pair. A copy of the array is kept until `finish`."""
         array = np.array(values, order="C")
         self._on_its_way.append((self.world.Isend(array, dest=self.partner), array))
 
@@ -241,7 +261,7 @@ class Channel:
         return array
 
     def receive_message(self, num_rows: int) -> tuple[Tensor, ...]:
-        """Return the message's hidden units [n, H], wide logits, labels and weights, each [n]."""
+        """Receive a message. Return its hidden units [n, H], wide logits [n], labels [n] and weights [n]."""
         message = self.receive(num_rows, self.width + 1 + NUM_DATA)
         parts = [message[:, : self.width], *message[:, self.width :].T]
         return tuple(Tensor.from_numpy(np.ascontiguousarray(part)) for part in parts)
@@ -253,7 +273,10 @@ class Channel:
 
 
 class PipelineGraph:
-    """`DeviceGraph` over a pair of ranks, with losses, flag and dense gradients summed over all pairs."""
+    """A training step of a pair of ranks, with the interface of `DeviceGraph`.
+
+    Losses, the flag for finite gradients, and dense gradients are summed over all pairs.
+    """
 
     def __init__(self, run: Pipeline, settings: StepSettings) -> None:
         self._run, self._group, self._link, self._rows = run, run.group, run.link, run.micro_rows
@@ -264,7 +287,10 @@ class PipelineGraph:
         self._optimizers = Optimizers(settings.optimizers)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Take `DeviceGraph.construct`'s inputs. The last stage has no rows, and returns zeros as their gradients."""
+        """Take one step. Inputs and results are those of `DeviceGraph.construct`.
+
+        The last stage has no rows, so it returns zeros as their gradients.
+        """
         *arrays, _ = inputs
         if self._run.stage == FIRST:
             sums, (deep, wide) = self._first(arrays)
@@ -297,7 +323,10 @@ class PipelineGraph:
         return sums, (np.concatenate(deep), np.concatenate(wide))
 
     def _backward(self, micro_batch: list[Tensor], sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Add a micro-batch's dense gradients to `sums`. Return its row gradients."""
+        """Compute the backward pass of a micro-batch.
+
+        Add its dense gradients to `sums`, and return its row gradients.
+        """
         gradient = Tensor.from_numpy(self._link.receive(self._rows, self._link.width + 1))
         deep, wide, *stage_gradients = (values.asnumpy() for values in self._gradients(*micro_batch, gradient))
         add(sums, stage_gradients)
@@ -314,13 +343,16 @@ class PipelineGraph:
 
 
 class PipelineScorer:
-    """Scores the rows of a pair: forward through both stages. The logits return to the first."""
+    """Computes the logits of a pair's rows by a forward pass through both stages. The first stage gets the logits."""
 
     def __init__(self, run: Pipeline) -> None:
         self._run, self._link = run, run.link
 
     def __call__(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor) -> Tensor:
-        """Map [B, C * D], [B], [B, N] to logits [B]. All ranks call it together."""
+        """Return the logits [B] for deep rows [B, C * D], wide rows [B] and numbers [B, N].
+
+        All ranks call it together.
+        """
         if self._run.stage == FIRST:
             self._link.send(self._run.cell(deep_rows, wide_rows, numeric, wide_rows, wide_rows).asnumpy())
             logits = Tensor.from_numpy(self._link.receive(self._run.rows))
@@ -333,7 +365,10 @@ class PipelineScorer:
 
 
 def add(sums: list[np.ndarray], terms: list[np.ndarray]) -> None:
-    """Add the terms to the sums in place. Empty `sums` become copies of the terms."""
+    """Add each of `terms` to the array with the same index in `sums`, in place.
+
+    If `sums` is empty, copy the terms into it.
+    """
     if not sums:
         sums.extend(np.array(term) for term in terms)
         return
@@ -342,5 +377,8 @@ def add(sums: list[np.ndarray], terms: list[np.ndarray]) -> None:
 
 
 def balanced(sizes: list[int]) -> int:
-    """Return the number of the last stage's first layer for which the larger stage has the fewest weights."""
+    """Return the index of the layer at which the last stage should begin, given the number of weights of each layer.
+
+    It is chosen so that the larger stage has as few weights as possible.
+    """
     return min(range(1, len(sizes)), key=lambda i: max(sum(sizes[:i]), sum(sizes[i:])))

@@ -1,7 +1,8 @@
-"""Recompute: the backward pass computes values of hidden layers again instead of keeping them, to the same bits.
+"""Recomputation: the backward pass computes values of hidden layers again instead of keeping them in memory.
 
-MindSpore's `Cell.recompute()` saves nothing on a CPU (2.10). Here a run of layers is one cell with a gradient of its
-own: it keeps the run's inputs, and computes the values in between again once the gradient of its outputs is there.
+The results have the same bits. MindSpore's `Cell.recompute()` saves no memory on a CPU (2.10). Here a run of adjacent
+layers is one cell with a gradient of its own: it keeps the inputs of the run, and computes the values in between again
+once the gradient of the run's outputs is there.
 """
 
 from __future__ import annotations
@@ -18,19 +19,23 @@ from app.model.wide_deep import NumericFields, Tower, WideDeep, WideHead, hidden
 from data_prep.prepared.schema import Schema
 from examples.tower_over_ranks.whole_tower import Arrays, Options, WholeTower
 
-Run = tuple[int, int]  # the first layer, and the one after the last
-Weights = tuple[Tensor, ...]  # of each layer: its matrix, and the rows of its numeric inputs and bias
+Run = tuple[int, int]  # Adjacent layers: the index of the first one, and the index after the last one.
+# For each layer of a run: its matrix, and the rows that multiply its numeric inputs and its bias.
+Weights = tuple[Tensor, ...]
 
 
 class LayerRun(nn.Cell):
-    """Hidden layers one after the other."""
+    """Several adjacent hidden layers as one cell."""
 
     def __init__(self, layers: Sequence[nn.Cell]) -> None:
         super().__init__()
         self.layers = nn.CellList(layers)
 
     def construct(self, values: Tensor, inputs: Tensor, weights: Weights) -> Tensor:
-        """Map `values` [B, K] and `inputs` [B, N + 1] of the first layer to the last layer's outputs [B, H]."""
+        """Return the outputs [B, H] of the last layer, for inputs of the first layer.
+
+        These are `values` [B, K] and the numeric inputs `inputs` [B, N + 1].
+        """
         ones = ops.ones((values.shape[0], 1), ms.float32)
         for i in range(len(self.layers)):
             values = self.layers[i](values, weights[2 * i], inputs if i == 0 else ones, weights[2 * i + 1])
@@ -38,7 +43,7 @@ class LayerRun(nn.Cell):
 
 
 class RecomputedRun(nn.Cell):
-    """`LayerRun` whose values are computed again for the gradient. `inputs` are data without a gradient."""
+    """A `LayerRun` whose values are computed again for the gradient. The numeric `inputs` have no gradient."""
 
     def __init__(self, layers: Sequence[nn.Cell]) -> None:
         super().__init__()
@@ -52,15 +57,16 @@ class RecomputedRun(nn.Cell):
     def bprop(
         self, values: Tensor, inputs: Tensor, weights: Weights, outputs: Tensor, gradient: Tensor
     ) -> tuple[Tensor, Tensor, Weights]:
-        """Return the gradients of values, inputs and weights."""
-        # The run starts once the gradient is there, and cannot share the values that it computed before.
+        """Return the gradients of `values`, `inputs` and `weights`. The gradient of `inputs` is 0."""
+        # Compute the run again only once the gradient is there. Otherwise MindSpore could keep the values of the
+        # forward pass.
         values = ops.depend(values, gradient)
         gradients = self.gradient(self.run)(values, inputs, weights, gradient)  # Constant inputs get no gradient.
         return gradients[0], self.zeros(inputs), gradients[-1]
 
 
 class RecomputedTower(Tower):
-    """A `Tower` that computes the values of `runs` of its hidden layers again in the backward pass."""
+    """A `Tower` whose backward pass computes the values of some hidden layers again: those in `runs`."""
 
     def __init__(self, arrays: Arrays, layers: Sequence[nn.Cell], runs: Sequence[Run]) -> None:
         super().__init__(NumericFields(arrays), arrays, layers, MatMul())
@@ -78,7 +84,10 @@ class RecomputedTower(Tower):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> Tensor:
-        """Map `deep_rows` [B, C * D] and `numeric` [B, N] to [B]. The other inputs are for other towers."""
+        """Return the tower's logits [B] for `deep_rows` [B, C * D] and `numeric` [B, N].
+
+        Other inputs are not used here.
+        """
         ones, hidden = ops.ones((deep_rows.shape[0], 1), ms.float32), deep_rows
         for number, (first, stop) in enumerate(self.steps):
             inputs, rows = ones, self.biases[first].expand_dims(0)
@@ -92,7 +101,7 @@ class RecomputedTower(Tower):
 
 
 class Recompute(WholeTower):
-    """The whole tower on every rank, whose values the backward pass computes again."""
+    """Data parallelism with a tower whose values the backward pass computes again. Each rank has the whole tower."""
 
     def make_model(self, config: Config, schema: Schema, options: Options) -> WideDeep:
         arrays, layers = initial_tower(config, schema), hidden_layers(config, schema)
@@ -101,10 +110,10 @@ class Recompute(WholeTower):
 
 
 def runs_of_layers(entries: Sequence[str], num_hidden: int) -> tuple[Run, ...]:
-    """Return the runs of layers that `entries` name.
+    """Return the runs of adjacent layers that `entries` name, as index ranges.
 
-    `all` means runs of about √layers. Otherwise an entry is a layer, `matrix_4`, or several, `matrix_0:matrix_2`.
-    Raises ValueError for an unknown layer, and for one that is named twice.
+    `all` means runs of about √layers. Otherwise an entry is a layer, `matrix_4`, or several, `matrix_0:matrix_2`. Raise
+    ValueError for an unknown layer, and for one that is named twice.
     """
     if list(entries) == ["all"]:
         length = math.ceil(math.sqrt(num_hidden))

@@ -4,8 +4,8 @@
     <folder>/dense-<rank>-of-<ranks>.safetensors      the slices that each rank holds
     <folder>/strategy.json                            ranks, mode and strategies, and the shapes of the whole parameters
 
-A slice's name has its place, `tower.matrix_0[0:104, 0:32] of [208, 32]`. So the files alone say how to join them, and a
-tower can be loaded under any other mode, or number of ranks.
+The name of a slice contains its place in the whole array: `tower.matrix_0[0:104, 0:32] of [208, 32]`. So the files
+alone say how to join the slices, and a tower can be loaded under any other mode or number of ranks.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ STRATEGY_FILE = "strategy.json"
 
 
 def slice_name(name: str, block: Sequence[slice], shape: Sequence[int]) -> str:
-    """Return the name of the slice `block` of the array `name`, whose whole shape is `shape`."""
+    """Return the name under which a slice of the array `name` is saved. `block` is its place in the whole array.
+
+    `shape` is the shape of the whole array.
+    """
     return f"{name}[{', '.join(f'{part.start}:{part.stop}' for part in block)}] of {list(shape)}"
 
 
 def write_strategy(folder: Path, mode: str, training: Training) -> None:
-    """Write how the tower lies on the ranks, and the shapes of its whole parameters."""
+    """Write strategy.json into `folder`: how the tower lies on the ranks, and the shapes of its whole parameters."""
     shapes = {name: array.shape for name, array in training.gather().items() if name.startswith("tower.")}
     content = {"num_ranks": training.group.size, "mode": mode, **training.tower.describe(), "shapes": shapes}
     if training.group.rank == 0:
@@ -44,7 +47,10 @@ def write_strategy(folder: Path, mode: str, training: Training) -> None:
 
 
 def read_strategies(path: Path) -> dict[str, str]:
-    """Return the strategies in a strategy file. Raise ValueError if it holds none, or FileNotFoundError."""
+    """Return the strategies in a strategy file, as texts by layer.
+
+    Raise FileNotFoundError if there is no such file, and ValueError if it contains no strategies.
+    """
     try:
         strategies: dict[str, str] = json.loads(path.read_text())["strategies"]
     except (KeyError, TypeError, json.JSONDecodeError) as error:
@@ -53,7 +59,10 @@ def read_strategies(path: Path) -> dict[str, str]:
 
 
 def save(folder: Path, training: Training, epoch: int, sliced: bool) -> None:
-    """Save rows and dense arrays. Without `sliced` it is a checkpoint that the project's commands read."""
+    """Save the model: the rows of the tables, and the dense arrays as a whole or, if `sliced`, as each rank's slices.
+
+    Without `sliced` it is a checkpoint that the project's commands can read.
+    """
     group, config, schema = training.group, training.config, training.schema
     if group.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,11 +85,14 @@ def save(folder: Path, training: Training, epoch: int, sliced: bool) -> None:
     snapshot.release(saved=True)
     if sliced:
         save_file(training.slices(), folder / f"dense-{group.rank}-of-{group.size}.safetensors")
-    group.gather(None)  # No rank ends before the others have saved.
+    group.gather(None)  # Wait until all ranks have saved.
 
 
 def load(folder: Path, training: Training) -> int:
-    """Load what `save` saved, under whatever mode and number of ranks. Return the number of epochs that are done."""
+    """Load a model that `save` saved under any mode and number of ranks.
+
+    Return the number of epochs it was trained for.
+    """
     path = max(folder.glob("step-*"), default=None)
     if path is None:
         raise FileNotFoundError(f"{folder} has no checkpoint step-*; save one there with --save")

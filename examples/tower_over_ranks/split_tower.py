@@ -2,8 +2,8 @@
 
     rows ─ redistribute ─► x W ─ sum over inner ─► + numeric, bias ─► relu ─ redistribute ─► … ─► logits
 
-A rank brings the rows of its slice of the batch and gets their logits. A parameter has the name of the whole one, and
-holds this rank's block of it. The step is one graph as `app.model.graph.DeviceGraph`, with collectives in it.
+A rank provides the rows of its slice of the batch and gets their logits. A parameter on a rank is a block of the whole
+parameter, and has its name. The training step is one graph like `app.model.graph.DeviceGraph`, with collectives in it.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from examples.tower_over_ranks.optimizer_shards import OptimizerShards, all_gath
 from examples.tower_over_ranks.saving import slice_name
 from examples.tower_over_ranks.whole_tower import Arrays, Options, WholeTower
 
-TOWER = "tower."  # before the names of the tower's parameters in the whole model
+TOWER = "tower."  # The prefix of the names that the tower's parameters have in the whole model.
 
 
 class SplitMatMul(nn.Cell):
-    """The product x W of layer `number`, for x [B, K] in the layout that the layer before leaves."""
+    """The split product x W of layer `number`. x [B, K] comes in the layout that the layer before leaves."""
 
     def __init__(self, world: Communicator, plan: TowerPlan, number: int) -> None:
         super().__init__()
         rank, product = world.Get_rank(), plan.products[number]
         before = plan.products[number - 1].output if number else slices_of_batch(plan.num_ranks)
         self.enter = Redistribute(world, before, product.input, (plan.batch_size, plan.widths[number]))
-        # Each rank along OUTER multiplies its columns of W, and knows only their share of the gradient of x.
+        # Each rank along OUTER multiplies only its columns of W, so it computes only their share of the gradient of x.
         self.sum_gradient = SumGradientOver(split(world, product.input.group(rank, [OUTER])))
         self.product = ops.MatMul()
         self.sum_product = SumOver(split(world, product.input.group(rank, [INNER])))
 
     def construct(self, inputs: Tensor, weight: Tensor) -> Tensor:
-        """Map this rank's blocks of x and W to its block of the product."""
+        """Return this rank's block of the product, given its blocks of x and W."""
         return self.sum_product(self.product(self.sum_gradient(self.enter(inputs)), weight))
 
 
 class SplitLayer(DenseLayer):
-    """Hidden layer `number`: this rank's blocks of inputs and weights -> its block of the outputs."""
+    """Hidden layer `number`, split over the ranks: computes this rank's block of the outputs."""
 
     def __init__(self, world: Communicator, plan: TowerPlan, number: int, activation: str, num_numeric: int) -> None:
         super().__init__(activation=activation)
@@ -73,17 +73,20 @@ class SplitLayer(DenseLayer):
             self.scatter_numeric = Redistribute(world, slices_of_batch(plan.num_ranks), batch_only, shape)
 
     def sums(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
-        """Return this rank's block of the units' sums. `numeric` [n, N + 1] are of its slice of the batch."""
+        """Return this rank's block of the layer's outputs before the activation: x W + numeric part + bias.
+
+        `numeric` [n, N + 1] has the numbers of this rank's slice of the batch.
+        """
         n = self.num_numeric
         if n == 0:
             return self.matmul(inputs, weights) + numeric_weights
         numeric = self.scatter_numeric(numeric[:, :n])
-        inputs = ops.depend(inputs, numeric)  # All ranks reach the collectives in one order.
+        inputs = ops.depend(inputs, numeric)  # This makes all ranks reach the two collectives in the same order.
         return self.matmul(inputs, weights) + self.numeric_product(numeric, numeric_weights[:n]) + numeric_weights[n:]
 
 
 class SplitOutput(nn.Cell):
-    """The last layer's product, each rank's block of which becomes the logits of its slice of the batch."""
+    """The split product of the last layer. Each rank gets the logits of its slice of the batch."""
 
     def __init__(self, world: Communicator, plan: TowerPlan, number: int) -> None:
         super().__init__()
@@ -91,29 +94,32 @@ class SplitOutput(nn.Cell):
         self.leave = Redistribute(world, plan.products[number].output, slices, (plan.batch_size, 1))
 
     def construct(self, inputs: Tensor, weight: Tensor) -> Tensor:
-        """Map this rank's blocks to the logits [n, 1] of its slice."""
+        """Return the logits [n, 1] of this rank's slice of the batch, given its blocks of input and weight."""
         return self.leave(self.matmul(inputs, weight))
 
 
 class SplitNumericFields(NumericFields):
-    """The numeric fields' rows, and this rank's columns of their matrix. `copies` ranks add up the same L2 gradient."""
+    """The rows of the numeric fields, which are whole, and this rank's columns of the numeric fields' matrix.
+
+    `copies` is the number of ranks that compute the same gradient of the L2 term.
+    """
 
     def __init__(self, blocks: Mapping[str, np.ndarray], copies: float) -> None:
         super().__init__(blocks)
         self.copies = copies
 
     def squared_norm(self) -> Tensor:
-        """Return this rank's part of Σ‖E_f‖² in the loss.
+        """Return this rank's part of the L2 term of the numeric fields in the loss, Σ‖E_f‖².
 
-        The loss is summed over all ranks, and the rows' gradient over only one of `copies` groups of them. So the
-        gradient is scaled up, and the value is not.
+        The loss is summed over all ranks, but the gradient of the rows only over the ranks of one of `copies` groups.
+        So the gradient is scaled up, and the value is not.
         """
         norm = super().squared_norm() * self.copies
         return norm - ops.stop_gradient(norm) * (1 - 1 / self.copies)
 
 
 class SplitGraph(nn.Cell):
-    """The graph of one rank, which has the whole wide head and its part of the tower."""
+    """The graph of a training step on one rank, which has the whole wide head and its blocks of the tower."""
 
     def __init__(
         self,
@@ -122,7 +128,10 @@ class SplitGraph(nn.Cell):
         groups: Mapping[str, Communicator],
         world: Communicator,
     ) -> None:
-        """`groups` are the ranks over which the gradient of each of the tower's parameters is summed, in order."""
+        """Make the graph.
+
+        `groups` are, for each parameter of the tower in order, the ranks over which its gradient is summed.
+        """
         super().__init__()
         self.forward_backward, self.optimizers = forward_backward, optimizers
         self.num_wide = optimizers.num_wide
@@ -132,10 +141,14 @@ class SplitGraph(nn.Cell):
         self.sum_scalars, self.all_finite = SumOver(world), AllFinite()
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """Compute what `DeviceGraph.construct` does, with the losses and the flag of all ranks."""
+        """Compute what `DeviceGraph.construct` computes.
+
+        The losses and the flag for finite gradients are of all ranks.
+        """
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
         wide = self.sum_wide(dense_gradients[: self.num_wide], row_gradients[0])
-        tower = self.sum_tower(dense_gradients[self.num_wide :], wide[-1])  # After the last sum, on all ranks.
+        # Starts after the last of the sums above, on all ranks.
+        tower = self.sum_tower(dense_gradients[self.num_wide :], wide[-1])
         sums = self.sum_scalars(scalars(deep_loss, wide_loss, self.all_finite(wide + tower, finite)))
         finite = sums[NUM_BAD] == 0
         deep_loss = sums[DEEP_LOSS]
@@ -145,10 +158,11 @@ class SplitGraph(nn.Cell):
 
 
 class SplitTower(WholeTower):
-    """A tower whose products are split over the ranks by strategies.
+    """The model with a tower whose products are split over the ranks by strategies.
 
-    Layers without one split the batch (semi-automatic), or are given one (automatic). A state array of an optimizer
-    lies as its parameter does, or in shares of that block (`optimizer_shards`).
+    In semi-automatic mode, a layer without a strategy splits the batch. In automatic mode, a strategy is chosen for it.
+    A state array of an optimizer is split as its parameter is, or into shares of the parameter's block
+    (`optimizer_shards`).
     """
 
     def make_model(self, config: Config, schema: Schema, options: Options) -> WideDeep:
@@ -159,7 +173,8 @@ class SplitTower(WholeTower):
         self._groups = {
             name: split(world, parameters[name].layout.group(rank, parameters[name].gradient_axes)) for name in arrays
         }
-        # The ranks that share the optimizer's state of each parameter: none if every rank keeps all of it.
+        # For each parameter, the ranks that divide its optimizer state among themselves. Empty if every rank keeps all
+        # of it.
         self._share_groups = self._groups if options.optimizer_shards else {}
         blocks = {
             name: np.ascontiguousarray(whole[parameters[name].layout.block(rank, whole.shape)])
@@ -198,7 +213,10 @@ class SplitTower(WholeTower):
         return SplitGraph(shared.forward_backward(), settings.optimizers, groups, self.group.communicator)
 
     def slices(self, arrays: Arrays) -> Arrays:
-        """Name each slice by its place in the whole array. The first of the ranks that hold a copy saves it."""
+        """Return the slices of arrays that this rank saves, under names that contain their places in the whole arrays.
+
+        If several ranks hold copies of a block, the first of them saves it.
+        """
         saved: Arrays = {}
         rank = self.group.rank
         for name, array in arrays.items():
@@ -222,9 +240,10 @@ class SplitTower(WholeTower):
         return parts
 
     def _parameter(self, name: str) -> tuple[SplitParameter | None, Communicator]:
-        """Return the split parameter that an array is, or is optimizer state of, and the ranks that have shares of it.
+        """Return the split parameter to which an array belongs, and the ranks that divide the array among themselves.
 
-        The parameter is None for arrays of the wide head, and the ranks are None for an array without shares.
+        The array is the parameter itself or a state of its optimizer. The parameter is None for arrays of the wide
+        head, and the ranks are None for an array that is not divided into shares.
         """
         before, dot, key = name.rpartition(TOWER)
         if dot and (not before or before.endswith(".")) and key in self.plan.parameters:

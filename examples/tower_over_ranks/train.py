@@ -11,7 +11,7 @@ import logging
 import sys
 from pathlib import Path
 
-# The options that a mode reads, besides those that all of them read.
+# For each mode, the options that it reads besides those that all modes read.
 SPLIT_OPTIONS = ("strategy", "strategy_file", "optimizer_shards")
 MODES = {
     "data": (),
@@ -25,7 +25,7 @@ sys.path.insert(0, str(PROJECT))
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Parse the command line. End with a usage error for an option that the mode does not read."""
+    """Parse the command line. Exit with a usage error for an option that the chosen mode does not read."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("mode", choices=tuple(MODES))
     parser.add_argument("prepared", type=Path, help="a folder that python -m data_prep prepare made")
@@ -58,7 +58,10 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train, print the losses of each step, and save. Raise ValueError or FileNotFoundError for a wrong argument."""
+    """Train a model as the arguments say, print the losses of each step, and save the model.
+
+    Raise ValueError or FileNotFoundError for a wrong argument.
+    """
     from app.config import device
     from app.config.config import Config
     from common import yaml_settings
@@ -96,7 +99,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Train as one of the ranks. Return the exit status."""
+    """Train in this process as one of the ranks. Return the exit status."""
     from app.distributed.process_group import mark_collective
     from app.run.rank import fail
 

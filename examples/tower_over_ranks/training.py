@@ -1,4 +1,4 @@
-"""A training whose tower lies on the ranks as a mode says: the project's tables, step and batches around it."""
+"""Train a model whose tower is split over ranks as a mode says, with the project's tables, step and batches."""
 
 from __future__ import annotations
 
@@ -38,15 +38,24 @@ MODES: dict[str, type[WholeTower]] = {
 
 
 def mode_class(mode: str, target: str) -> type[WholeTower]:
-    """Return the class of a mode. On Ascend and GPU MindSpore splits products by itself."""
+    """Return the class that implements a mode on the device `target`.
+
+    On Ascend and GPU, MindSpore itself splits products.
+    """
     return MindSporeSplit if MODES[mode] is SplitTower and target != "CPU" else MODES[mode]
 
 
 class Training:
-    """The step of a mode, and the state that it changes. All ranks call each method together."""
+    """A training in one of the modes: the step, and the model state that it changes.
+
+    All ranks call each method together.
+    """
 
     def __init__(self, config: Config, dataset: Path, mode: type[WholeTower], options: Options) -> None:
-        """Make all parts at their initial values. Raise ValueError for options and settings that do not fit."""
+        """Make model, optimizers and tables at their initial values.
+
+        Raise ValueError for options and settings that do not fit together or do not fit the data.
+        """
         from mpi4py import MPI
 
         self.config, self.dataset, self.schema = config, dataset, read_schema(dataset)
@@ -69,7 +78,7 @@ class Training:
         self.step = DataParallelStep(HostTablesStep(ByPosition(tables, rows), settings, graph, scorer), self.group)
 
     def train_epoch(self, epoch: int) -> list[Losses]:
-        """Train an epoch (1, 2, …). Return the losses of its steps, which are those of the whole batches."""
+        """Train for epoch number `epoch` (1, 2, …). Return the losses of its steps, each over the whole batch."""
         options, losses = self.config.train, []
         order = training_order(self.schema, options.seed, epoch)
         for batch in read_batches(self.dataset, self.schema, "train", order, options.batch_size):
@@ -78,20 +87,23 @@ class Training:
         return losses
 
     def evaluate(self) -> Metrics:
-        """Return the metrics of all rows of the split valid, which the ranks score together."""
+        """Return the metrics of all rows of the split valid. All ranks score the rows together."""
         scorer, rows = Scorer(self.step.prepare, self.step.score), self.config.train.batch_size
         return measure(scorer, self.dataset, self.schema, "valid", rows).metrics
 
     def gather(self) -> Arrays:
-        """Return the whole dense arrays, on every rank."""
+        """Return the whole dense arrays of the model and the optimizers, on every rank."""
         return self.tower.gather(self._dense())
 
     def slices(self) -> Arrays:
-        """Return the slices of dense arrays that this rank saves."""
+        """Return the slices of the dense arrays that this rank saves, by name."""
         return self.tower.slices(self._dense())
 
     def write(self, whole: Arrays) -> None:
-        """Write this rank's parts of whole dense arrays. Raise ValueError if they are of another model."""
+        """Copy this rank's parts of the whole dense arrays `whole` into the model and the optimizers.
+
+        Raise ValueError if the arrays are those of another model.
+        """
         parameters, parts, step = self._parameters(), self.tower.parts(whole), self.step.tables.step
         check_dense(parts, {name: parameter.shape for name, parameter in parameters.items()})
         for name, part in parts.items():
@@ -109,7 +121,7 @@ class Training:
 
 
 def check_settings(config: Config) -> None:
-    """Raise ValueError for a setting that these programs leave out."""
+    """Raise ValueError if a setting is used that these example programs do not support."""
     model, loss = config.model, config.loss
     left_out = {
         "model.dropout": model.dropout,

@@ -23,21 +23,22 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says of a mode. Each mode reads its own part."""
+    """The options of the command line that depend on the mode. Each mode reads some of them."""
 
     strategies: Mapping[str, str] = field(default_factory=dict)
-    automatic: bool = False  # Layers without a strategy get the one that sends the fewest numbers.
+    automatic: bool = False  # True if layers without a strategy get the one that sends the fewest numbers.
     optimizer_shards: bool = False
-    second_stage: str = ""  # The first layer of the pipeline's second stage. If empty, it is chosen to halve the work.
+    # The first layer of the pipeline's second stage. "" means that it is chosen to halve the work.
+    second_stage: str = ""
     micro_batches: int = 4
     recompute: tuple[str, ...] = ("all",)
 
 
 class WholeTower:
-    """The whole dense model on this rank.
+    """The dense part of the model with the whole tower on this rank. It is the base class of the other modes.
 
-    `model` is this rank's part of the model, and `batch_rows` the most rows that it brings to a step. Arrays have the
-    names of the whole model. All ranks call each method together.
+    `model` is this rank's part of the model, and `batch_rows` the maximum number of rows that the rank contributes to a
+    step. Arrays have the names of the whole model. All ranks call each method together.
     """
 
     group_class = MpiGroup
@@ -47,34 +48,40 @@ class WholeTower:
         self.model = self.make_model(config, schema, options)
 
     def make_model(self, config: Config, schema: Schema, options: Options) -> WideDeep:
-        """Return this rank's part of the model at its initial values."""
+        """Return this rank's part of the model, with initial values."""
         return make_model(config, schema)
 
     def adapt(self, optimizers: DenseOptimizers) -> None:
-        """Change the optimizers of `model` to what this mode keeps of their state."""
+        """Replace those optimizers of `model` whose state this mode divides among the ranks.
+
+        By default, change nothing.
+        """
 
     def graph(self, settings: StepSettings) -> Graph:
-        """Return the step's graph: forward, backward, sums over the ranks, and the dense optimizers."""
+        """Return the graph of a training step: forward and backward pass, sums over ranks, and dense optimizers."""
         if self.group.size > 1:
             return SummedGraph(settings, self.group)
         return DeviceGraph(settings.forward_backward(), settings.optimizers)
 
     def scorer(self) -> nn.Cell:
-        """Return the graph that maps a rank's rows to their logits."""
+        """Return the graph that computes the logits of this rank's rows."""
         return self.model
 
     def slices(self, arrays: Arrays) -> Arrays:
-        """Return what this rank saves. Each value is saved by one rank, under a name that says where it belongs."""
+        """Return the parts of `arrays` that this rank saves, under names that say where in the whole array they belong.
+
+        Each value is saved by only one rank.
+        """
         return arrays if self.group.rank == 0 else {}
 
     def gather(self, arrays: Arrays) -> Arrays:
-        """Join the ranks' parts to the whole arrays, on every rank."""
+        """Return the whole arrays, joined from the parts of all ranks, on every rank."""
         return join(part for rank_slices in self.group.gather(self.slices(arrays)) for part in rank_slices.items())
 
     def parts(self, whole: Arrays) -> Arrays:
-        """Return this rank's parts of whole arrays."""
+        """Return the parts of the whole arrays `whole` that this rank holds."""
         return whole
 
     def describe(self) -> dict[str, dict[str, str]]:
-        """Return what the strategy file says of this mode: a strategy, or a stage, for each layer."""
+        """Return what this mode writes to the strategy file: a strategy, or a stage, for each layer."""
         return {}
