@@ -23,18 +23,19 @@ from benchmarks.harness.timing import machine
 from common.packages import PROJECT
 
 SUMMARY = PROJECT / "docs" / "results.md"
-PAGES = PROJECT / "benchmarks" / "results"  # and results.json, the last line of each benchmark
+# Folder of the result pages, and of results.json, which has the last line that each benchmark printed.
+PAGES = PROJECT / "benchmarks" / "results"
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark's command. `quick` are the arguments of a short trial, or None if there is no short form."""
+    """The command of a benchmark. `quick` are the arguments of a short trial, or None if there is no short form."""
 
     title: str
     module: str
     arguments: str = ""
     quick: str | None = None
-    needs: str = ""  # an environment variable without which it is left out
+    needs: str = ""  # Name of an environment variable. If it is not set, the benchmark is left out.
 
 
 KERNELS, STEP, RECIPES = "benchmarks.training.kernels", "benchmarks.training.train_step", "benchmarks.accuracy.recipes"
@@ -125,9 +126,9 @@ BENCHMARKS = {
 
 
 def run(module: str, arguments: str) -> tuple[str, dict[str, Any]]:
-    """Run a benchmark and show its output. Return the output and the JSON of its last line.
+    """Run a benchmark and show its output. Return the output, and the JSON in its last line.
 
-    Raises CalledProcessError if it fails.
+    Raise CalledProcessError if the benchmark fails.
     """
     command = [sys.executable, "-m", module, *shlex.split(arguments)]
     lines = []
@@ -142,7 +143,7 @@ def run(module: str, arguments: str) -> tuple[str, dict[str, Any]]:
 
 
 def keep(name: str, benchmark: Benchmark, printout: str, result: dict[str, Any]) -> None:
-    """Put one benchmark's figures into the page of its package, and the targets with them into the summary."""
+    """Write the figures of one benchmark into the result page of its package, and the targets into the summary page."""
     results = read_results(PAGES / "results.json") | {name: result}
     (PAGES / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     command = f"python -m {benchmark.module} {benchmark.arguments}".strip()

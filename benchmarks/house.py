@@ -49,7 +49,8 @@ WAYS = (
     "write_report",
     "export",
 )
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)  # the nodes that may have a docstring
+# The kinds of syntax nodes that may have a docstring.
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 _REFERENCE = re.compile(r"\b([a-z_]+)\.([A-Za-z_]\w+)\b")
 _ENDINGS = {
@@ -74,7 +75,7 @@ _ENDINGS = {
 
 
 class House:
-    """The Python files of a tree, and what imports what."""
+    """The Python files of a source tree, and which of them imports which."""
 
     def __init__(self, root: Path) -> None:
         self.trees: dict[str, ast.Module] = {}
@@ -97,12 +98,12 @@ class House:
                 yield from (alias.name for alias in node.names if alias.name in self.trees)
 
     def unit(self, module: str) -> str:
-        """The entry of app/ or data_prep/ that a module belongs to."""
+        """Return the unit that a module belongs to: an entry of app/ or data_prep/, or common as a whole."""
         parts = module.split(".")
         return parts[0] if parts[0] == "common" or len(parts) == 1 else ".".join(parts[:2])
 
     def units(self, top: str) -> dict[str, set[str]]:
-        """The units of `top`, and the units of `top` that each imports."""
+        """Return, for each unit of `top`, the other units of `top` that it imports."""
         imported: dict[str, set[str]] = {}
         for module, targets in self.imports.items():
             here = self.unit(module)
@@ -112,7 +113,7 @@ class House:
         return imported
 
     def entries(self) -> dict[str, int]:
-        """The number of entries (files and folders with Python, faces aside) of each folder."""
+        """Return the number of entries of each folder: files and folders with Python, without __init__.py."""
         children: dict[str, set[Path]] = {}
         for path in self.paths.values():
             if path.name != "__init__.py":
@@ -122,7 +123,11 @@ class House:
         return {folder: len(names) for folder, names in children.items() if folder != "."}
 
     def past_the_doors(self) -> int:
-        """Count imports from app/ into data_prep/ beside its doors, and all from data_prep/ or common/ upwards."""
+        """Count the imports that break the layering of app, data_prep and common.
+
+        These are imports from app/ into other units of data_prep/ than DOORS, and all from a lower layer into a higher
+        one.
+        """
         rank = {"common": 0, "data_prep": 1, "app": 2}
         count = 0
         for module, targets in self.imports.items():
@@ -139,7 +144,7 @@ class House:
         return [(node.end_lineno or 0) - node.lineno + 1 for node in nodes]
 
     def asking_options(self) -> int:
-        """Count the files of data_prep, but data_prep/options, that read a field of a preparation's options."""
+        """Count the files of data_prep, without data_prep/options, that read a field of a preparation's options."""
         count = 0
         for name, tree in self.trees.items():
             objects = [node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
@@ -149,13 +154,13 @@ class House:
         return count
 
     def names_twice(self) -> int:
-        """Count the names that more than one file has, __init__ and __main__ aside."""
+        """Count the file names that more than one file has, except __init__.py and __main__.py."""
         names = Counter(path.name for path in self.paths.values() if not path.name.startswith("__"))
         return sum(count > 1 for count in names.values())
 
 
 def code_lines(paths: Iterable[Path]) -> int:
-    """Count the lines that hold code in these Python files: without blank lines, comments and docstrings."""
+    """Count the lines of these Python files that hold code. Blank lines, comments and docstrings do not count."""
     return sum(_code_lines(path.read_text()) for path in paths)
 
 
@@ -171,7 +176,7 @@ def _code_lines(source: str) -> int:
 
 
 def repeated_classes(house: House) -> list[str]:
-    """Return the names that more than one module gives to a class, each with its modules."""
+    """Return the names of classes that more than one module defines, each with its modules, as texts."""
     modules: dict[str, list[str]] = {}
     for module, tree in house.trees.items():
         for node in tree.body:
@@ -181,9 +186,9 @@ def repeated_classes(house: House) -> list[str]:
 
 
 def stale_references(house: House) -> list[str]:
-    """Return what comments call `module.name` although the module of that name has no such member.
+    """Return the references `module.name` in comments whose module has no member of that name, with their lines.
 
-    A name of a dataclass's field counts as known everywhere, since settings are written as section.key.
+    The names of dataclass fields are accepted for every module, since settings are written as section.key.
     """
     members: dict[str, set[str]] = {}
     fields: set[str] = set()
@@ -205,7 +210,7 @@ def stale_references(house: House) -> list[str]:
 
 
 def sizes(root: Path) -> dict[str, int]:
-    """Return what the project's budget limits: lines of code, settings and options of the command lines."""
+    """Return the figures that the project's budget limits: lines of code, numbers of settings and command options."""
     sources = {top: sorted((root / top).rglob("*.py")) for top in (*PRODUCT, "tests")}
     commands = (path.read_text() for top in ("app", "data_prep") for path in sources[top])
     settings = (root / "docs" / "configuration.md").read_text().splitlines()
@@ -218,7 +223,7 @@ def sizes(root: Path) -> dict[str, int]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the groups of nodes that reach one another."""
+    """Return the groups of nodes of a graph that can all reach one another."""
     reached = {node: set(targets) for node, targets in graph.items()}
     for middle in graph:
         for there in reached.values():
@@ -229,7 +234,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def floors(graph: Mapping[str, set[str]]) -> int:
-    """Return the length of the longest way down. Raises CycleError if there is a circle."""
+    """Return the length of the longest path in a graph of imports. Raise CycleError if the graph has a cycle."""
     sorter, count = TopologicalSorter(graph), 0
     sorter.prepare()
     while ground := sorter.get_ready():
@@ -266,7 +271,7 @@ def _weight(paths: Iterable[Path]) -> str:
 
 
 class Trace:
-    """Profile function that records the calls beneath the function of the product with this name."""
+    """A profile function that records all calls made below the function of the product called `name`."""
 
     def __init__(self, root: Path, name: str) -> None:
         self._tops, self._name = tuple(f"{root / top}{os.sep}" for top in TOPS), name
@@ -293,7 +298,10 @@ class Trace:
                     self._alone.add(code.co_filename)
 
     def figures(self) -> dict[str, str]:
-        """Return files and stays, near and in all. Raises SystemExit if the function was never called."""
+        """Return the numbers of files and stays, for near calls and for all, as texts by name.
+
+        Raise SystemExit if the function was never called.
+        """
         if not self._calls:
             raise SystemExit(f"error: {self._name} was not called; build the native parts (make native) and see WAYS")
         counts = {}
@@ -306,13 +314,16 @@ class Trace:
 
 
 def _is_called(code: CodeType, name: str) -> bool:
-    if code.co_name != name.rpartition(".")[2]:  # most functions, told apart at little cost
+    if code.co_name != name.rpartition(".")[2]:  # This cheap test already excludes most functions.
         return False
     return name in (code.co_qualname, f"{Path(code.co_filename).stem}.{code.co_qualname}")
 
 
 def print_ways(root: Path) -> None:
-    """Prepare a log, train and export a tiny model by the program in `root`, and print the ways' figures as JSON."""
+    """Print the figures of the traced functions as JSON.
+
+    They are traced while the program in `root` prepares a log, and trains and exports a tiny model.
+    """
     from app.__main__ import main as run_app
     from data_prep.__main__ import main as run_data_prep
 
@@ -336,7 +347,7 @@ def print_ways(root: Path) -> None:
 
 
 def traced(root: Path) -> dict[str, str]:
-    """Return the figures of `print_ways`, from a process of its own. Raises CalledProcessError."""
+    """Run `print_ways` in another process, and return its figures. Raise CalledProcessError if it fails."""
     command = [sys.executable, str(Path(__file__)), "--ways", str(root)]
     environment = {**os.environ, "PYTHONPATH": str(root), "GLOG_v": "3"}
     done = subprocess.run(command, env=environment, cwd=root, check=True, stdout=subprocess.PIPE)
@@ -349,10 +360,14 @@ def _percentile(numbers: list[int], share: float) -> int:
 
 
 def figures_of(name: str, with_ways: bool) -> dict[str, str]:
-    """Return the figures of a folder, or of a commit of this project. Raises CalledProcessError if it is neither."""
+    """Return the figures of a folder, or of a commit of this project.
+
+    Raise CalledProcessError if `name` is neither.
+    """
     if Path(name).is_dir():
         return figures(Path(name).resolve()) | (traced(Path(name).resolve()) if with_ways else {})
-    from benchmarks.harness.commands import checked_out  # not at the top, for a way runs with another commit's modules
+    # Imported here, because traced functions run with the modules of another commit.
+    from benchmarks.harness.commands import checked_out
 
     with checked_out(name, with_native=with_ways) as root:
         return figures(root) | (traced(root) if with_ways else {})

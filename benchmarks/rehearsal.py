@@ -59,9 +59,9 @@ from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.schema import read_schema
 
 CRITEO_ROWS = 45_840_617
-DAY_SHARE = 40  # the next day has one row for so many of the log
-BYTES_OF_ROW = 1000  # of log, two prepared folders, runs and bundles
-KILLS = (0.3, 0.7)  # of the steps of the training, each with SIGKILL
+DAY_SHARE = 40  # The next day has one row for each so many rows of the log.
+BYTES_OF_ROW = 1000  # Disk space for each row: the log, two prepared folders, runs and bundles.
+KILLS = (0.3, 0.7)  # The training is killed by SIGKILL after each of these fractions of its steps.
 SAVE_OFTEN = "checkpoint.every_minutes=1"
 REQUESTS = (1, 1, 1, 1, 10, 100, 1000)  # rows of each
 AUTO, CRITEO = PROJECT / "configs/auto.yaml", PROJECT / "configs/criteo.yaml"
@@ -70,7 +70,7 @@ COLUMNS = ("stage", "time", "CPU time", "peak memory", "on disk", "found")
 
 
 class Rehearsal:
-    """The folder of a rehearsal: what its stages left, and what they found."""
+    """A rehearsal in a folder: what its stages have left there, and the figures that they have found."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.folder, self.options = folder, options
@@ -82,20 +82,20 @@ class Rehearsal:
         self.content: dict[str, Any] = found or {"rows": options.rows, "machine": machine(), "stages": {}}
 
     def run(self, *words: str | Path) -> None:
-        """Run `python -m …` in the folder. Raises SystemExit with the end of its output if it fails."""
+        """Run `python -m …` in the folder until it ends. Raise SystemExit with the end of its output if it fails."""
         process = self.start(*words)
         if process.wait():
             output = self.output.read_text("utf-8", errors="replace")[-OUTPUT_END:]
             raise SystemExit(f"{output}\nerror: python -m {' '.join(map(str, words))} ended with {process.returncode}")
 
     def start(self, *words: str | Path) -> subprocess.Popen[bytes]:
-        """Start `python -m …` in the folder, and print it as one would type it."""
+        """Start `python -m …` in the folder, and return the process. Print the command as a user would type it."""
         shown = f"python -m {' '.join(map(str, words))}".replace(f"{PROJECT}/", "").replace(f"{self.folder}/", "")
         print(f"   {shown}", flush=True)
         return start(*words, folder=self.folder, log=self.output)
 
     def stage(self, name: str, work: Callable[[Rehearsal], dict[str, Any]]) -> None:
-        """Do a stage that is not done yet, and note what it took and found."""
+        """Do a stage unless it is done already. Record what it took and what it found in rehearsal.json."""
         before = self.content["stages"].get(name, {})
         if "seconds" in before:
             return
@@ -103,7 +103,7 @@ class Rehearsal:
         self._note(name, {"begun": True})
         with metered() as taken:
             found = work(self)
-        resumed = {"resumed": True} if before else {}  # what it took before it was stopped is not known
+        resumed = {"resumed": True} if before else {}  # The time before the stage was stopped is not known.
         took = {"seconds": taken.seconds, "cpu_seconds": taken.cpu_seconds, "peak_bytes": taken.peak_mib * 2**20}
         self._note(name, {**took, **resumed, "found": found})
         row = row_of(name, self.content["stages"][name])
@@ -115,12 +115,12 @@ class Rehearsal:
 
 
 def disk_bytes(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder."""
+    """Return the size in bytes of a file, or of all files in a folder."""
     return sum(each.stat().st_size for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file())
 
 
 def synthesize(of: Rehearsal) -> dict[str, Any]:
-    """Make the log, and the rows after it as the log of the next day."""
+    """Write the log, and further rows as the log of the next day."""
     rows = of.options.rows
     shutil.rmtree(of.folder / "log", ignore_errors=True)
     more = ("--rows", str(rows + rows // DAY_SHARE), "--part-rows", str(rows))
@@ -129,7 +129,7 @@ def synthesize(of: Rehearsal) -> dict[str, Any]:
 
 
 def prepare(of: Rehearsal, min_count: int) -> dict[str, Any]:
-    """Prepare the log with a `min_count`."""
+    """Prepare the log with the given `min_count`, and return figures of the prepared folder."""
     return _prepare(of, of.log, f"prepared-{min_count}", f"prepare.min_count={min_count}", "--config", AUTO)
 
 
@@ -142,12 +142,13 @@ def _prepare(of: Rehearsal, log: Path, output: str, *more: str | Path) -> dict[s
 
 
 def train(of: Rehearsal) -> dict[str, Any]:
-    """Train auto.yaml to its end. Kill it on the way, and start it again by the same command."""
+    """Train auto.yaml to its end. On the way, kill the training twice and start it again by the same command."""
     run, again = of.folder / "auto", list[int]()
     command: list[str | Path] = ["app", "train", "--config", AUTO, "--dataset", "prepared-2", "--name", "auto"]
     command += [SAVE_OFTEN, *([f"train.steps={of.options.auto_steps}"] if of.options.auto_steps else [])]
     for share in KILLS:
-        if newest_step(run) >= share * total_steps(run):  # this stage was stopped after that kill
+        # An earlier, interrupted run of this stage has already passed this kill.
+        if newest_step(run) >= share * total_steps(run):
             continue
         process = of.start(*command)
         while process.poll() is None and newest_step(run) < share * total_steps(run):
@@ -170,32 +171,32 @@ def _valid(run: Path) -> dict[str, Any]:
 
 
 def newest_step(run: Path) -> int:
-    """Return the last step of a run's metrics.jsonl, 0 if there is none yet."""
+    """Return the last step in a run's metrics.jsonl, or 0 if there is none yet."""
     return max((line["step"] for line in read_lines(run / METRICS)), default=0)
 
 
 def newest_checkpoint(run: Path) -> int:
-    """Return the step of a run's newest whole checkpoint, 0 if there is none yet."""
+    """Return the step of a run's newest complete checkpoint, or 0 if there is none yet."""
     whole = (path for path in step_folders(run / "checkpoints") if (path / MANIFEST).is_file())
     return max((int(path.name.removeprefix("step-")) for path in whole), default=0)
 
 
 def total_steps(run: Path) -> float:
-    """Return the steps of a run of auto.yaml, infinity before it has begun."""
+    """Return the number of steps that a run of auto.yaml will take, or infinity before it has begun."""
     with suppress(OSError):
         return float(getattr(run_config(run).wide_optimizer.schedule, "decay_steps", "inf"))
     return float("inf")
 
 
 def evaluate(of: Rehearsal, run: str = "auto") -> dict[str, Any]:
-    """Evaluate the best checkpoint on test."""
+    """Evaluate the best checkpoint of a run on test, and return its AUC."""
     of.run("app", "evaluate", "--run", run)
     (path,) = (of.folder / run / "evaluations").glob("test-*.json")
     return {"AUC on test": json.loads(path.read_text("utf-8"))["metrics"]["auc"]}
 
 
 def regression(of: Rehearsal) -> dict[str, Any]:
-    """Fit logistic regression to the same rows, or as many of them as memory has room for."""
+    """Fit a logistic regression to --regression-rows of the training rows, and return its figures on test."""
     rows = str(of.options.regression_rows)
     of.run("benchmarks.peers.logistic_regression", "prepared-2", "regression.npy", "--max-rows", rows)
     test = read_test(of.folder / "prepared-2")
@@ -207,14 +208,14 @@ def regression(of: Rehearsal) -> dict[str, Any]:
 
 
 def export(of: Rehearsal) -> dict[str, Any]:
-    """Export the best checkpoint as a bundle, whose scores are those of the training code."""
+    """Export the best checkpoint as a bundle, and return the bundle's size."""
     (of.folder / "bundles").mkdir(exist_ok=True)
     of.run("app", "export", "auto", "bundles/1", "--overwrite")
     return {"disk_bytes": disk_bytes(of.folder / "bundles/1")}
 
 
 def predict(of: Rehearsal) -> dict[str, Any]:
-    """Score the raw lines of the split test, and compare the scores with the log's truth."""
+    """Score the raw lines of the split test by the command `predict`, and compare the scores with the log's truth."""
     numbers = np.load(of.folder / "prepared-2" / row_numbers_file("test"))
     order = np.argsort(numbers, kind="stable")
     test = read_test(of.folder / "prepared-2")
@@ -228,7 +229,7 @@ def predict(of: Rehearsal) -> dict[str, Any]:
 
 
 def write_lines(log: Path, numbers: np.ndarray, path: Path) -> None:
-    """Write the lines of a log with these numbers [n], rising from 0, to a file."""
+    """Write those lines of a log whose numbers, ascending from 0, are in `numbers` [n] to a file."""
     wanted = np.zeros(numbers.max() + 1, bool)
     wanted[numbers] = True
     with log.open("rb") as source, path.open("wb") as target:
@@ -236,12 +237,15 @@ def write_lines(log: Path, numbers: np.ndarray, path: Path) -> None:
 
 
 def read_scores(path: Path) -> np.ndarray:
-    """Return the scores [n] of a file that `predict` wrote."""
+    """Return the scores [n] in a file that the command `predict` has written."""
     return np.asarray(pq.read_table(path, columns=["score"])["score"])
 
 
 def serve(of: Rehearsal, bundle: str, log: str, scores: str) -> dict[str, Any]:
-    """Ask a service for the scores of a log's first rows. Raises SystemExit if one differs from what predict wrote."""
+    """Ask a service for the scores of a log's first rows.
+
+    Raise SystemExit if a score differs from that of `predict`.
+    """
     port, expected, first, begun = free_port(), read_scores(of.folder / scores), 0, time.perf_counter()
     words = ("app.cli.serve", bundle, "--port", str(port))
     with running(*words, folder=of.folder, log=of.output) as process, (of.folder / log).open("rb") as lines:
@@ -257,7 +261,7 @@ def serve(of: Rehearsal, bundle: str, log: str, scores: str) -> dict[str, Any]:
 
 
 def next_day(of: Rehearsal) -> dict[str, Any]:
-    """Give the next day's new values ids, go on training from the model, and publish the change as a delta."""
+    """Give ids to the next day's new values, train the model further on that day, and publish the change as a delta."""
     ids = read_schema(of.folder / "prepared-2").vocabulary_size
     more = ("--vocabulary", "prepared-2", "--extend", "--config", AUTO)
     found = _prepare(of, of.day, "prepared-day", *more)
@@ -279,7 +283,7 @@ def next_day(of: Rehearsal) -> dict[str, Any]:
 
 
 def criteo(of: Rehearsal) -> dict[str, Any]:
-    """Train configs/criteo.yaml one epoch, or --criteo-steps of it, and evaluate it on test."""
+    """Train configs/criteo.yaml for one epoch, or for --criteo-steps steps, and evaluate it on test."""
     run, steps = of.folder / "criteo", of.options.criteo_steps
     # An epoch takes an hour: a stop need not cost all of it.
     saves = ("checkpoint.every_minutes=15", "checkpoint.keep_last=1")
@@ -305,7 +309,7 @@ STAGES: dict[str, Callable[[Rehearsal], dict[str, Any]]] = {
 
 
 def shown(value: Any) -> str:
-    """Return something that a stage found as text: a number, several, or figures by test set."""
+    """Return a figure that a stage found as text. It is a number, a list of numbers, or figures by test set."""
     if isinstance(value, dict):
         return "; ".join(f"{name}: {of['auc']:.4f} AUC, {of['log_loss']:.4f} log loss" for name, of in value.items())
     if isinstance(value, list):
@@ -314,7 +318,7 @@ def shown(value: Any) -> str:
 
 
 def row_of(name: str, stage: dict[str, Any]) -> list[str]:
-    """Return the texts of a stage that is done, one for each of COLUMNS."""
+    """Return the row of the table about a stage that is done: a text for each of COLUMNS."""
     measured = stage | {"disk_bytes": stage["found"].get("disk_bytes")}
     found = [f"{word}: {shown(value)}" for word, value in stage["found"].items() if word != "disk_bytes"]
     stopped = " (from where it was stopped)" if "resumed" in stage else ""

@@ -23,24 +23,24 @@ from safetensors.numpy import load_file
 from benchmarks.harness.commands import checked_out, run_command, work_folder
 
 CONFIG, AVAZU = "configs/tiny.yaml", "configs/data/avazu.yaml"
-ZOO_ROWS = 16000  # the fewest of which some go into files of whole samples, not all into the rest
+ZOO_ROWS = 16000  # With fewer rows, all would go into the files of the rest, none into those of whole samples.
 
 
 @dataclass(frozen=True)
 class Version:
-    """A commit's working tree, and the folder that its commands run in."""
+    """A commit of the project: its working tree, and the folder in which its commands run."""
 
     commit: str
     tree: Path
     folder: Path
 
     def must(self, *words: str) -> None:
-        """Run `python -P -m WORDS` in the folder. Raises SystemExit if it does not end with status 0."""
+        """Run `python -P -m WORDS` of this version in its folder. Raise SystemExit if the exit status is not 0."""
         run_command(*words, folder=self.folder, tree=self.tree, OMP_NUM_THREADS="1")
 
 
 def write_avazu(path: Path, rows: int) -> None:
-    """Write a log of Avazu's form: a header, no numeric field, hex values beside short strings."""
+    """Write a log of Avazu's form: with a header, no numeric field, and hex values and short strings as cells."""
     rng, row = np.random.default_rng(1), np.arange(rows)
     site, app = ("site_id", "site_domain", "site_category"), ("app_id", "app_domain", "app_category")
     columns = {"id": 10**19 + row.astype(np.uint64), "click": (rng.random(rows) < 0.2).astype(int)}
@@ -58,7 +58,7 @@ def write_avazu(path: Path, rows: int) -> None:
 
 
 def same_schema(a: Path, b: Path) -> bool:
-    """Return True if two schema.json are equal but for the folder of a synthetic log's truth, and their checksums."""
+    """Return True if two schema.json are equal. The folder of a synthetic log's truth file and checksums may differ."""
     ours, theirs = (json.loads(path.read_text()) for path in (a, b))
     for content in (ours, theirs):
         if truth := content["source"]["truth"]:
@@ -68,7 +68,7 @@ def same_schema(a: Path, b: Path) -> bool:
 
 
 def same_tensors(a: Path, b: Path) -> bool:
-    """Return True if two safetensors files hold the same arrays, bit by bit."""
+    """Return True if two safetensors files hold arrays that are equal in every bit."""
     ours, theirs = load_file(a), load_file(b)
     return ours.keys() == theirs.keys() and all(
         ours[name].dtype == theirs[name].dtype
@@ -97,14 +97,14 @@ RUN: dict[str, Callable[[Path, Path], bool]] = {
 
 
 class Comparison:
-    """Compares files of two versions, and prints what it finds."""
+    """Compares the files of two versions, prints what it finds, and counts the differences."""
 
     def __init__(self, a: Version, b: Version) -> None:
         self.versions = (a, b)
         self.differences = 0
 
     def files(self, title: str, folder: str, kinds: dict[str, Callable[[Path, Path], bool]]) -> None:
-        """Compare the files of both versions' `folder` by pattern."""
+        """Compare the files in `folder` of both versions. `kinds` maps patterns of names to the comparison to use."""
         a, b = (version.folder / folder for version in self.versions)
         for pattern, same in kinds.items():
             ours, theirs = ({path.relative_to(top): path for path in top.glob(pattern)} for top in (a, b))
@@ -117,7 +117,7 @@ class Comparison:
             print(f"{'same     ' if is_same else 'DIFFERENT'}  {found}", flush=True)
 
     def each(self, *words: str) -> None:
-        """Run a command that both versions have to carry out."""
+        """Run a command in both versions. It must succeed in both."""
         for version in self.versions:
             version.must(*words)
 
@@ -126,7 +126,7 @@ class Comparison:
 
 
 def prepare_log(comparison: Comparison) -> None:
-    """Prepare the log that is trained on, if that is not done yet."""
+    """Prepare the log for the trainings in both versions, unless that is done already."""
     if not (comparison.versions[0].folder / "prepared").is_dir():
         comparison.each("data_prep", "prepare", "log.txt", "prepared", "--config", CONFIG, "prepare.workers=2")
 
@@ -144,7 +144,7 @@ def prepare(comparison: Comparison) -> None:
 
 
 def trained(title: str, *words: str) -> Callable[[Comparison], None]:
-    """Return the scenario of a short training."""
+    """Return a scenario that trains both versions for one epoch with the options `words`, and compares the runs."""
 
     def scenario(comparison: Comparison) -> None:
         """A short training, in a folder of its own."""
@@ -171,7 +171,7 @@ SCENARIOS: dict[str, Callable[[Comparison], None]] = {
 
 
 def compare(versions: tuple[Version, Version], rows: int, chosen: list[str]) -> int:
-    """Compare two versions in their empty folders, and return the number of differences."""
+    """Run the chosen scenarios on two versions, whose folders are empty. Return the number of differences."""
     a, b = versions
     for version in versions:
         version.folder.mkdir(parents=True)
@@ -179,7 +179,7 @@ def compare(versions: tuple[Version, Version], rows: int, chosen: list[str]) -> 
     a.must("data_prep", "synthesize", "log.txt", "--rows", str(rows), "--seed", "1")
     a.must("data_prep", "synthesize", "zoo.txt", "--rows", str(max(rows, ZOO_ROWS)), "--seed", "2")
     write_avazu(a.folder / "avazu.csv", rows)
-    for path in a.folder.iterdir():  # the logs, and what is known of the synthetic one
+    for path in a.folder.iterdir():  # The logs, and the truth of the synthetic ones.
         if path.is_file() and not path.is_symlink():
             os.link(path, b.folder / path.name)
     comparison = Comparison(a, b)

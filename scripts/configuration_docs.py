@@ -87,7 +87,7 @@ def _schedules() -> Iterator[str]:
 
 
 def _variants(what: str, classes: Sequence[Any], prefix: str) -> Iterator[str]:
-    """Yield a table of the classes that a section's name selects, and a table of all their settings."""
+    """Yield the lines of two tables: the classes that a section's key `name` selects, and all settings of these."""
     yield f"| {what} | |\n|---|---|"
     yield from (f"| `{cls.name}` | {' '.join(cls.__doc__.split())} |" for cls in classes)
     # For each setting: its default values, each with the names of the classes that have this default.

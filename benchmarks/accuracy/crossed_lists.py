@@ -26,7 +26,10 @@ PREPARED = {"without": (), "mean": ("prepare.crosses=[[user,genres]]",), "sum": 
 
 
 def write_log(folder: Path, rows: int, seed: int, taste: float = TASTE, most: int = MOST_GENRES) -> Path:
-    """Write rows of a user and one to `most` genres. A click follows the user's taste for one of the genres."""
+    """Write a log whose rows have a user and one to `most` genres. Return its path.
+
+    The click of a row follows the user's taste for one of the genres.
+    """
     generator = np.random.default_rng(seed)
     tastes, of_user = generator.normal(0, taste, (USERS, GENRES)), generator.normal(0, 0.2, (USERS, 1))
     logits = of_user + generator.normal(0, 0.2, GENRES) + tastes - 1
@@ -49,7 +52,7 @@ def describe(folder: Path, pool: str) -> Path:
 
 
 def measure(rows: int, seed: int, work: Path, taste: float = TASTE, most: int = MOST_GENRES) -> dict[str, Figures]:
-    """Return AUC and log loss on test rows of each model, for each preparation of a log."""
+    """Return AUC and log loss of each model on the test rows, for each way of preparing the same log."""
     log, found = write_log(work, rows, seed, taste, most), {}
     for name, crosses in PREPARED.items():
         pool = "sum" if name == "sum" else "mean"

@@ -22,7 +22,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Group:
-    """A test period: `labels` [n] bool and, by contender, `scores` [S, n]."""
+    """A test period: `labels` [n] bool of its rows, and `scores` [S, n] of each contender by name."""
 
     labels: np.ndarray
     scores: dict[str, np.ndarray]
@@ -30,7 +30,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of AUC, each group's, and the mean's bootstrap intervals without and with clusters."""
+    """How far the AUC of one contender is above that of another: the mean over groups, and the value of each group.
+
+    The mean has two bootstrap intervals: with rows drawn anew, and with whole groups drawn anew as well.
+    """
 
     mean: float
     of_groups: tuple[float, ...]
@@ -43,15 +46,15 @@ class Difference:
 
 
 def mean_auc(models: np.ndarray, labels: np.ndarray, times: np.ndarray) -> float:
-    """Return the mean AUC of scores [S, n], each row being there `times` [n] times."""
+    """Return the mean AUC of S models with the scores [S, n]. Row i is counted times[i] times."""
     repeated = np.repeat(labels, times)
     return float(np.mean([area_under_curve(np.repeat(scores, times), repeated) for scores in models]))
 
 
 def differences(groups: list[Group], ours: str, peers: tuple[str, ...], replicates: int, seed: int) -> list[Difference]:
-    """Return the differences of `ours` to each of `peers`, with bootstrap intervals."""
+    """Return, for each of `peers`, how far the AUC of `ours` is above it, with bootstrap intervals."""
     rng = np.random.default_rng(seed)
-    auc_differences = np.empty((len(groups), replicates + 1, len(peers)))  # replicate 0 is the rows as they are
+    auc_differences = np.empty((len(groups), replicates + 1, len(peers)))  # Replicate 0 has each row once.
     for place, group in enumerate(groups):
         for replicate in range(replicates + 1):
             size = len(group.labels)
@@ -64,7 +67,11 @@ def differences(groups: list[Group], ours: str, peers: tuple[str, ...], replicat
 
 
 def _difference(auc_differences: np.ndarray, drawn: np.ndarray) -> Difference:
-    """From differences [G, 1 + R] and drawn groups [R, G]."""
+    """Return the mean difference and its intervals.
+
+    `auc_differences` [G, 1 + R] are those of the groups, without and with drawn rows, and `drawn` [R, G] the drawn
+    groups.
+    """
     replicates = auc_differences[:, 1:]
     clusters = np.take_along_axis(replicates, drawn.T, axis=0)
     return Difference(

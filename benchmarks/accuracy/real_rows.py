@@ -45,10 +45,10 @@ from data_prep.prepared.truth import area_under_curve
 OURS = "this project"
 REPLICATES = 500
 CONFIG = PROJECT / "configs" / "auto.yaml"
-PREPARE = PrepareOptions(min_count=2)  # of 2, 5, 10 and 20 the regression's best as well
+PREPARE = PrepareOptions(min_count=2)  # Of 2, 5, 10 and 20, this value is also the best one for logistic regression.
 BATCH_SIZE, SCORED_ROWS = 1000, 100_000  # at a time
 
-# SparseAdam's L2 reaches the rows of a batch only, so it is best with less.
+# With SparseAdam, L2 acts only on the rows of a batch. The best values were smaller than with Adam on whole tables.
 LAZY_GRID = {
     f"rate {rate:g}, L2 {l2:g}": PeerSettings(rate, l2, wide_learning_rate=0.05, wide_initial_accumulator=1e-6)
     for rate in (5e-4, 1e-3)
@@ -68,9 +68,10 @@ TREES_GRID = {
 
 @dataclass(frozen=True)
 class Contender:
-    """A kind of model, of whose settings in `grid`, by name, one is chosen if there are any.
+    """A kind of model. If it has settings in `grid`, by name, one of them is chosen for each cut.
 
-    `fit(folder, split, settings, epochs, seed)` trains one and returns its scores [epochs, rows] after each epoch.
+    `fit(folder, split, settings, epochs, seed)` trains a model and returns its scores [epochs, rows] of the split after
+    each epoch.
     """
 
     name: str
@@ -80,19 +81,19 @@ class Contender:
     is_seeded: bool = True
 
     def valid_aucs(self, cut: Cut, setting: str) -> list[float]:
-        """AUC on the valid tenth after each epoch."""
+        """Train with a setting. Return the AUC on the valid tenth of a cut after each epoch."""
         folder = cut.choosing(PREPARE)
         labels = labels_of(folder, "valid")
         scores = self.fit(folder, "valid", self.grid[setting], self.most_epochs, 1)
         return [area_under_curve(of_epoch, labels) for of_epoch in scores]
 
     def test_scores(self, cut: Cut, setting: str, epochs: int, seed: int) -> np.ndarray:
-        """A score for each row of the test tenth [rows]."""
+        """Train with a setting. Return the score of each row of the test tenth of a cut, [rows]."""
         return np.asarray(self.fit(cut.testing(PREPARE), "test", self.grid.get(setting), epochs, seed)[-1])
 
 
 def regression() -> Contender:
-    """Return logistic regression, which has no seed."""
+    """Return logistic regression as a contender. It has no seed."""
 
     def fit(folder: Path, split: str, penalty: float, _: int, __: int) -> np.ndarray:
         return logistic_regression.predict(folder, split, penalty)[None]
@@ -101,9 +102,9 @@ def regression() -> Contender:
 
 
 def application(name: str, work: Path) -> Contender:
-    """This project as its users run it: `python -m app train` with `auto.yaml`, then its newest checkpoint's scores.
+    """Return this project as a contender, as its users run it: `python -m app train` with `auto.yaml`.
 
-    Settings and epochs follow from the number of rows.
+    The scores are those of the run's best checkpoint. Settings and epochs follow from the number of rows.
     """
 
     def fit(folder: Path, split: str, _: None, __: int, seed: int) -> np.ndarray:
@@ -114,14 +115,14 @@ def application(name: str, work: Path) -> Contender:
 
 
 def _batches(rows: Examples, places: np.ndarray, batch_size: int) -> Iterator[Batch]:
-    """Batches of the rows at `places` [n], in that order."""
+    """Yield the rows at `places` [n], in that order, in batches of `batch_size` rows."""
     for start in range(0, len(places), batch_size):
         of_batch = places[start : start + batch_size]
         yield Batch(rows.ids[of_batch], rows.numeric[of_batch], rows.labels[of_batch])
 
 
 def fit_pytorch(folder: Path, split: str, settings: PeerSettings, epochs: int, seed: int) -> np.ndarray:
-    """Train Wide&Deep of the same size in PyTorch. Return the logits [epochs, rows] of `split` after each epoch."""
+    """Train a Wide&Deep of the same size in PyTorch. Return its logits [epochs, rows] of `split` after each epoch."""
     torch.manual_seed(seed)
     use_threads(1)
     schema = read_schema(folder)
@@ -142,7 +143,10 @@ def fit_pytorch(folder: Path, split: str, settings: PeerSettings, epochs: int, s
 
 @dataclass(frozen=True)
 class Choice:
-    """The setting chosen on a cut's valid tenth, and the AUC after each epoch of every setting tried."""
+    """The setting and the number of epochs that were chosen on the valid tenth of a cut.
+
+    `tried` has, for every setting, the AUC on the valid tenth after each epoch.
+    """
 
     setting: str
     epochs: int
@@ -150,7 +154,10 @@ class Choice:
 
 
 def choose(contender: Contender, cut: Cut, memory: Path) -> Choice:
-    """Choose setting and epochs by the AUC on the valid tenth. They are "" and 0 if there is nothing to choose."""
+    """Return the setting and the number of epochs with the best AUC on the valid tenth of a cut.
+
+    They are "" and 0 if the contender has no settings to choose from.
+    """
     if not contender.grid:
         return Choice("", 0, {})
     tried = {}
@@ -163,12 +170,12 @@ def choose(contender: Contender, cut: Cut, memory: Path) -> Choice:
 
 
 def labels_of(folder: Path, split: str) -> np.ndarray:
-    """[rows] bool, in the order of the prepared folder."""
+    """Return the labels of a split, bool [rows], in the order of the prepared folder."""
     return np.asarray(read_rows(folder, read_schema(folder), split).labels > 0)
 
 
 def make_contenders(work: Path) -> list[Contender]:
-    """This project first, then its peers, each with four settings."""
+    """Return all contenders: this project first, then its peers. Each peer has four settings."""
     return [
         application(OURS, work),
         regression(),
@@ -179,7 +186,10 @@ def make_contenders(work: Path) -> list[Contender]:
 
 
 def compare(cuts: list[Cut], contenders: list[Contender], seeds: int, memory: Path) -> list[Group]:
-    """Scores of every contender on the test tenth of every cut, with the settings that the tenth before chose."""
+    """Return labels and scores of every contender on the test tenth of every cut, as a `Group` for each cut.
+
+    The settings are those that the tenth before the test tenth chose.
+    """
     groups = []
     for cut in cuts:
         labels = labels_of(cut.testing(PREPARE), "test")

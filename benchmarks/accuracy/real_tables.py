@@ -48,7 +48,10 @@ OURS, PEERS = "auto", ("baseline", "LightGBM")
 
 @dataclass(frozen=True)
 class Table:
-    """A log in REAL_LOGS. `label` is for `describe`. With `joined`, files of the same folder by their first column."""
+    """A table in the folder REAL_LOGS. `label` is the option of `describe`, or None.
+
+    If `joined` names files of the same folder, they are joined to the table by their first column.
+    """
 
     file: str
     label: str | None = None
@@ -66,7 +69,7 @@ TABLES = {
 
 
 def read_table(folder: Path, table: Table) -> tuple[str, list[str]]:
-    """Return a table's header, "" without one, and its lines, each with its line end."""
+    """Return the header line of a table, or "" if it has none, and its other lines, each with its line end."""
     text = (folder / table.file).read_text(encoding="utf-8-sig")
     lines = [f"{line}\n" for line in text.splitlines() if line.strip()]
     if table.joined:
@@ -84,7 +87,7 @@ def _joined(rows: list[list[str]], folder: Path, others: tuple[str, ...]) -> lis
 
 
 def prepare_fold(header: str, lines: list[str], data: Any, fold: int, folder: Path) -> Path:
-    """Return the prepared folder of a fold, made if it does not exist."""
+    """Return the prepared folder of a fold of a table. Prepare it if it does not exist."""
     output = folder / f"prepared-{fold}"
     if not output.is_dir():
         order = np.random.default_rng(1 + fold // FOLDS).permutation(len(lines))
@@ -102,8 +105,9 @@ def prepare_fold(header: str, lines: list[str], data: Any, fold: int, folder: Pa
 
 
 def trees(prepared: Path, schema: Schema) -> np.ndarray:
-    """Return probabilities of the test rows, by LightGBM with its defaults."""
-    import lightgbm  # `make bench` installs it; the tests of the tables do without
+    """Return the click probabilities that LightGBM, with its defaults, predicts for the test rows."""
+    # `make bench` installs LightGBM. It is imported here, so that the tests of this module do not need it.
+    import lightgbm
 
     rows, tested = read_rows(prepared, schema, "train"), read_rows(prepared, schema, "test")
     features, categories = _columns(rows, schema)
@@ -113,7 +117,10 @@ def trees(prepared: Path, schema: Schema) -> np.ndarray:
 
 
 def _columns(rows: Examples, schema: Schema) -> tuple[np.ndarray, list[int]]:
-    """Return a table [rows, columns] and the columns with codes: numbers, codes, 0 or 1 for each value of a list."""
+    """Return rows as a table [rows, columns] for LightGBM, and the indices of the columns that hold codes.
+
+    The columns are numbers, codes of categories, and 0 or 1 for each value of a list.
+    """
     columns, categories, position = [*rows.numeric.T], [], 0
     buckets = {f"{numeric.source}_bucket" for numeric in schema.numeric}
     for field in schema.categorical:
@@ -130,7 +137,10 @@ def _columns(rows: Examples, schema: Schema) -> tuple[np.ndarray, list[int]]:
 
 
 def measure(prepared: Path, changes: list[str], host: DeviceOptions, work: Path, peers: Path) -> dict[str, Any]:
-    """Return AUC, log loss and seconds of the contenders on a fold. `peers` is the file of those that do not change."""
+    """Return AUC, log loss and seconds of each contender on a fold.
+
+    `peers` is the file that keeps the figures of the peers, which `changes` do not affect.
+    """
     schema = read_schema(prepared)
     labels = read_rows(prepared, schema, "test").labels
 
@@ -162,7 +172,7 @@ def figures_of(metrics: Metrics, seconds: float) -> dict[str, float]:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """Return the mean and half of its 95 % interval."""
+    """Return the mean of `values`, and half the width of its 95 % interval."""
     spread = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
     return statistics.fmean(values), float(student.ppf(0.975, max(len(values) - 1, 1))) * spread
 
@@ -178,7 +188,7 @@ def line(name: str, folds: list[dict[str, Any]]) -> str:
 
 
 def compare(name: str, folder: Path, table: Table, options: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
-    """Measure the folds of a table, and print its line."""
+    """Measure the contenders on the folds of a table, print a line about it, and return the figures of each fold."""
     own = work / name.replace(" ", "-")
     own.mkdir(parents=True, exist_ok=True)
     header, lines = read_table(folder, table)

@@ -41,12 +41,12 @@ REAL = "real"
 SYNTHETIC_SEED = 1
 TEST_SETS = ALL, OFTEN = "all", "seen often"
 
-Figures = dict[str, dict[str, float]]  # by test set: rows, auc, log_loss
+Figures = dict[str, dict[str, float]]  # For each test set by name: its rows, auc and log_loss.
 
 
 @dataclass(frozen=True)
 class Data:
-    """A log, and the settings that split it."""
+    """A log, and the settings of `prepare` that decide how it is split."""
 
     name: str
     log: Path
@@ -55,20 +55,26 @@ class Data:
 
 @dataclass(frozen=True)
 class Test:
-    """The test rows [n] of a prepared folder: labels, which are seen often, and the truth where it is known."""
+    """The n test rows of a prepared folder: their labels, which of them are seen often, and their true probabilities.
+
+    The true probabilities are None if the log is not synthetic.
+    """
 
     labels: np.ndarray
     often: np.ndarray
     truth: np.ndarray | None
 
     def judge(self, probabilities: np.ndarray) -> Figures:
-        """AUC and log loss of predictions [n] on all rows and on those seen often."""
+        """Return number of rows, AUC and log loss of `probabilities` [n], on all rows and on those seen often."""
         sets = {ALL: np.ones(len(self.labels), bool), OFTEN: self.often}
         return {name: _figures(probabilities[rows], self.labels[rows]) for name, rows in sets.items()}
 
 
 def training_counts(folder: Path, schema: Schema) -> np.ndarray:
-    """Return the training rows of each id, [V] int64, 0 for numeric fields and values out of vocabulary."""
+    """Return the number of training rows that have each id, int64 [V].
+
+    It is 0 for the ids of numeric fields and of values out of vocabulary.
+    """
     counts = np.zeros(schema.vocabulary_size, np.int64)
     table = pq.read_table(folder / VOCABULARY_FILE, columns=["id", "count"])
     counts[table["id"].to_numpy()] = table["count"].to_numpy()
@@ -76,9 +82,10 @@ def training_counts(folder: Path, schema: Schema) -> np.ndarray:
 
 
 def seen_often(ids: np.ndarray, counts: np.ndarray, least: int = 20) -> np.ndarray:
-    """[n] bool for ids [n, C]: every value of the row occurs in `least` training rows or more.
+    """Return a mask [n] of the rows whose values all occur in `least` training rows or more. `ids` is [n, C].
 
-    On rows with rare values even the best model of the training rows stays below the log's truth. Here it need not.
+    On rows with rare values even the best model of the training rows is worse than the log's true probabilities. On
+    these rows it need not be.
     """
     return np.asarray((counts[ids] >= least).all(axis=1))
 
@@ -104,7 +111,7 @@ def read_test(folder: Path) -> Test:
 
 
 def make_data(name: str, work: Path) -> Data:
-    """The log of that name, synthesized where it is not there yet."""
+    """Return the log of this name. Synthesize it if it does not exist."""
     if name == REAL:
         return Data(name, folder_of("CRITEO_ROWS") / "train.txt", ("prepare.split=chronological",))
     log = work / f"synthetic-{name}.txt"
@@ -119,7 +126,7 @@ def recipe_file(recipe: str) -> Path:
 
 
 def prepare(data: Data, recipe: str, work: Path) -> Path:
-    """Return the folder of a log prepared by a recipe's own settings. Prepare it if it does not exist."""
+    """Return the folder of a log that was prepared with a recipe's own settings. Prepare it if it does not exist."""
     output = work / f"{data.name}-{recipe}"
     if not output.is_dir():
         options = ("--config", str(recipe_file(recipe)), *data.prepare_settings)
@@ -128,7 +135,10 @@ def prepare(data: Data, recipe: str, work: Path) -> Path:
 
 
 def train(prepared: Path, recipe: str, changes: tuple[str, ...], work: Path) -> dict[str, Any]:
-    """Train once: metrics of `valid` at each evaluation, and of the test rows at the best of them."""
+    """Train a recipe once.
+
+    Return the metrics on `valid` at each evaluation, and on the test rows at the best of them.
+    """
     logits, evaluations = train_and_score(recipe_file(recipe), prepared, changes, work)
     valid = [{name: line[name] for name in ("step", "auc", "log_loss")} for line in evaluations]
     test = read_test(prepared)
@@ -136,25 +146,28 @@ def train(prepared: Path, recipe: str, changes: tuple[str, ...], work: Path) -> 
 
 
 def regression(prepared: Path) -> Figures:
-    """Logistic regression on the same rows, its penalty chosen on `valid`."""
+    """Return the figures of a logistic regression on the same rows, whose penalty is chosen on `valid`."""
     probabilities = logistic_regression.probabilities_of(prepared, "test")
     return read_test(prepared).judge(probabilities)
 
 
 def best_possible(prepared: Path) -> Figures | None:
-    """Return the figures of the true probabilities, or None if the log is not synthetic."""
+    """Return the figures that the true probabilities have on the test rows, or None if the log is not synthetic."""
     test = read_test(prepared)
     return None if test.truth is None else test.judge(test.truth)
 
 
 def memory(work: Path, data: str, recipe: str, changes: tuple[str, ...]) -> Path:
-    """Return the file of a run's figures. Its name depends on the recipe's text and the changes to it."""
+    """Return the path of the file that keeps a run's figures. Its name depends on the recipe's text and `changes`."""
     digest = hashlib.sha256("\0".join((recipe_file(recipe).read_text("utf-8"), *changes)).encode()).hexdigest()[:16]
     return work / f"{data}-{recipe}-{digest}.json"
 
 
 def measure(data: Data, recipe: str, options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """Run one recipe on one log with every seed, and print each run. Return the runs and their references."""
+    """Run one recipe on one log with every seed, and print a line for each run.
+
+    Return the figures of the runs, of logistic regression and of the true probabilities.
+    """
     prepared = prepare(data, recipe, work)
     own_epochs = epochs_of(recipe, prepared)
     epochs = min(options.epochs, own_epochs)
@@ -183,7 +196,7 @@ def measure(data: Data, recipe: str, options: argparse.Namespace, work: Path) ->
 
 
 def epochs_of(recipe: str, prepared: Path) -> int:
-    """Return the recipe's own number of epochs, which may follow from the rows of a prepared folder."""
+    """Return the recipe's own number of epochs, which may depend on the number of rows of the prepared folder."""
 
     def resolve(defaults: Config) -> Config:
         return yaml_settings.resolve(Config, recipe_file(recipe), base=defaults)

@@ -20,7 +20,7 @@ CUTS = (5, 6, 7, 8, 9)
 
 @dataclass(frozen=True)
 class Cut:
-    """Cut k of a log of `lines` lines. Its prepared folders are made in `folder` at their first use."""
+    """Cut number `k` of a log of `lines` lines. Its prepared folders are made in `folder` when they are first used."""
 
     log: Path
     lines: int
@@ -28,11 +28,17 @@ class Cut:
     folder: Path
 
     def choosing(self, options: PrepareOptions) -> Path:
-        """Prepared: train is all before the tenth k - 1, valid that tenth, test nothing."""
+        """Return the prepared folder in which settings are chosen.
+
+        Its training rows are all before the tenth k - 1, its valid rows are that tenth, and it has no test rows.
+        """
         return self._prepared("choosing", options, self._tenth(self.k - 1), self._tenth(self.k), self._tenth(self.k))
 
     def testing(self, options: PrepareOptions) -> Path:
-        """Prepared: train is all before the tenth k, valid nothing, test that tenth."""
+        """Return the prepared folder in which models are tested.
+
+        Its training rows are all before the tenth k, it has no valid rows, and its test rows are the tenth k.
+        """
         return self._prepared("testing", options, self._tenth(self.k), self._tenth(self.k), self._tenth(self.k + 1))
 
     def _tenth(self, tenth: int) -> int:

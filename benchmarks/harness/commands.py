@@ -26,14 +26,14 @@ from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Schema
 
 ENVIRONMENT = {"PYTHONPATH": str(PROJECT)}
-OUTPUT_END = 2000  # characters of a failed command's output
+OUTPUT_END = 2000  # Number of characters at the end of a failed command's output that are shown.
 TIMEOUT_SECONDS = 300.0
 
 
 def run_command(*arguments: str, folder: Path, tree: Path = PROJECT, **environment: str) -> str:
-    """Run `python -m …` of a working tree in `folder` and return what it printed.
+    """Run `python -m …` with the sources in `tree`, in the working folder `folder`. Return what it printed.
 
-    Raises SystemExit with its errors if it fails.
+    Raise SystemExit with the end of its error output if it fails.
     """
     done = subprocess.run(
         [sys.executable, "-P", "-m", *arguments],
@@ -49,7 +49,7 @@ def run_command(*arguments: str, folder: Path, tree: Path = PROJECT, **environme
 
 
 def start(*words: str | Path, folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start `python -m …` in `folder`. What it prints is added to the file `log`."""
+    """Start `python -m …` in `folder`, and return the process. What it prints is appended to the file `log`."""
     command = [sys.executable, "-P", "-m", *map(str, words)]
     with log.open("ab") as output:
         return subprocess.Popen(command, cwd=folder, env=os.environ | ENVIRONMENT, stdout=output, stderr=output)
@@ -57,7 +57,10 @@ def start(*words: str | Path, folder: Path, log: Path) -> subprocess.Popen[bytes
 
 @contextmanager
 def running(*words: str | Path, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run what `start` does until the end of the block, which ends it by SIGTERM, and wait for all that it started."""
+    """Start `python -m …` as `start` does, for the `with` block. After the block, end it by SIGTERM.
+
+    Then wait until the process and all processes that it started have ended.
+    """
     process = start(*words, folder=folder, log=log)
     try:
         yield process
@@ -65,11 +68,14 @@ def running(*words: str | Path, folder: Path, log: Path) -> Iterator[subprocess.
         below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.terminate()
         process.wait(TIMEOUT_SECONDS)
-        psutil.wait_procs(below, TIMEOUT_SECONDS)  # a service may be folding a bundle
+        psutil.wait_procs(below, TIMEOUT_SECONDS)  # A service may still be merging a bundle with its delta.
 
 
 def wait_until(found: Callable[[], object], process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait for something that a process does. Raises SystemExit if it ends instead, or takes five minutes."""
+    """Wait until `found` returns a true value, while `process` runs.
+
+    Raise SystemExit if the process ends first, or after five minutes.
+    """
     until = time.monotonic() + TIMEOUT_SECONDS
     while not found():
         if process.poll() is not None or time.monotonic() > until:
@@ -78,7 +84,7 @@ def wait_until(found: Callable[[], object], process: subprocess.Popen[bytes], lo
 
 
 def stop_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that was started here, and all that it started."""
+    """Kill a process that this program started, and all processes that it has started."""
     below = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     for child in below:
@@ -101,7 +107,10 @@ class Answer:
 
 
 def ask(port: int, path: str, body: bytes | None = None, form: str = "application/json") -> Answer:
-    """Ask a service of this machine, by POST if there is a body. Raises OSError or HTTPException if none answers."""
+    """Send a request to a service on this machine, and return its answer. With a `body`, the request is a POST.
+
+    Raise OSError or HTTPException if no service answers.
+    """
     with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("GET" if body is None else "POST", path, body, {"content-type": form})
         response = connection.getresponse()
@@ -109,7 +118,10 @@ def ask(port: int, path: str, body: bytes | None = None, form: str = "applicatio
 
 
 def is_ready(port: int) -> bool:
-    """Return whether a service answers, other than that its model is being opened. Peers have no such address."""
+    """Return True if a service answers, except with the status 503, which means that its model is being opened.
+
+    Services of peers answer that there is no such address, and count as ready.
+    """
     with suppress(OSError, HTTPException):
         return ask(port, "/v2/health/ready").status != 503
     return False
@@ -117,7 +129,10 @@ def is_ready(port: int) -> bool:
 
 @contextmanager
 def work_folder(path: str | Path | None) -> Iterator[Path]:
-    """Give the absolute path of a folder, which is made if it does not exist, or of one that the block removes."""
+    """Yield the absolute path of a folder for the `with` block. Create it if it is missing.
+
+    Without `path` it is a temporary folder, which is removed after the block.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(path or temporary).resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -126,7 +141,10 @@ def work_folder(path: str | Path | None) -> Iterator[Path]:
 
 @contextmanager
 def checked_out(commit: str, with_native: bool = True) -> Iterator[Path]:
-    """Give the files of a commit of this project, its native parts built, in a folder that the block removes."""
+    """Yield a temporary folder with the files of a commit of this project. It is removed after the `with` block.
+
+    By default the native parts are built in it.
+    """
     with tempfile.TemporaryDirectory(prefix="commit-") as folder:
         packed = subprocess.run(["git", "-C", PROJECT, "archive", commit], check=True, stdout=subprocess.PIPE).stdout
         subprocess.run(["tar", "-x", "-C", folder], input=packed, check=True)
@@ -136,24 +154,27 @@ def checked_out(commit: str, with_native: bool = True) -> Iterator[Path]:
 
 
 def folder_of(variable: str) -> Path:
-    """Return the folder of logs that are not in this project. Raises SystemExit if the variable does not name it."""
+    """Return the folder that an environment variable names, with logs that are not part of this project.
+
+    Raise SystemExit if the variable is not set.
+    """
     if variable not in os.environ:
         raise SystemExit(f"error: {variable} names no folder with these logs")
     return Path(os.environ[variable]).resolve()
 
 
 def remembered(path: Path, make: Any) -> Any:
-    """Return the JSON of `path`, which `make` produces if it does not exist."""
+    """Return the content of the JSON file `path`. If it does not exist, write the result of `make` to it first."""
     if not path.is_file():
         path.write_text(json.dumps(make()), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_rows(folder: Path, schema: Schema, split: str) -> Examples:
-    """Return all rows of a prepared folder's split, in the order written."""
+    """Return all rows of a split of a prepared folder, in the order in which they were written."""
     return concatenate(list(read_blocks(folder, schema, split)))
 
 
 def validations(run: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl with evaluations of the split `valid`, in the order written."""
+    """Return a run's evaluations on the split `valid`, which are lines of metrics.jsonl, in order."""
     return [line for line in read_lines(run / METRICS) if line.get("split") == "valid"]

@@ -23,14 +23,14 @@ from benchmarks.harness.timing import peak_memory_mib
 # of which the kernel has to clear. With these it keeps them.
 KEEP_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={2**33}:glibc.malloc.trim_threshold={2**34}"}
 
-Parts = dict[str, float]  # seconds of each part of some steps, by name
+Parts = dict[str, float]  # Seconds that each part of some steps took, by the name of the part.
 
 
 class Contender:
-    """A process of a module's `contender(*arguments)`, which returns a function that takes `count` steps.
+    """A process that runs the function `contender(*arguments)` of a module, which returns a function that takes steps.
 
-    That returns the seconds of the steps' parts, as far as they can be told apart. Use it by `contextlib.closing`, so
-    that it ends with the benchmark.
+    That function takes `count` steps, and returns the seconds of the steps' parts, as far as they can be told apart.
+    Use the object with `contextlib.closing`, so that the process ends with the benchmark.
     """
 
     def __init__(self, name: str, module: str, arguments: tuple[Any, ...], environment: Mapping[str, str]) -> None:
@@ -43,15 +43,18 @@ class Contender:
         theirs.close()
 
     def close(self) -> None:
-        self._process.kill()  # works on a stopped process too, and there is nothing to be saved
+        self._process.kill()  # SIGKILL also ends a stopped process. There is nothing to save.
         self._process.join()
 
     def wait_until_ready(self) -> None:
-        """Wait until the model is built, and let the process rest. Raises RuntimeError if it ended instead."""
+        """Wait until the process has built its model, then stop the process until it takes steps.
+
+        Raise RuntimeError if it ended instead.
+        """
         self._receive()
 
     def take_steps(self, count: int) -> None:
-        """Take `count` steps, and let the process rest again."""
+        """Let the process continue, take `count` steps and note the seconds of their parts. Then stop it again."""
         os.kill(self._process.pid or 0, signal.SIGCONT)
         self._connection.send(count)
         self.parts.append(self._receive())
@@ -72,8 +75,8 @@ class Contender:
 
 
 def _serve(commands: Connection, module: str, arguments: tuple[Any, ...]) -> None:
-    """Report that the contender is ready, then take as many steps as each command says."""
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is none of the benchmark's output
+    """Run in the contender's process: report that it is ready, then take as many steps as each command says."""
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What libraries print is not part of the benchmark's output.
     take_steps = importlib.import_module(module).contender(*arguments)
     commands.send({})
     while True:

@@ -34,12 +34,15 @@ VOCABULARIES = "vocabularies", "name", "V 100,000,000", "V 100,000", "seconds"
 BATCHES = "batches", "batch", 65_536, 16_000, "microseconds_per_row"
 LIBRARIES = ("mindspore", "numpy", "torch", "polars", "pyarrow")
 
-Results = dict[str, Any]  # by benchmark, the JSON that it ended with
+Results = dict[str, Any]  # For each benchmark by name, the JSON in the last line that it printed.
 
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio to reach: `find(results, *keys)` raises KeyError if it was not measured."""
+    """A value that a figure should reach.
+
+    `find(results, *keys)` returns the figure, or raises KeyError if it was not measured.
+    """
 
     what: str
     target: str  # such as "≥ 1.5", with ≥, ≤ or >
@@ -47,7 +50,7 @@ class Target:
     keys: tuple[Any, ...] = ()
 
     def row(self, results: Results) -> tuple[str, str, str, str]:
-        """Return the table row: name, target, measured value, and yes or no."""
+        """Return the target's row of the table: name, target, measured value, and yes or no."""
         sign, _, text = self.target.partition(" ")
         bound = float(text.replace(",", ""))
         try:
@@ -61,7 +64,10 @@ class Target:
 
 
 def value(results: Results, *keys: Any) -> Any:
-    """Return what lies under keys, the first of which names the benchmark. A dictionary finds the entry of a list."""
+    """Return the entry of nested results that `keys` lead to. The first key names the benchmark.
+
+    In a list, a key that is a dictionary finds the entry that contains it. Raise KeyError if there is no such entry.
+    """
     found: Any = results
     for key in keys:
         if isinstance(key, dict):
@@ -79,14 +85,14 @@ def figure(results: Results, *keys: Any) -> float:
 
 
 def paired(results: Results, pair: str, *keys: str) -> float:
-    """Return a mean paired difference of AUC without its sign."""
+    """Return the absolute value of a mean paired difference of AUC."""
     return abs(figure(results, *keys, "mean_differences", pair))
 
 
 def step_ratio(
     results: Results, form: str, precision: str, peer: str, benchmark: str = "train_step", ours: str = "native"
 ) -> float:
-    """Return a peer's time over ours, for one group of benchmarks.training.train_step."""
+    """Return the time of a peer's step divided by the time of ours, in one group of benchmarks.training.train_step."""
     for group in results[benchmark]["groups"]:
         if (group["form"], group["workload"]["precision"]) == (form, precision):
             return float(group["steps"][peer]["over_native"] / group["steps"][ours]["over_native"])
@@ -94,24 +100,27 @@ def step_ratio(
 
 
 def log_ratio(results: Results, form: str, precision: str, peer: str = "pytorch") -> float:
-    """Return a peer's time over that of native with distinct rows, on ids as in Criteo's log."""
+    """Return the time of a peer's step divided by that of native_distinct, on ids as in Criteo's log."""
     return step_ratio(results, form, precision, peer, "distinct_rows", "native_distinct")
 
 
 def share_of_matmuls(results: Results) -> float:
-    """Return the time of native with distinct rows over that of the direct layers' products alone, in float32."""
+    """Return the time of native_distinct's step divided by that of its direct layers' matrix products in float32."""
     return 1 / log_ratio(results, LOG_BEST_FORM, "float32", MATMULS)
 
 
 def growth(results: Results, entries: str, key: str, large: Any, usual: Any, measure: str) -> float:
-    """Return a measure at a large size over that at the usual one."""
+    """Return a figure at a large size divided by the same figure at the usual size."""
     return figure(results, "growth", entries, {key: large}, measure) / figure(
         results, "growth", entries, {key: usual}, measure
     )
 
 
 def prepare_ratio(results: Results, benchmark: str, peer: str) -> float:
-    """Return rows per second over a peer's: 0 if data_prep did not finish in its memory, ∞ if the peer did not."""
+    """Return the rows per second of data_prep divided by those of a peer.
+
+    It is 0 if data_prep did not finish within the memory limit, and ∞ if the peer did not.
+    """
     contenders = results[benchmark]["contenders"]
     if not contenders["data_prep"]["finished"]:
         return 0.0
@@ -119,9 +128,10 @@ def prepare_ratio(results: Results, benchmark: str, peer: str) -> float:
 
 
 def auc_above(results: Results, peer: str, lower_end: bool = False) -> float:
-    """Return the mean paired difference of AUC to a peer, over all five rolling cuts of the real rows.
+    """Return how far the AUC is above a peer's on the real rows: the mean over all five rolling cuts.
 
-    With `lower_end` it is that of its interval, for which rows and cuts are drawn.
+    With `lower_end`, return the lower end of its interval, for which rows and cuts are drawn. Raise KeyError if not all
+    cuts were measured.
     """
     measured = results["real_rows"]
     if len(measured["arguments"]["cuts"]) < NUM_CUTS:
@@ -131,7 +141,7 @@ def auc_above(results: Results, peer: str, lower_end: bool = False) -> float:
 
 
 def table_least(results: Results, peer: str) -> float:
-    """Return the mean difference of AUC to a peer, over the folds, of the real table with the least."""
+    """Return the smallest of the real tables' differences of AUC to a peer, each the mean over the table's folds."""
     tables = value(results, "real_tables", "tables").values()
     return min(statistics.fmean(fold["auto"]["auc"] - fold[peer]["auc"] for fold in folds) for folds in tables)
 
@@ -139,7 +149,7 @@ def table_least(results: Results, peer: str) -> float:
 def auto_below(
     results: Results, benchmark: str, data: str, recipes: tuple[str, ...] = ("many_rows", "few_rows")
 ) -> float:
-    """Return the AUC of auto below the best of other recipes, means over seeds."""
+    """Return how far the AUC of auto is below the best of other recipes. AUCs are means over seeds."""
 
     def mean(recipe: str) -> float:
         runs = value(results, benchmark, "results", {"recipe": recipe, "data": data}, "runs")
@@ -149,7 +159,10 @@ def auto_below(
 
 
 def above(results: Results, benchmark: str, recipe: str, other: str, metric: str, rows: str = OFTEN) -> float:
-    """Return a recipe's metric above that of `other`, of the test rows of 5 M synthetic rows, of the first seed."""
+    """Return how far a recipe's metric is above that of `other`, on the test rows of 5 M synthetic rows.
+
+    Both are those of the first seed.
+    """
     entry = value(results, benchmark, "results", {"recipe": recipe, "data": "5m"})
     return float(entry["runs"][0]["test"][rows][metric] - entry[other][rows][metric])
 
@@ -158,7 +171,7 @@ def below(results: Results, *keys: str) -> float:
     return -above(results, *keys)
 
 
-# What a target is, its bound, the function that finds the figure, and that function's keys.
+# For each target: its name, its bound, the function that finds the figure, and the keys that the function gets.
 ROWS_OF_TARGETS: tuple[tuple[Any, ...], ...] = (
     ("preparation: rows/s, 5 M rows, both readings", "≥ 250,000", figure, "prepare", *OURS, "rows_per_second"),
     ("preparation: × the model zoo's way", "≥ 12", prepare_ratio, "prepare", "zoo"),
@@ -230,27 +243,27 @@ TARGETS = tuple(Target(what, target, find, tuple(keys)) for what, target, find, 
 
 
 def summary(results: Results) -> str:
-    """All targets beside what was measured, as a Markdown table."""
+    """Return a Markdown table of all targets and what was measured for each."""
     rows = [("", "target", "measured", "reached"), ("---", "---", "---", "---")]
     rows += [target.row(results) for target in TARGETS]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def section(command: str, printout: str, result: dict[str, Any], today: datetime.date) -> str:
-    """A benchmark's printout, under what a figure depends on."""
+    """Return the section of a result page: what a benchmark printed, below its command, date, commit and machine."""
     machine = result["machine"]
     where = f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}, {versions()}"
     return f"`{command}`\n\n{today}, commit {machine['commit']}; {where}\n\n```text\n{printout.strip()}\n```"
 
 
 def versions() -> str:
-    """The versions of the libraries that are measured here, as far as they are installed."""
+    """Return a text with the versions of the measured libraries that are installed."""
     installed = {each.name.lower(): each.version for each in importlib.metadata.distributions()}
     return ", ".join(f"{name} {installed[name]}" for name in LIBRARIES if name in installed)
 
 
 def replace_section(text: str, name: str, title: str, content: str) -> str:
-    """Put `content` between the markers of `name` in `text`. If there are none, add a section at the end."""
+    """Return `text` with `content` between the markers of `name`. Without markers, append a section with them."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     marked = f"{begin}\n{content}\n{end}"
     if begin not in text and end not in text:
@@ -263,5 +276,5 @@ def replace_section(text: str, name: str, title: str, content: str) -> str:
 
 
 def read_results(path: Path) -> Results:
-    """Return results.json, or nothing if it does not exist yet."""
+    """Return the content of results.json, or an empty mapping if it does not exist yet."""
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}

@@ -24,7 +24,7 @@ from data_prep.prepared.batches import read_batches, written_order
 
 
 def score_rows(run: Path) -> np.ndarray:
-    """Return the logits [rows] of the test rows, by the run's best checkpoint, else its newest."""
+    """Return the logits [rows] that a run's best checkpoint, else its newest, gives the test rows."""
     trained = open_trained(best_of_run(run))
     device.prepare_environment(trained.config.device)
     device.select_device(trained.config.device)
@@ -38,7 +38,7 @@ def score_rows(run: Path) -> np.ndarray:
 def train_and_score(
     config: Path, prepared: Path, changes: Sequence[str], work: Path
 ) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """Train by `python -m app train`. Return the logits of the test rows, and the evaluations on valid."""
+    """Train a model by `python -m app train`. Return the logits of the test rows, and the evaluations on valid."""
     place = work / "run"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)

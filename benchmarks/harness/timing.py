@@ -26,7 +26,8 @@ from data_prep.kernels import native
 
 Result = TypeVar("Result")
 
-SETTLE_SECONDS = 0.02  # thread pools spin for a while after their work, on the cores of whoever comes next
+# Pause between contenders. Thread pools spin for a while after their work, on the cores that the next contender needs.
+SETTLE_SECONDS = 0.02
 SAMPLE_SECONDS = 0.2
 
 
@@ -48,9 +49,9 @@ class Timing:
 
 
 def in_turns(contenders: Mapping[str, Callable[[], Result]], rounds: int, warm_up: int = 0) -> dict[str, list[Result]]:
-    """Call each contender once a round, starting with another one each round, and return what they return.
+    """Call each contender once in each round. Return the results of each contender by name, one for each round.
 
-    Warm-up rounds do not count.
+    Each round starts with another contender. Results of the first `warm_up` rounds are dropped.
     """
     names = list(contenders)
     results: dict[str, list[Result]] = {name: [] for name in names}
@@ -70,13 +71,16 @@ def side_by_side(
     warm_up: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Time contenders in turns, by the wall's clock or another."""
+    """Call each contender once in each round, and return the seconds that each took.
+
+    `clock` is the wall clock by default.
+    """
     timed = {name: partial(seconds_of, function, clock) for name, function in contenders.items()}
     return {name: Timing.of(seconds) for name, seconds in in_turns(timed, rounds, warm_up).items()}
 
 
 def seconds_of(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Call a function and return its seconds by a clock, the wall's by default."""
+    """Call a function and return the seconds that it took by `clock`, which is the wall clock by default."""
     start = clock()
     function()
     return clock() - start
@@ -84,7 +88,10 @@ def seconds_of(function: Callable[[], object], clock: Callable[[], float] = time
 
 @dataclass
 class Taken:
-    """Seconds by the clock and of all processors, and the peak of the memory: the sum of the Pss of all processes."""
+    """What some processes took: seconds by the wall clock, seconds of all processors, and the peak of their memory.
+
+    The memory is the sum of the Pss of all processes.
+    """
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -93,7 +100,10 @@ class Taken:
 
 @contextmanager
 def metered() -> Iterator[Taken]:
-    """Measure the processes that are started in the block, and theirs. The peak so far is known in the block too."""
+    """Measure all processes that are started in the `with` block, and the processes that these start.
+
+    The object that is yielded has the peak memory so far already inside the block.
+    """
     taken, over = Taken(), threading.Event()
 
     def sample() -> None:
@@ -101,7 +111,8 @@ def metered() -> Iterator[Taken]:
         while not over.wait(pause):
             start = time.perf_counter()
             taken.peak_mib = max(taken.peak_mib, _pss_mib_of_children())
-            pause = max(SAMPLE_SECONDS, 10 * (time.perf_counter() - start))  # the Pss of gigabytes takes its time, too
+            # Reading the Pss of gigabytes takes time too.
+            pause = max(SAMPLE_SECONDS, 10 * (time.perf_counter() - start))
 
     sampler = threading.Thread(target=sample, daemon=True)
     sampler.start()
@@ -116,13 +127,16 @@ def metered() -> Iterator[Taken]:
 
 
 def children_seconds() -> float:
-    """Return the user and system time of the processes that this one has started and waited for, and of theirs."""
+    """Return the processor time (user and system) of all child processes that this process has waited for.
+
+    It includes the time of their own children.
+    """
     times = os.times()
     return times.children_user + times.children_system
 
 
 def _pss_mib_of_children() -> float:
-    """Return the Pss of all processes below this one: shared pages count once."""
+    """Return the memory of all processes below this one in MiB, as the sum of their Pss: shared pages count once."""
     pss = 0
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has ended
@@ -131,15 +145,15 @@ def _pss_mib_of_children() -> float:
 
 
 def peak_memory_mib(pid: int | str = "self") -> float:
-    """Return the most that a process has had in memory so far."""
+    """Return the peak resident memory of a process so far, in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 def machine() -> dict[str, str | int]:
-    """Return the machine and the commit, on which all figures depend.
+    """Return a description of this machine and of the commit, on which all figures depend.
 
-    Raises OSError if a native part is not built, or older than its source: what stands in for it is slower.
+    Raise OSError if a native part is not built, or is older than its sources: the slower parts would be measured.
     """
     for library in (native.LIBRARY, host_tables.LIBRARY, layer_library.LIBRARY):
         library.load()
@@ -152,7 +166,10 @@ def machine() -> dict[str, str | int]:
 
 
 def new_parser(doc: str | None, has_work: bool = False) -> argparse.ArgumentParser:
-    """Return the parser of a benchmark's command, by its docstring, with --work alone or nothing."""
+    """Return the argument parser of a benchmark.
+
+    Its help is `doc`, and its only option is --work, if `has_work` is True.
+    """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if has_work:
         parser.add_argument("--work", type=Path, help="logs, prepared folders and figures; default: a new one, removed")
@@ -160,7 +177,7 @@ def new_parser(doc: str | None, has_work: bool = False) -> argparse.ArgumentPars
 
 
 def print_result(options: argparse.Namespace, **figures: Any) -> None:
-    """Print the last line of a benchmark: the machine, its arguments but for folders, and its figures, as JSON."""
+    """Print the last line of a benchmark as JSON: the machine, the arguments except paths, and the figures."""
     arguments = {name: value for name, value in vars(options).items() if not isinstance(value, Path)}
     print(json.dumps({"machine": machine(), "arguments": arguments, **figures}))
 

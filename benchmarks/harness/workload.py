@@ -22,12 +22,16 @@ from data_prep.sources.shape import MISSING_RANK, LogShape, draw_fields, load_sh
 
 NUM_NUMERIC = 13
 LOG_ROWS, LOG_MIN_COUNT = 5_000_000, 10
-NUM_BATCHES = 6  # taken round and round: more than any cache holds, and after one round no row is new
+# The batches are repeated. Together they are larger than any cache, and after the first round all their rows exist.
+NUM_BATCHES = 6
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A training step of the model zoo's Wide&Deep. Without `fold_numeric` the N numeric fields are looked up too."""
+    """The sizes of a training step of the model zoo's Wide&Deep, which all contenders take.
+
+    Without `fold_numeric` the N numeric fields are looked up like the others.
+    """
 
     batch_size: int = 16_000
     precision: Precision = "float32"
@@ -41,7 +45,7 @@ class Workload:
 
 
 def make_batches(workload: Workload) -> list[Batch]:
-    """Make batches that depend on sizes only.
+    """Return NUM_BATCHES random batches, which depend only on the sizes in `workload`.
 
     Ids follow a power law that all fields share, or are as in a log. A quarter of the labels is 1.
     """
@@ -57,21 +61,26 @@ def make_batches(workload: Workload) -> list[Batch]:
 
 
 def log_cuts(shape: LogShape) -> list[int]:
-    """Return, by field, the number of values expected `LOG_MIN_COUNT` times or more in `LOG_ROWS` synthetic rows.
+    """Return, for each field, the number of its values that are frequent in a synthetic log.
 
-    No log is drawn. With 1 M rows and min_count 10, 7.7 % of a batch's ids are then distinct. A prepared log has 7.6 %.
+    Those are expected at least `LOG_MIN_COUNT` times in `LOG_ROWS` rows. No log is drawn. With 1 M rows and min_count
+    10, 7.7 % of a batch's ids are then distinct. A prepared log has 7.6 %.
     """
     frequent = (np.flatnonzero(value.share_of_bin * LOG_ROWS >= LOG_MIN_COUNT) for value in shape.values)
     return [int(value.edges[bins[-1] + 1]) for value, bins in zip(shape.values, frequent, strict=True)]
 
 
 def field_starts() -> np.ndarray:
-    """Return the first id of each field of `log_ids`, and last the vocabulary's size, [C + 1]."""
+    """Return the first id of each field in the result of `log_ids`, followed by the vocabulary's size, [C + 1]."""
     return np.cumsum([0, *(cut + 2 for cut in log_cuts(load_shape()))])
 
 
 def log_ids(rng: np.random.Generator, num_rows: int) -> np.ndarray:
-    """[B, C] int32: a field's values, its rarer ones as one, and missing, from `field_starts` on."""
+    """Return random ids as in a log, [B, C] int32.
+
+    The ids of a field begin at its element of `field_starts`: its frequent values, one id for all rarer ones, and one
+    for missing cells.
+    """
     shape = load_shape()
     _, ranks, _ = draw_fields(shape, rng.random((shape.num_uniforms, num_rows)))
     cuts = np.array(log_cuts(shape))[:, None]
@@ -80,13 +89,13 @@ def log_ids(rng: np.random.Generator, num_rows: int) -> np.ndarray:
 
 
 def distinct_share(workload: Workload) -> float:
-    """The mean share of a batch's positions whose row no other position of the batch has counted."""
+    """Return the number of distinct rows divided by the number of ids, both counted for each field of each batch."""
     ids = np.concatenate([batch.ids.T for batch in make_batches(workload)])  # a row is a field's of one batch
     return sum(len(np.unique(of_field)) for of_field in ids) / ids.size
 
 
 class Step(Protocol):
-    """A training step in two halves. `seconds` is what its parts have taken so far."""
+    """A training step in two halves, `prepare` and a call. `seconds` is what each of its parts has taken so far."""
 
     seconds: dict[str, float]
 
@@ -96,16 +105,16 @@ class Step(Protocol):
 def steps_on_prefetched_batches(
     step: Step, take: Callable[[Batch, Any], object], workload: Workload
 ) -> Callable[[int], Parts]:
-    """`steps_on_batches` on those of a workload, taken round and round."""
+    """Return a function that takes `count` steps on the batches of a workload, which are repeated endlessly."""
     return steps_on_batches(step, take, itertools.cycle(make_batches(workload)))
 
 
 def steps_on_batches(
     step: Step, take: Callable[[Batch, Any], object], batches: Iterable[Batch]
 ) -> Callable[[int], Parts]:
-    """Return a function that takes `count` steps, for a contender.
+    """Return a function for a contender: it takes `count` steps, and returns the seconds of their parts.
 
-    As in `app.training.loop`, a thread prepares the batches ahead, beside the steps. It ends with the process.
+    As in `app.training.loop`, a thread prepares the next batches during the steps. It ends with the process.
     """
     prefetcher = Prefetcher((batch, step.prepare(batch)) for batch in batches)
     prepared = iter(prefetcher.__enter__())

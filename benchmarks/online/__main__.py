@@ -33,7 +33,7 @@ from data_prep.sources.shape import Drift
 from data_prep.sources.synthetic import synthesize
 
 DATA = PROJECT / "configs/data/drift.yaml"
-EVERY = 5  # parts, after which a model is trained from scratch
+EVERY = 5  # A model is trained from scratch after each so many parts.
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Sizes:
     num_parts: int = 20
     num_warm: int = 20  # parts before the first one
     real_rows: int = 2500
-    lag_warm: int = 2  # parts that the runs of `lag` are trained on
+    lag_warm: int = 2  # Number of parts on which the runs of `lag` are trained before.
     lag_parts: int = 8
     vocabularies: tuple[int, ...] = (0, 5_000_000)  # at least
 
@@ -75,7 +75,7 @@ def drift(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
 
 
 def real(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
-    """Print how far online is above the frozen model on real rows."""
+    """Print and return how far the AUC of online training is above that of the frozen model on CRITEO_ROWS."""
     del seed
     log, parts = Path(os.environ["CRITEO_ROWS"]) / "train.txt", folder / "real-log"
     parts.mkdir(exist_ok=True)
@@ -98,7 +98,7 @@ def real(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
 
 
 def lag(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
-    """Print the seconds from a closed part to an answer by its weights."""
+    """Print the seconds from the closing of a part until an answer comes from its weights, and return the figures."""
     files = _drifting_log(folder, sizes, seed)
     folders = [folder / f"lag-{number}" for number in range(len(sizes.vocabularies))]
     for each, vocabulary in zip(folders, sizes.vocabularies, strict=True):

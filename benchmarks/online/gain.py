@@ -27,19 +27,22 @@ NAMES = ("frozen", "online", "bounded", "retrained", "best")
 
 @dataclass(frozen=True)
 class Stream:
-    """A log in files of the same order as its rows, the first `num_warm` of which are there before the first part."""
+    """A log in several files, in the order of its rows. The first `num_warm` files exist before the first part."""
 
     files: Sequence[Path]
     num_warm: int
-    data: Path | None  # description of the columns, None for Criteo's
-    folder: Path  # for everything that is made of it
+    data: Path | None  # Description of the columns, or None for Criteo's.
+    folder: Path  # Folder for everything that is made from the log.
 
     @property
     def parts(self) -> Sequence[Path]:
         return self.files[self.num_warm :]
 
     def train(self, num_parts: int) -> tuple[Path, float]:
-        """Train auto.yaml on all rows before part `num_parts`. Return its run and the seconds of processor time."""
+        """Train auto.yaml on all rows before part `num_parts`.
+
+        Return the run folder and the seconds of processor time.
+        """
         name = f"after-{num_parts}"
         seconds = remembered(
             self.folder / f"{name}.json", lambda: seconds_of(lambda: self._train(name, num_parts), children_seconds)
@@ -51,14 +54,15 @@ class Stream:
         prepare_and_train(self.folder, f"{name}-log", f"{name}-prepared", name, self.data)
 
     def bundle_of(self, run: Path) -> Predictor:
-        """Return the bundle of a run, which is exported unless it is there."""
+        """Return the bundle of a run, opened for scoring. Export it if it does not exist."""
         if not (bundle := self.folder / f"{run.name}-bundle").is_dir():
             run_command("app", "export", str(run), str(bundle), folder=self.folder)
         return Predictor.open(bundle, num_threads=2)
 
     def go_on_online(self, run: Path, name: str = "online", *more: str) -> tuple[list[Predictor], float]:
-        """Run `online` with `more` options over the parts, in folders of a name. Return the bundles before each part
-        and after the last, and its seconds of processor time.
+        """Run `online` with the options `more` over the parts, in folders called by `name`.
+
+        Return the bundles before each part and after the last one, and the seconds of processor time.
         """
         link_files(self.parts, self.folder / "parts")
         bundles_name = f"{name}-bundles"
@@ -74,7 +78,10 @@ class Stream:
 
 
 def prepare_and_train(folder: Path, log: str, prepared: str, run: str, data: Path | None, *settings: str) -> None:
-    """Train auto.yaml, with other settings, on all rows of a log in a folder. `data` describes it."""
+    """Prepare all rows of a log in a folder, and train auto.yaml, changed by `settings`, on them.
+
+    `data` is the description of the log, or None for Criteo's format.
+    """
     described = ["--data", str(data)] if data else []
     words = [log, prepared, "--config", str(AUTO), *described, *ALL_ROWS, "--overwrite"]
     run_command("data_prep", "prepare", *words, folder=folder)
@@ -98,10 +105,10 @@ def logits_of(model: Predictor, part: Path) -> np.ndarray:
 
 
 def drifting(stream: Stream, every: int) -> dict[str, Any]:
-    """Compare `online` with retrains after every so many parts, by AUC on the parts after the first retrain.
+    """Compare the AUC of `online` on the parts with that of models that are retrained after every `every` parts.
 
-    A retrain is scored on the parts until the next one. `bounded` is an online run in which half of the values have
-    ids.
+    A retrained model is scored on the parts until the next retrain. Parts before the first retrain do not count.
+    `bounded` is an online run in which half of the values have ids.
     """
     num_parts = len(stream.parts)
     warm, _ = stream.train(0)
@@ -135,7 +142,7 @@ def drifting(stream: Stream, every: int) -> dict[str, Any]:
 
 
 def real_rows(stream: Stream) -> dict[str, Any]:
-    """Compare `online` with the model of the beginning, paired by row."""
+    """Compare `online` with the model that was trained before the first part, by paired differences of AUC."""
     warm, _ = stream.train(0)
     frozen, (online, _) = stream.bundle_of(warm), stream.go_on_online(warm)
     groups = [

@@ -24,11 +24,15 @@ from data_prep.prepared.schema import read_schema
 
 BETWEEN_REQUESTS = 0.02  # seconds
 NUMERIC, CATEGORICAL = 13, 26  # columns of the log
-SHORT_TRAINING = ("train.epochs=1", "train.steps=200")  # what is scored does not matter here
+# A short training suffices: the time until a part is served does not depend on the weights.
+SHORT_TRAINING = ("train.epochs=1", "train.steps=200")
 
 
 def make_run(folder: Path, log: Sequence[Path], data: Path, vocabulary: int = 0) -> None:
-    """Make `prepared` and the run `warm` in a folder, of a log and values that fill the vocabulary up to a size."""
+    """Make the folder `prepared` and the run `warm` in a folder, from the files of a log.
+
+    With `vocabulary`, rows are added whose values fill the vocabulary up to at least this size.
+    """
     if (folder / "warm").is_dir():
         return
     folder.mkdir(exist_ok=True)
@@ -39,7 +43,10 @@ def make_run(folder: Path, log: Sequence[Path], data: Path, vocabulary: int = 0)
 
 
 def _fill(path: Path, like: Path, vocabulary: int) -> None:
-    """Write rows with new values in all categorical columns, each value in two rows; the rest as in rows of `like`."""
+    """Write rows whose categorical values are new, each value in two rows.
+
+    Other cells are those of the rows in `like`.
+    """
     num_rows = -(-vocabulary // CATEGORICAL)
     lines = like.read_bytes().splitlines()
     rng = np.random.default_rng(1)
@@ -54,7 +61,7 @@ def _fill(path: Path, like: Path, vocabulary: int) -> None:
 
 
 class Online:
-    """A trainer that waits for parts, and a service of its bundles. Use `trainer_and_service`."""
+    """An online trainer that waits for parts, and a service of its bundles. `trainer_and_service` makes it."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.vocabulary = folder, read_schema(folder / "prepared").vocabulary_size
@@ -62,7 +69,10 @@ class Online:
         self._port, self._body = port, b""
 
     def version(self) -> str:
-        """Let the service score a row, and return the version of the model that did, "" as long as it does not."""
+        """Let the service score a row.
+
+        Return the version of the model that scored it, or "" if the service does not answer.
+        """
         try:
             if not self._body:
                 self._body = json.dumps({"rows": [json.loads(ask(self._port, "/v1/status").body)["example"]]}).encode()
@@ -71,11 +81,11 @@ class Online:
             return ""
 
     def close_part(self, part: Path) -> None:
-        """Rename a part into the trainer's folder, and wait until another version answers."""
+        """Rename a part into the trainer's folder, and wait until another model version answers. Note the seconds."""
         before = self.version()
         hidden = self.folder / "parts" / f".{part.name}"
         shutil.copy(part, hidden)
-        os.sync()  # the copy is none of the part's cost
+        os.sync()  # Writing the copy to the disk is not part of what is timed.
         hidden.rename(hidden.with_name(part.name))
         start = time.perf_counter()
         while (now := self.version()) in ("", before):
@@ -88,7 +98,7 @@ class Online:
 
 @contextmanager
 def trainer_and_service(folder: Path) -> Iterator[Online]:
-    """Start a trainer and a service in a folder of `make_run`, and end them with the block."""
+    """Start a trainer and a service in a folder that `make_run` has made. End both after the `with` block."""
     for name in ("parts", "bundles", "online"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "parts").mkdir()
@@ -103,7 +113,10 @@ def trainer_and_service(folder: Path) -> Iterator[Online]:
 
 
 def compare(folders: Sequence[Path], parts: Sequence[Path]) -> list[Online]:
-    """Close each part once for every folder in turn, the first one to warm up."""
+    """Close each part once in each folder, in turn. Return the trainers with the seconds of all parts but the first.
+
+    The first part only warms up.
+    """
     with ExitStack() as stack:
         each = [stack.enter_context(trainer_and_service(folder)) for folder in folders]
         for part, online in itertools.product(parts, each):

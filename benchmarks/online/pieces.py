@@ -26,7 +26,7 @@ from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.growing import GrowingVocabulary
 from data_prep.statistics.sketch import ValueSketch
 
-WHOLE = "rest"  # what is left of a part
+WHOLE = "rest"  # The piece that has the rest of a part's time.
 PIECES: dict[str, list[tuple[Any, str]]] = {
     "find, checksum": [(PartSource, "next_part")],
     "read, parse": [(online_trainer, "read_part")],
@@ -47,7 +47,10 @@ PIECES: dict[str, list[tuple[Any, str]]] = {
 
 
 class Clock:
-    """Seconds of the processor, of all threads, by piece: of each function without those that it calls."""
+    """Seconds of processor time, of all threads, that each piece of the work on a part takes.
+
+    A piece is a function of the product, without the functions that are pieces of their own.
+    """
 
     def __init__(self) -> None:
         self.parts: list[dict[str, float]] = []
@@ -61,7 +64,7 @@ class Clock:
 
     @contextmanager
     def piece(self, name: str) -> Iterator[None]:
-        """Time the block as a piece. The last one of a part is WHOLE."""
+        """Measure the `with` block as the piece `name`. The end of the piece WHOLE is the end of a part."""
         self._switch()
         self._stack.append(name)
         try:

@@ -16,12 +16,12 @@ import numpy as np
 from benchmarks.harness.commands import read_rows
 from data_prep.prepared.schema import read_schema
 
-ROUNDS_PER_EPOCH = 60  # of boosting; after each of these "epochs" the scores are taken
+ROUNDS_PER_EPOCH = 60  # Rounds of boosting that count as an epoch, after which the scores are taken.
 
 
 @dataclass(frozen=True)
 class TreeSettings:
-    """LightGBM's settings, and the rows at which a value's own click rate weighs as much as the mean."""
+    """LightGBM's settings, and the number of rows with which a value's own click rate weighs as much as the mean."""
 
     num_leaves: int
     prior_rows: float
@@ -31,7 +31,7 @@ class TreeSettings:
 
 
 def train(folder: Path, split: str, settings: TreeSettings, epochs: int, seed: int, threads: int) -> np.ndarray:
-    """Log odds [epochs, rows] of the rows of `split` after each ROUNDS_PER_EPOCH rounds."""
+    """Train LightGBM. Return log odds [epochs, rows] of the rows of `split` after each ROUNDS_PER_EPOCH rounds."""
     schema = read_schema(folder)
     rows, judged = read_rows(folder, schema, "train"), read_rows(folder, schema, split)
     of_rows, of_judged = _statistics(rows.ids, rows.labels, judged.ids, settings.prior_rows)
@@ -48,14 +48,17 @@ def train(folder: Path, split: str, settings: TreeSettings, epochs: int, seed: i
 def _statistics(
     ids: np.ndarray, labels: np.ndarray, judged: np.ndarray, prior_rows: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return click rates and log counts, [n, 2 F] and [m, 2 F], from ids [n, F] and [m, F] and labels [n]."""
+    """Return click rates and log counts of the rows' values, [n, 2 F] for training rows and [m, 2 F] for judged rows.
+
+    They are computed from ids [n, F] and [m, F] and the labels [n] of the training rows.
+    """
     statistics: tuple[list[np.ndarray], list[np.ndarray]] = [], []
     num_ids = max(int(ids.max()), int(judged.max())) + 1
     mean = labels.mean()
     for field in range(ids.shape[1]):
         order = np.argsort(ids[:, field], kind="stable")
         ranked, clicks = ids[order, field], np.cumsum(labels[order])
-        first = np.searchsorted(ranked, ranked)  # of the rows with this value
+        first = np.searchsorted(ranked, ranked)  # For each row, the place of the first row with the same value.
         rows_before, clicks_before = np.empty(len(ids)), np.empty(len(ids))
         rows_before[order] = np.arange(len(ids)) - first
         clicks_before[order] = clicks - labels[order] - (clicks[first] - labels[order][first])

@@ -15,14 +15,17 @@ from data_prep.prepared.schema import read_schema
 
 
 def predict(folder: Path, split: str, inverse_penalty: float) -> np.ndarray:
-    """Log odds [rows] by a regression fitted to all of `train`."""
+    """Return the log odds [rows] of a split, by a logistic regression that is fitted to all training rows."""
     schema = read_schema(folder)
     fitted = Solver(*read_features(folder, schema, "train")).fit(inverse_penalty)
     return fitted.logits(read_features(folder, schema, split)[0])
 
 
 def probabilities_of(folder: Path, split: str, max_rows: int | None = None) -> np.ndarray:
-    """Fit to `train`, all of it or so many rows, with the penalty chosen on `valid`. Return a split's probabilities."""
+    """Fit a logistic regression to the training rows. Return its click probabilities for the rows of a split.
+
+    It is fitted to all training rows or to `max_rows` of them. The penalty is chosen on `valid`.
+    """
     schema = read_schema(folder)
     fitted = fit(folder, schema, max_rows or schema.splits["train"].rows)
     blocks = read_blocks(folder, schema, split)

@@ -24,13 +24,13 @@ from data_prep.prepared.schema import SPLITS, read_schema
 INTEGERS = [f"I{i}" for i in range(1, 14)]
 CATEGORIES = [f"C{i}" for i in range(1, 27)]
 SCHEMA = {"label": pl.Int8} | dict.fromkeys(INTEGERS, pl.Int64) | dict.fromkeys(CATEGORIES, pl.String)
-FIRST_OOV_ID = 2 * len(INTEGERS)  # after the numbers and their indicators
+FIRST_OOV_ID = 2 * len(INTEGERS)  # The ids before it belong to the numbers and to their indicators of missing cells.
 LAST_BIT = 2e-7  # Both round the same float64 to float32, but the logarithm's last bit is the library's own.
 Form = Literal["eager", "streaming"]
 
 
 def split_column() -> pl.Expr:
-    """The place of each row's split, by the hash of its number that `prepare` uses."""
+    """Return an expression for the index of each row's split, by the hash of the row's number that `prepare` uses."""
     split = make_split(PrepareOptions(), lambda: 0, lambda _: [])
 
     def assign(rows: pl.Series) -> pl.Series:
@@ -40,7 +40,7 @@ def split_column() -> pl.Expr:
 
 
 def count_values(rows: pl.LazyFrame, name: str, min_count: int) -> pl.LazyFrame:
-    """The values of a field that get an id, in the order of their ids."""
+    """Return the values of a field that get an id, in the order of their ids."""
     counts = rows.group_by(pl.col(name).fill_null("").alias("value")).agg(pl.len().alias("count"))
     frequent = counts.filter((pl.col("count") >= min_count) | (pl.col("value") == ""))
     return frequent.sort(["count", "value"], descending=[True, False]).select("value")
@@ -49,7 +49,7 @@ def count_values(rows: pl.LazyFrame, name: str, min_count: int) -> pl.LazyFrame:
 def id_columns(vocabulary: list[pl.DataFrame]) -> list[pl.Expr]:
     columns, next_id = [], FIRST_OOV_ID + len(CATEGORIES)
     for place, (name, field) in enumerate(zip(CATEGORIES, vocabulary, strict=True)):
-        if "" not in field["value"]:  # missing has an id, seen or not
+        if "" not in field["value"]:  # A missing cell has an id even if no training row has one.
             field.extend(pl.DataFrame({"value": [""]}))
         ids = pl.int_range(next_id, next_id + len(field), dtype=pl.Int32, eager=True)
         column = pl.col(name).fill_null("")
@@ -61,7 +61,7 @@ def id_columns(vocabulary: list[pl.DataFrame]) -> list[pl.Expr]:
 
 
 def number_columns() -> list[pl.Expr]:
-    """The integers' signed logarithms, then where they are missing."""
+    """Return expressions for the signed logarithms of the integers, then for 1 where an integer is missing, else 0."""
     logarithms = [
         (pl.col(name).sign() * pl.col(name).abs().log1p()).fill_null(0).cast(pl.Float32).alias(name)
         for name in INTEGERS
@@ -70,7 +70,7 @@ def number_columns() -> list[pl.Expr]:
 
 
 def prepare(log: Path, output: Path, min_count: int, form: Form) -> None:
-    """Write one Parquet file a split."""
+    """Prepare a log with polars: write one Parquet file of encoded rows for each split."""
     output.mkdir(parents=True)
     read = pl.read_csv if form == "eager" else pl.scan_csv
     read_log = read(log, separator="\t", has_header=False, schema=SCHEMA, row_index_name="row", quote_char=None)
@@ -90,9 +90,10 @@ def prepare(log: Path, output: Path, min_count: int, form: Form) -> None:
 
 
 def check_agreement(ours: Path, theirs: Path) -> int:
-    """Compare labels, ids and numbers of each split, training rows in any order. Return the number of rows.
+    """Compare labels, ids and numbers of two prepared logs, split by split. Return the number of rows.
 
-    Times mean nothing if they differ: that raises ValueError, which names the split.
+    Training rows are compared in any order. Raise ValueError, naming the split, if rows differ, because the times would
+    mean nothing.
     """
     schema, num_rows = read_schema(ours), 0
     for split in SPLITS:

@@ -47,14 +47,14 @@ class Statistics:
             self.counts[f"cat_{i + 1}"][category] += 1
 
     def give_ids(self, min_count: int) -> None:
-        """An id for each value seen often enough, in the order of first sight."""
+        """Give ids to the values that were seen at least `min_count` times, in the order in which they first came."""
         for key, counts in self.counts.items():
             for category, count in counts.items():
                 if count >= min_count:
                     self.ids[key + "_" + category] = len(self.ids)
 
     def encode(self, values: list[str], categories: list[str]) -> tuple[list[int], list[float]]:
-        """39 ids and 39 weights of one line."""
+        """Return the 39 ids and the 39 weights of one line."""
         ids, weights = [], []
         for i, value in enumerate(values):
             key = f"val_{i + 1}"
@@ -68,7 +68,7 @@ class Statistics:
 
 
 class Part:
-    """The training or the test rows: lists that become samples, samples that become MindRecord."""
+    """The training or the test rows, collected in lists until they fill a sample, and written as MindRecord files."""
 
     def __init__(self, path: Path, num_shards: int) -> None:
         from mindspore.mindrecord import FileWriter
@@ -104,7 +104,7 @@ class Part:
             self._write()
 
     def finish(self) -> None:
-        """Close the files. An incomplete sample is dropped."""
+        """Write the collected samples and close the files. Rows that do not fill a sample are dropped."""
         if self._samples:
             self._write()
         self._writer.commit()

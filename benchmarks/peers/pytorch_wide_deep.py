@@ -40,7 +40,10 @@ from data_prep.prepared.batches import Batch
 
 
 class Tower(nn.Module):
-    """`app.model.wide_deep.Tower`. With `num_numeric` the numeric fields are folded into its first layer."""
+    """The tower of `app.model.wide_deep` in PyTorch.
+
+    With `num_numeric`, numeric fields are folded into its first layer.
+    """
 
     def __init__(self, num_fields: int, num_numeric: int, embedding_dim: int, hidden_widths: tuple[int, ...]) -> None:
         super().__init__()
@@ -56,7 +59,7 @@ class Tower(nn.Module):
             self.numeric_matrix = nn.Parameter(matrix.uniform_(-0.04, 0.04))
 
     def forward(self, deep_rows: Tensor, numeric: Tensor) -> Tensor:
-        """`deep_rows` [B, F * D], `numeric` [B, N] -> [B]."""
+        """Return the logits [B] for `deep_rows` [B, F * D] and `numeric` [B, N]."""
         hidden = self.hidden[0](deep_rows)
         if self.num_numeric:
             folded = torch.bmm(self.numeric_rows[:, None], self.numeric_matrix)[:, 0]  # [N, H]
@@ -86,7 +89,11 @@ class PeerSettings:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A batch as the step takes it: `unique` [U] and `inverse` [B, F] int64, `weights` [B, F] if unfolded."""
+    """A batch in the form that the step takes.
+
+    `unique` [U] are its distinct ids and `inverse` [B, F] their indices, int64. `weights` [B, F] are given if numeric
+    fields are not folded.
+    """
 
     unique: Tensor
     inverse: Tensor
@@ -96,7 +103,7 @@ class Prepared:
 
 
 class PyTorchStep:
-    """Tables, tower, optimizers, and the step over them."""
+    """A training step of Wide&Deep in PyTorch, with its tables, its tower and their optimizers."""
 
     def __init__(
         self,
@@ -139,7 +146,7 @@ class PyTorchStep:
 
     @staticmethod
     def with_numeric(batch: Batch) -> tuple[np.ndarray, Tensor]:
-        """Ids and weights [B, F] of a batch whose numeric fields are looked up like the others."""
+        """Return ids and weights, both [B, F], of a batch whose numeric fields are looked up like the other fields."""
         num_rows, num_numeric = batch.numeric.shape
         numeric_ids = np.broadcast_to(np.arange(num_numeric, dtype=batch.ids.dtype), (num_rows, num_numeric))
         weights = np.concatenate([batch.numeric, np.ones(batch.ids.shape, np.float32)], axis=1)
@@ -190,13 +197,16 @@ class PyTorchStep:
         return np.asarray(self.logits(deep, wide, batch).numpy())
 
     def table_gradient(self, unique: Tensor, gradient: Tensor, table: Tensor) -> Tensor:
-        """The gradient of a whole table from that of its unique rows, whose ids ascend."""
+        """Return the gradient of a whole table, given the gradient of its rows `unique`, whose ids ascend."""
         if self.settings.whole_table:
             return torch.zeros_like(table).index_copy_(0, unique, gradient)
         return torch.sparse_coo_tensor(unique[None], gradient, table.shape, is_coalesced=True, check_invariants=False)
 
     def expand(self, deep_rows: Tensor, wide_rows: Tensor, batch: Prepared) -> tuple[Tensor, Tensor]:
-        """Unique rows [U, D] and [U, 1] -> those of the batch, [B, F * D] and, summed over fields, [B]."""
+        """Return the rows of the batch, given its unique deep rows [U, D] and wide rows [U, 1].
+
+        The deep rows are [B, F * D]. The wide rows are summed over the fields, [B].
+        """
         num_rows = len(batch.inverse)
         wide = functional.embedding_bag(batch.inverse, wide_rows, mode="sum", per_sample_weights=batch.weights)
         if batch.weights is None:
@@ -208,7 +218,7 @@ class PyTorchStep:
         return deep.view(num_rows, -1), wide.view(-1)
 
     def logits(self, deep: Tensor, wide: Tensor, batch: Prepared) -> Tensor:
-        """Return the logits [B] float32. Only the tower computes in bfloat16."""
+        """Return the logits [B] of a batch in float32. Only the tower computes in bfloat16."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
             tower = self.tower(deep, batch.numeric)
         wide = wide + self.bias
@@ -217,14 +227,17 @@ class PyTorchStep:
         return wide + tower.float()
 
     def numeric_l2(self) -> Tensor | float:
-        """Return the L2 term of folded numeric rows. Looked-up ones are among the unique rows."""
+        """Return the L2 term of the numeric fields' rows if they are folded, else 0.
+
+        Rows that are not folded are among the unique rows, whose L2 term is added elsewhere.
+        """
         if self.fold_numeric:
             return 0.5 * self.l2_coef * self.tower.numeric_rows.square().sum()
         return 0.0
 
 
 def make_products(workload: Workload) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return (left, right, result) of y = x W, dx = dy Wᵀ and dW = xᵀ dy of each layer."""
+    """Return (left, right, result) of the three matrix products of each layer: y = x W, dx = dy Wᵀ and dW = xᵀ dy."""
     dtype = torch.bfloat16 if workload.precision == "bfloat16" else torch.float32
     widths = tower_widths(workload)
     activations = [torch.rand(workload.batch_size, width, dtype=dtype) for width in widths]
@@ -237,7 +250,7 @@ def make_products(workload: Workload) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 
 def matmul_steps(workload: Workload) -> Callable[[int], Parts]:
-    """The forward and backward products of the tower."""
+    """Return a function that computes only the tower's forward and backward matrix products, `count` times."""
     products = make_products(workload)
 
     def take_steps(count: int) -> Parts:
@@ -251,11 +264,11 @@ def matmul_steps(workload: Workload) -> Callable[[int], Parts]:
 
 def use_threads(count: int) -> None:
     torch.set_num_threads(count)
-    torch.sparse.check_sparse_tensor_invariants.disable()  # its default too, but then it warns
+    torch.sparse.check_sparse_tensor_invariants.disable()  # That is PyTorch's default too. Without this call it warns.
 
 
 def contender(kind: str, workload: Workload) -> Callable[[int], Parts]:
-    """Return a function that takes steps of pytorch, or the products of matmuls_pytorch."""
+    """Return a function that takes `count` steps: those of pytorch, or only the products of matmuls_pytorch."""
     use_threads(workload.threads)
     if kind == "matmuls_pytorch":
         return matmul_steps(workload)

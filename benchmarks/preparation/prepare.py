@@ -47,7 +47,7 @@ MEASURES = ("seconds", "cpu_seconds", "peak_mib")
 
 @dataclass(frozen=True)
 class Contender:
-    """A command that prepares `rows` rows of the log. `{log}` and `{output}` stand for the paths."""
+    """A command that prepares `rows` rows of a log. In its arguments, `{log}` and `{output}` stand for the paths."""
 
     rows: int
     arguments: tuple[str, ...]
@@ -55,7 +55,7 @@ class Contender:
 
 @dataclass
 class Run(Taken):
-    """Time and memory of one run of a contender."""
+    """Time and memory that one run of a contender took, and whether it finished."""
 
     finished: bool = True
 
@@ -63,7 +63,7 @@ class Run(Taken):
 def contenders(
     rows: int, zoo_rows: int, memory_limit: str | None = None, min_count: int = MIN_COUNT
 ) -> dict[str, Contender]:
-    """Return all contenders, with a memory limit only those that are made for one."""
+    """Return all contenders by name. With a memory limit, return only those that work in bounded memory."""
     least = ("{log}", "{output}", "--min-count", str(min_count))
     limit = (f"prepare.memory_limit={memory_limit}",) if memory_limit else ()
     ours = ("-m", "data_prep", "prepare", "{log}", "{output}", f"prepare.min_count={min_count}", *limit)
@@ -76,9 +76,9 @@ def contenders(
 
 
 def run(contender: Contender, log: Path, output: Path, limit_mib: float = math.inf) -> Run:
-    """Run a contender once, to its end or until it takes more memory than it may.
+    """Run a contender once, until it ends or takes more memory than `limit_mib`.
 
-    Raises CalledProcessError where it fails.
+    Raise CalledProcessError if it fails.
     """
     words = [word.format(log=log, output=output) for word in contender.arguments]
     with metered() as taken:
@@ -95,7 +95,7 @@ def run(contender: Contender, log: Path, output: Path, limit_mib: float = math.i
 def measure(
     chosen: Mapping[str, Contender], logs: Mapping[int, Path], folder: Path, rounds: int, limit_mib: float = math.inf
 ) -> dict[str, list[Run]]:
-    """`rounds` runs of each contender, in turns."""
+    """Run each contender `rounds` times, in turns. Return the runs of each contender by name."""
 
     def turn(name: str) -> Run:
         output = folder / "output"
@@ -110,9 +110,9 @@ def measure(
 
 
 def summarize(chosen: Mapping[str, Contender], runs: Mapping[str, list[Run]]) -> dict[str, dict[str, Any]]:
-    """Medians of each contender, and its rate and CPU time a row as ratios to data_prep's.
+    """Return the medians of each contender, and how many times faster data_prep is and how much less CPU time it needs.
 
-    Of one that did not finish the memory alone says something: its rates are None.
+    If a contender did not finish, only its memory says something, and its rates are None.
     """
     summary: dict[str, dict[str, Any]] = {}
     for name, of_name in runs.items():
@@ -148,11 +148,12 @@ def show(summary: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def agree(folder: Path) -> int:
-    """Compare the rows of data_prep and polars, of a small log. Return their number.
+    """Check that data_prep and polars give the rows of a small log the same ids and numbers. Return the number of rows.
 
-    Raises ValueError if they differ, and CalledProcessError if one fails.
+    Raise ValueError if they differ, and CalledProcessError if one of them fails.
     """
-    from benchmarks.peers.prepare_polars import check_agreement  # polars: after main has looked for it
+    # Imported here, because it needs polars, and main checks first that polars is installed.
+    from benchmarks.peers.prepare_polars import check_agreement
 
     log = synthesize(folder / "small.txt", AGREEMENT_ROWS, seed=2).log_path
     small = contenders(AGREEMENT_ROWS, AGREEMENT_ROWS)

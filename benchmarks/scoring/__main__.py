@@ -57,7 +57,10 @@ def main() -> None:
 
 
 def make_bundle(folder: Path, num_rows: int) -> None:
-    """Write a log, the same without labels (the intervals of metrics are no part of scoring), and a bundle."""
+    """Write a log, the same log without labels, and a bundle with random weights.
+
+    The log without labels is scored, because intervals of metrics are not part of scoring.
+    """
     if (folder / "bundle").exists():
         return
     synthesize(folder / "log.txt", num_rows, seed=1)
@@ -72,7 +75,7 @@ def make_bundle(folder: Path, num_rows: int) -> None:
 def write_bundle(
     folder: Path, prepared: Path, config: Config, state: ModelState, parent: Predictor | None = None
 ) -> None:
-    """Write a bundle of a model that was never trained."""
+    """Write a bundle with the random weights of a model that was never trained."""
     folder.mkdir()
     checkpoint = {"id": "", "step": 0, "epoch": 0}
     manifest = write_model(folder, ExportedModel(state, config, prepared, checkpoint), "float32", parent).manifest
@@ -101,7 +104,10 @@ def random_state(schema: Schema, config: Config) -> ModelState:
 
 
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
-    """Measure rows per second of `predict` and of its parts alone, in turn, and the time to open and for one row."""
+    """Measure the rows per second of `predict` and of its parts alone, in turns.
+
+    Also measure the time to open a bundle and to score one row.
+    """
     start = time.perf_counter()
     predictor = Predictor.open(folder / "bundle")
     open_seconds = time.perf_counter() - start
@@ -124,7 +130,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def parts_alone(predictor: Predictor, chunks: list[Chunk]) -> dict[str, Callable[[], object]]:
-    """Return the parts of `predict` alone: raw lines to ids, ids to embeddings, embeddings to logits."""
+    """Return the parts of `predict` as functions: raw lines to ids, ids to embeddings, embeddings to logits."""
     encoder, tables, tower = predictor.encoder, predictor.tables, predictor._tower
     encoded = [encoder.encode(chunk)[1] for chunk in chunks]
     ids, numeric = encoded[0].ids[:1024], encoded[0].numeric[:1024]
@@ -144,13 +150,13 @@ def parts_alone(predictor: Predictor, chunks: list[Chunk]) -> dict[str, Callable
 
 
 def one_row(predictor: Predictor, lines: list[bytes], clock: Callable[[], float], count: int = 1000) -> float:
-    """Median milliseconds of `score` of one raw line, a different one each time."""
+    """Return the median milliseconds in which `score` scores one raw line. Each call gets another line."""
     seconds = [seconds_of(lambda line=line: predictor.score([line]), clock) for line in lines[:count]]  # type: ignore[misc]
     return float(np.median(seconds) * 1e3)
 
 
 def contest(folder: Path, rounds: int) -> dict[str, float]:
-    """Seconds of both as commands on all cores, from start to end, in turn: the medians of `rounds`."""
+    """Return the median seconds of `predict` and of the peer, run as commands on all cores, in turns."""
     scores, log = str(folder / "scores.csv"), str(folder / LOG)
     ours = "app.cli.predict", str(folder / "bundle"), log, scores, "--overwrite"
     peer = "benchmarks.scoring.pytorch_pandas", log, str(folder / "prepared" / "vocabulary.parquet")

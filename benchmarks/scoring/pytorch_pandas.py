@@ -21,7 +21,7 @@ CATEGORIES = [f"C{i}" for i in range(1, 27)]
 
 
 class WideDeep(torch.nn.Module):
-    """An embedding of all fields, a tower on them, one weight an id beside it."""
+    """A Wide&Deep model: an embedding of all fields with a tower on it, and one weight for each id."""
 
     def __init__(self, num_ids: int) -> None:
         super().__init__()

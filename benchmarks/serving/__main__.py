@@ -45,12 +45,15 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 
 DELTA_ROWS = 100_000
-STORM = (16, 64, 256, 1000)  # connections that ask again at once
+STORM = (16, 64, 256, 1000)  # Numbers of connections that send the next request as soon as they get an answer.
 
 
 @dataclasses.dataclass
 class Load:
-    """Outcome of the requests: milliseconds from the intended time, by status (0: the connection failed)."""
+    """The outcome of a series of requests: milliseconds from the intended time to the answer, by HTTP status.
+
+    The status 0 means that the connection failed.
+    """
 
     milliseconds: dict[int, list[float]]
     sender_late_ms: list[float]  # from the intended time until the sender came to a request: no fault of the service
@@ -68,12 +71,12 @@ class Load:
 
     @property
     def num_failed(self) -> int:
-        """Requests that were neither answered nor refused for the queue."""
+        """Number of requests that were neither answered nor refused because the queue was full."""
         return sum(len(values) for status, values in self.milliseconds.items() if status not in (200, 429))
 
 
 class Connection(asyncio.Protocol):
-    """A connection on which one request after another is sent."""
+    """A connection to a service, on which one request is sent after another."""
 
     def __init__(self) -> None:
         self.transport: Any = None
@@ -104,14 +107,17 @@ class Connection(asyncio.Protocol):
             answered(status)
 
     def send(self, request: bytes, answered: Callable[[int], None]) -> None:
-        """Call `answered` with the status of the answer, or 0 if the connection ends before it."""
+        """Send a request. `answered` is called with the status of the answer, or 0 if the connection ends before it."""
         self._received.clear()
         self._answered = answered
         self.transport.write(request)
 
 
 class Sender:
-    """Keeps connections open and sends one request at a time on each, without tasks, which take processor time."""
+    """Keeps connections to a service open, and sends one request at a time on each.
+
+    It uses no asyncio tasks for that, because they take processor time.
+    """
 
     def __init__(self, port: int, bodies: Sequence[bytes], form: str, path: str = "/v1/score", more: str = "") -> None:
         head = "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {}\r\n{}content-length: {}\r\n\r\n"
@@ -121,7 +127,7 @@ class Sender:
         self._connecting: set[asyncio.Task[None]] = set()
 
     def send(self, number: int, answered: Callable[[int], None]) -> None:
-        """Call `answered` with the status of one request, or 0 if the connection failed."""
+        """Send request `number`. `answered` is called with the answer's status, or 0 if the connection failed."""
         while self._free and not self._free[-1].is_open:  # idle for too long
             self._free.pop()
         if self._free:
@@ -148,7 +154,7 @@ class Sender:
         connection.send(self._requests[number % len(self._requests)], done)
 
     async def poisson(self, rate: float, seconds: float, seed: int = 0) -> Load:
-        """Send at the times of a Poisson process."""
+        """Send requests at the times of a Poisson process for `seconds` seconds. Return their outcome."""
         times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds))).tolist()
         start, load, all_answered = time.perf_counter(), Load({}, []), asyncio.Event()
 
@@ -163,12 +169,12 @@ class Sender:
             load.sender_late_ms.append((time.perf_counter() - start - due) * 1e3)
             self.send(number, partial(note, due))
             if number % 16 == 0:
-                await asyncio.sleep(0)  # answers are read if the sender is late, too
+                await asyncio.sleep(0)  # Let answers be read even if the sender is late.
         await all_answered.wait()
         return load
 
     async def closed(self, connections: int, seconds: float) -> float:
-        """Return requests a second of so many connections that send one after another."""
+        """Return the good answers per second of `connections` connections that send one request after another."""
         until, done = time.perf_counter() + seconds, 0
 
         async def one() -> None:
@@ -210,10 +216,10 @@ def main() -> None:
 
 
 def make_wide_bundle(folder: Path, num_ids: int) -> None:
-    """Write a bundle of `num_ids` rows, of a log in which every categorical value is another."""
+    """Write a bundle with `num_ids` ids, from a log in which all categorical values are different."""
     if (folder / "bundle").exists():
         return
-    generator, count = np.random.default_rng(1), round(num_ids / (26 * 0.8))  # four fifths of the rows are for training
+    generator, count = np.random.default_rng(1), round(num_ids / (26 * 0.8))  # 0.8 are training rows.
     values = (np.arange(count * 26, dtype=np.uint64) * 2654435761 & 0xFFFFFFFF).reshape(count, 26)
     with (folder / "log.txt").open("w") as log:
         for numbers, row in zip(generator.geometric(0.05, (count, 13)).tolist(), values.tolist(), strict=True):
@@ -229,7 +235,7 @@ def random_model(folder: Path) -> tuple[Config, ModelState]:
 
 
 def make_variants(folder: Path) -> None:
-    """Write another whole bundle of the same shape, and a delta of it with 100,000 changed rows."""
+    """Write another whole bundle of the same shape, and a delta of that bundle with 100,000 changed rows."""
     if (folder / "delta").exists():
         return
     config, state = random_model(folder)
@@ -243,7 +249,10 @@ def make_variants(folder: Path) -> None:
 
 @contextmanager
 def served(folder: Path, *words: str | Path) -> Iterator[tuple[int, psutil.Process]]:
-    """Run a service, whose last word is a port, until the end of the block, which begins once it is ready."""
+    """Run a service during the `with` block. Yield its port and its process once it is ready.
+
+    `words` are its command line without the port, which is appended.
+    """
     port, log = free_port(), folder / "service.log"
     with running(*words, str(port), folder=folder, log=log) as process:
         wait_until(lambda: is_ready(port), process, log)
@@ -286,7 +295,7 @@ end
 
 
 class Wrk:
-    """Connections of wrk that ask again at once for one row after another."""
+    """Runs the load generator wrk, whose connections send the next request of one row as soon as they get an answer."""
 
     def __init__(self, folder: Path) -> None:
         wrk = shutil.which("wrk")
@@ -297,7 +306,7 @@ class Wrk:
         self._script.write_text(WRK_SCRIPT % bodies)
 
     async def run(self, port: int, connections: int, seconds: float) -> dict[str, Any]:
-        """Return the rates of good answers and of refusals a second, and the number of timeouts."""
+        """Return the good answers per second, the refusals per second, and the number of timeouts."""
         command = [self._wrk, "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", str(self._script)]
         process = await asyncio.create_subprocess_exec(
             *command, f"http://127.0.0.1:{port}/v1/score", stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -309,7 +318,10 @@ class Wrk:
 
 
 async def against_fastapi(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Requests of one row a second by wrk, in turn, beside FastAPI around the same Predictor."""
+    """Return the answers per second to requests of one row, of this service and of FastAPI around the same Predictor.
+
+    wrk sends the requests to both in turns.
+    """
     require("fastapi", "uvicorn")
     figures: dict[str, Any] = {}
     wrk, peer = Wrk(folder), ("benchmarks.serving.fastapi_predictor", folder / "bundle")
@@ -336,14 +348,14 @@ async def against_fastapi(folder: Path, options: argparse.Namespace) -> dict[str
 async def rates_of(
     wrk: Wrk, port: int, process: psutil.Process, connections: int, seconds: float
 ) -> tuple[float, float]:
-    """Return good answers a second, and the milliseconds of the processor that each took."""
+    """Return the good answers per second of a service, and the milliseconds of processor time that each answer took."""
     before = processor_seconds(process)
     rate = (await wrk.run(port, connections, seconds))["per_second"]
     return rate, 1e3 * (processor_seconds(process) - before) / (rate * seconds)
 
 
 async def large_requests(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Rows a second of requests of 1,000 rows, as an Arrow stream and as V2's binary tensors."""
+    """Return the rows per second of requests of 1,000 rows, sent as an Arrow stream and as V2's binary tensors."""
     table = pa.concat_tables([golden(folder)] * 10).combine_chunks()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -367,13 +379,13 @@ async def large_requests(folder: Path, options: argparse.Namespace) -> dict[str,
 
 
 def processor_seconds(process: psutil.Process) -> float:
-    """Return the seconds of a process and its workers."""
+    """Return the seconds of processor time that a process and its workers have taken."""
     times = [each.cpu_times() for each in (process, *process.children())]
     return float(sum(each.user + each.system for each in times))
 
 
 def binary_request(table: pa.Table) -> tuple[bytes, int]:
-    """Return the body of a request with binary tensors, as Triton's client sends it, and the bytes of its header."""
+    """Return the body of a request with binary tensors as Triton's client sends it, and its JSON header's length."""
     inputs = []
     for name, column in table.to_pandas().items():
         is_text = column.dtype.kind not in "iuf"
@@ -384,7 +396,10 @@ def binary_request(table: pa.Table) -> tuple[bytes, int]:
 
 
 async def overload(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Requests of 50 rows at ten times the rate that is served: times of the accepted and of the refused, and after."""
+    """Send requests of 50 rows at ten times the rate that the service reaches. Return how it reacts.
+
+    The figures are the times of accepted and of refused requests, memory, and the times one second after the overload.
+    """
     rows, seconds = golden(folder).to_pylist()[:50], options.seconds
     with served(folder, *service(folder / "bundle")) as (port, process):
         sender = Sender(port, [json.dumps({"rows": rows}).encode()], "application/json")
@@ -414,11 +429,12 @@ async def overload(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def storm(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Connections that ask again at once, by wrk: good answers a second, alone and beside two busy loops.
+    """Return the good answers per second to wrk's connections, alone and beside two busy loops.
 
-    The numbers of connections take turns, of which a figure is the median, of timeouts the most. `cores` are the
-    processor seconds a second that the system gives the service: beside loops they differ, and good answers with them.
-    `over_best` are good answers a second, and those a processor second, over the best of all numbers of connections.
+    wrk's connections ask again as soon as they get an answer. The numbers of connections take turns. A figure is the
+    median of its turns, timeouts are the most of a turn. `cores` are the processor seconds per second that the system
+    gives the service: beside loops they differ, and good answers with them. `over_best` are good answers per second,
+    and those per processor second, divided by the best of all numbers of connections.
     """
     wrk, found = Wrk(folder), {}
     with served(folder, *service(folder / "bundle")) as (port, process):
@@ -446,7 +462,10 @@ async def storm(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 async def storm_of(
     count: int, wrk: Wrk, folder: Path, port: int, process: psutil.Process, options: argparse.Namespace
 ) -> dict[str, float]:
-    """Return the figures of a turn. A few more connections give the times of those requests that were accepted."""
+    """Return the figures of one number of connections in one round.
+
+    Further requests, at the times of a Poisson process, give the times of accepted requests.
+    """
     sender = Sender(port, one_row_bodies(folder), "application/json")
     sending = asyncio.create_task(sender.poisson(50, options.seconds))
     before, began = processor_seconds(process), time.perf_counter()
@@ -459,7 +478,10 @@ async def storm_of(
 
 
 async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Swap models under 200 requests a second. Then measure the time from a delta's rename until it serves."""
+    """Swap models while 200 requests per second are sent. Return the times of the requests.
+
+    Also measure the time from a delta's rename until it is served.
+    """
     models, count = folder / "models", options.swaps
     shutil.rmtree(models, ignore_errors=True)
     models.mkdir()
@@ -476,7 +498,7 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         sending = asyncio.create_task(sender.poisson(200, 0.4 * count))
         started = time.perf_counter()
         for number in range(1, count + 1):
-            # In a thread: the sender's loop would stand still for milliseconds.
+            # Copy in a thread, because the sender's event loop would otherwise stand still for milliseconds.
             await asyncio.to_thread(put, ("other", "bundle")[number % 2 == 0], str(number))
             if number > 2:
                 await asyncio.to_thread(shutil.rmtree, models / str(number - 3))

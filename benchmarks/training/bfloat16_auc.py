@@ -28,16 +28,19 @@ from benchmarks.harness.timing import new_parser, print_result
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs on one log by name, each with the settings in which it differs."""
+    """Several runs on one log, by name, each with the settings in which it differs from the others."""
 
     config: str
-    rows: int  # to be synthesized; 0: those of CRITEO_ROWS
+    rows: int  # Number of rows to synthesize, or 0 for the rows of CRITEO_ROWS.
     settings: tuple[str, ...]
     runs: Mapping[str, tuple[str, ...]]
-    pairs: tuple[tuple[str, str], ...]  # the runs whose difference is taken
+    pairs: tuple[tuple[str, str], ...]  # Pairs of runs whose difference of AUC is measured.
 
     def measure(self, folder: Path, seeds: int) -> dict[str, Any]:
-        """Print the AUC of each seed's runs as they come, and the mean differences, and return both."""
+        """Train all runs with each seed.
+
+        Print and return the AUC of each run, and the mean differences between runs.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / "rows.txt" if self.rows else folder_of("CRITEO_ROWS") / "train.txt"
         if not log.is_file():

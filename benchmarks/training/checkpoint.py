@@ -37,14 +37,14 @@ from benchmarks.training.kernels import RATES, Contenders, make_spec, medians, o
 from benchmarks.training.mindspore_contender import assemble_parts, prepare_device
 
 GIGABYTE = 10**9
-ROW_BYTES = 4 * 3 * 81  # D 80: row and two moments, deep and wide
+ROW_BYTES = 4 * 3 * 81  # At width 80: a row and two moments, of the deep and the wide table.
 VOCABULARY_OVER_ROWS = 1.1
 DD_BLOCK = 16 << 20
-MANIFEST = Manifest(1, 1, 1, {}, "", {}, {})  # of a checkpoint that is only written and read
+MANIFEST = Manifest(1, 1, 1, {}, "", {}, {})  # The manifest of a checkpoint that is only written and read, never used.
 
 
 def measure(size: float, rounds: int, folder: Path, workload: Workload) -> dict[str, Any]:
-    """Seconds of each contender, by round, and the ratios."""
+    """Return the seconds of each contender by round, and the ratios between contenders."""
     num_rows = int(size * GIGABYTE / ROW_BYTES)
     workload = replace(workload, vocabulary_size=int(VOCABULARY_OVER_ROWS * num_rows))
     prepare_device(workload)
@@ -58,7 +58,7 @@ def measure(size: float, rounds: int, folder: Path, workload: Workload) -> dict[
 
 
 def touch_rows(tables: Any, num_rows: int) -> None:
-    """Give rows spread over the vocabulary a slot, in random order."""
+    """Create `num_rows` rows of the tables, spread at random over the vocabulary."""
     rng = np.random.default_rng(0)
     row_ids = rng.permutation(tables.spec.vocabulary_size)[:num_rows]
     for start in range(0, num_rows, 100_000):
@@ -66,7 +66,7 @@ def touch_rows(tables: Any, num_rows: int) -> None:
 
 
 def measure_disk(parts: Any, folder: Path, rounds: int) -> dict[str, Any]:
-    """Seconds and bytes of saving and loading, alone, and of `dd`."""
+    """Return seconds and bytes of saving and of loading a checkpoint, and of `dd`, with nothing beside them."""
     path, dd_file = folder / "step-00000001", folder / "dd.bin"
 
     def save() -> None:
@@ -109,7 +109,10 @@ def measure_disk(parts: Any, folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object], rounds: int) -> dict[str, Any]:
-    """Seconds of each step, alone and beside a checkpoint, and how long the training stands while one begins."""
+    """Return the seconds of training steps, alone and while a checkpoint is written.
+
+    Also return how long the training stands still when a checkpoint begins.
+    """
     alone, beside, pauses, saves = [], [], [], []
     thread = ThreadPoolExecutor(1, "checkpoint")
     for _ in range(rounds):
@@ -142,7 +145,7 @@ def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object],
 
 
 def measure_dtypes(size: float, folder: Path, rounds: int) -> dict[str, float]:
-    """Bytes of a checkpoint, and seconds to save and to load it: bfloat16's over float32's."""
+    """Return the bytes of a checkpoint, and the seconds to save and to load it: bfloat16's divided by float32's."""
     saves: Contenders = {}
     loads: Contenders = {}
     sizes: dict[str, int] = {}
@@ -164,7 +167,7 @@ def measure_dtypes(size: float, folder: Path, rounds: int) -> dict[str, float]:
         saves[f"save {dtype}"], loads[f"load {dtype}"] = save, load
         save()
         sizes[dtype] = sum(file.stat().st_size for file in path.iterdir())
-    # Apart: what a save leaves to the disk would count in the load behind it.
+    # Saves and loads are timed apart: what a save leaves for the disk to do would slow down the load behind it.
     timings = side_by_side(saves, rounds, warm_up=1) | side_by_side(loads, rounds, warm_up=1)
     for name, timing in timings.items():
         print(f"checkpoint, {name} {timing}, {sizes[name.split()[1]] / 1e6:.0f} MB", flush=True)
@@ -176,7 +179,7 @@ def measure_dtypes(size: float, folder: Path, rounds: int) -> dict[str, float]:
 
 
 def save_at_once(folder: Path, dense: dict[str, np.ndarray], snapshot: Any) -> None:
-    """Write a checkpoint as where no training goes on beside it."""
+    """Write a checkpoint without the pauses that a save in the background makes."""
     snapshot.awaited.set()
     write_checkpoint(folder, ModelState(dense, snapshot.tables), MANIFEST)
     snapshot.release(saved=True)
@@ -187,7 +190,7 @@ def dd(*words: str) -> None:
 
 
 def drop_from_cache(paths: list[Path]) -> None:
-    """Take what was written of files out of the page cache."""
+    """Write files to the disk, and drop their pages from the page cache."""
     for path in paths:
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)

@@ -49,12 +49,12 @@ from data_prep.prepared.schema import Schema, read_schema
 NATIVE = ("native", "native_auto")
 PEERS = ("found_adam", "found_sparse", "best_adam", "best_sparse", "compiled_adam", "autocast_adam")
 MODULE, CONFIG = "benchmarks.training.default_step", Path(__file__).parents[2] / "configs" / "auto.yaml"
-PRODUCT_SIZE = 2048  # rows and columns of the product that gives the speed of FLOPs
+PRODUCT_SIZE = 2048  # Rows and columns of the matrices whose product gives the speed of FLOPs.
 
 
 @dataclass(frozen=True)
 class DefaultGroup(Group):
-    """The contenders on the rows of a prepared folder."""
+    """The contenders that take steps on the rows of a prepared folder."""
 
     arguments: tuple[Path, int]  # of `contender`, after the name
 
@@ -64,14 +64,14 @@ class DefaultGroup(Group):
 
 
 def recipe(schema: Schema, batch_size: int) -> Config:
-    """Return the default settings for these rows. They choose the batch size too if it is 0."""
+    """Return the settings that auto.yaml gives for the rows of a folder. If `batch_size` is 0, they choose it too."""
     train = {"auto": True} | ({"batch_size": batch_size} if batch_size else {})
     changes = {"device": {"target": "CPU"}, "train": train}
     return resolve_by_rows(lambda base: settings.merge(base, changes, where="--batch"), schema)
 
 
 def batches(folder: Path, schema: Schema, config: Config) -> Iterator[Batch]:
-    """Yield the batches of a run, epoch after epoch, without the last one of each, which is smaller."""
+    """Yield the batches of a run, epoch after epoch. The last batch of an epoch is left out if it is smaller."""
     for epoch in itertools.count(1):
         order = training_order(schema, config.train.seed, epoch)
         for batch in read_batches(folder, schema, "train", order, config.train.batch_size):
@@ -80,7 +80,7 @@ def batches(folder: Path, schema: Schema, config: Config) -> Iterator[Batch]:
 
 
 def pytorch_step(name: str, workload: Workload, schema: Schema, config: Config) -> tuple[Any, list[Any]]:
-    """Return the step of one of `PEERS`, and the schedules of its rates."""
+    """Return the training step of one of `PEERS`, and the schedules of its learning rates."""
     import torch
 
     from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep, use_threads
@@ -98,7 +98,7 @@ def pytorch_step(name: str, workload: Workload, schema: Schema, config: Config) 
 
 
 def workload_of(folder: Path, batch_size: int) -> tuple[Schema, Config, Workload]:
-    """Return what a prepared folder has, the settings for its rows, and the workload that they are."""
+    """Return the schema of a prepared folder, the settings for its rows, and the workload with their sizes."""
     schema = read_schema(folder)
     config = recipe(schema, batch_size)
     sizes = config.model.embedding_dim, config.model.hidden_widths
@@ -106,7 +106,7 @@ def workload_of(folder: Path, batch_size: int) -> tuple[Schema, Config, Workload
 
 
 def contender(name: str, folder: Path, batch_size: int) -> Callable[[int], Parts]:
-    """Return a function that takes steps of one contender. native is the step of `make train`."""
+    """Return a function that takes the steps of the contender `name`. native takes the step of `make train`."""
     schema, config, workload = workload_of(folder, batch_size)
     step: Any
     schedules: list[Any] = []
@@ -131,7 +131,10 @@ def contender(name: str, folder: Path, batch_size: int) -> Callable[[int], Parts
 
 
 def bound(batch: Batch, workload: Workload) -> Parts:
-    """Seconds of a step at the least, by part: the best of five products and copies."""
+    """Return the least seconds that the parts of a step could take, by part.
+
+    They come from the fastest of five matrix products and of five memory copies.
+    """
     width = workload.embedding_dim
     widths = (batch.ids.shape[1] * width, *workload.hidden_widths, 1)
     products = sum(batch.num_rows * inputs * outputs for inputs, outputs in itertools.pairwise(widths))

@@ -44,7 +44,7 @@ Contenders = dict[str, Callable[[], object]]
 
 
 def make_spec(vocabulary_size: int, embedding_dim: int) -> TablesSpec:
-    """Tables with the model zoo's settings."""
+    """Return the description of tables with the model zoo's settings and the given sizes."""
     names = tuple(f"C{field + 1}" for field in range(NUM_FIELDS))
     return TablesSpec(
         vocabulary_size, embedding_dim, tuple(map(TableField, names)), 1, 0.01, 8e-5, FtrlOptions(), LazyAdamOptions()
@@ -52,13 +52,13 @@ def make_spec(vocabulary_size: int, embedding_dim: int) -> TablesSpec:
 
 
 def power_law_ids(rng: np.random.Generator, vocabulary_size: int, batch: int) -> np.ndarray:
-    """Return ids [B, C] int32. How frequent an id is does not depend on its number."""
+    """Return random ids [B, C] int32 that follow a power law. An id's frequency does not depend on its number."""
     by_frequency = rng.permutation(vocabulary_size).astype(np.int32)
     return by_frequency[(rng.random((batch, NUM_FIELDS)) ** 3 * vocabulary_size).astype(np.int64)]
 
 
 def random_gradients(rng: np.random.Generator, batch: int, embedding_dim: int) -> RowGradients:
-    """Gradients as large as the mean over a batch makes them."""
+    """Return random gradients of rows, as small as those of a mean over the batch."""
     deep = huge_pages(batch * NUM_FIELDS * embedding_dim * FLOAT_BYTES).view(np.float32).reshape(batch, -1)
     rng.standard_normal(dtype=np.float32, out=deep)
     deep /= batch
@@ -83,7 +83,7 @@ class MemoryCopy:
 
 
 def native_contenders(tables: NativeTables, ids: np.ndarray, gradients: RowGradients) -> Contenders:
-    """Call each kernel as a step does."""
+    """Return functions that call each native kernel as a training step does, by name."""
     unique = tables.unique(ids)
     tables.update(unique, gradients)
     slots = tables.touch(unique.values)
@@ -101,7 +101,10 @@ def native_contenders(tables: NativeTables, ids: np.ndarray, gradients: RowGradi
 
 
 def copy_contenders(num_unique: int, num_positions: int) -> Contenders:
-    """The copies that lookup and LazyAdam are measured against, and that of every position's row in and out."""
+    """Return the memory copies with which lookup and LazyAdam are compared, by name.
+
+    One more copy moves the row of every position in and out.
+    """
     row_bytes = EMBEDDING_DIM * FLOAT_BYTES
     return {
         "lookup copy": MemoryCopy((num_unique + num_positions) * row_bytes, THREADS),
@@ -111,7 +114,7 @@ def copy_contenders(num_unique: int, num_positions: int) -> Contenders:
 
 
 def stock_contenders(spec: TablesSpec, ids: np.ndarray, gradients: RowGradients) -> Contenders:
-    """Return MindSpore's operators on all its threads. `asnumpy` waits for the result."""
+    """Return functions that run MindSpore's operators on all its threads, by name. `asnumpy` waits for the result."""
     import mindspore as ms
 
     from app.training.step.stock_tables import TableParameters
@@ -131,7 +134,7 @@ def stock_contenders(spec: TablesSpec, ids: np.ndarray, gradients: RowGradients)
 
 
 def measure_kernels(batch: int, rounds: int) -> dict[str, Any]:
-    """All kernels beside stock and copy: seconds and ratios."""
+    """Return the seconds of all kernels, of MindSpore's operators and of the copies, and their ratios."""
     rng = np.random.default_rng(0)
     spec = make_spec(VOCABULARY_SIZE, EMBEDDING_DIM)
     tables = NativeTables(spec, RATES, THREADS)
@@ -154,7 +157,7 @@ def medians(timings: dict[str, Timing]) -> dict[str, float]:
 
 
 def ratios(timings: dict[str, Timing]) -> dict[str, float]:
-    """Return the speedup of native over stock, and its time relative to the copy."""
+    """Return how many times native is faster than stock, and its time divided by that of the copy, by operation."""
     by_name = {}
     for name, timing in timings.items():
         operation, _, contender = name.partition(" ")
@@ -169,9 +172,10 @@ def ratios(timings: dict[str, Timing]) -> dict[str, float]:
 
 
 def measure_vocabularies(batch: int, num_touched: int, rounds: int) -> list[dict[str, Any]]:
-    """Lookup + update from V = 10⁵ to 10⁸, every batch with the same number of unique ids.
+    """Measure lookup and update with vocabularies from 10⁵ to 10⁸ ids. Return the seconds of each.
 
-    They are drawn uniformly from the touched rows, which lie anywhere in the vocabulary.
+    Every batch has the same number of unique ids. They are drawn uniformly from the touched rows, which lie anywhere in
+    the vocabulary.
     """
     num_unique, num_batches = 60_000, 4
     rng, gradients = np.random.default_rng(0), random_gradients(np.random.default_rng(0), batch, EMBEDDING_DIM)
@@ -195,14 +199,17 @@ def measure_vocabularies(batch: int, num_touched: int, rounds: int) -> list[dict
 
 
 def ids_with_unique(rng: np.random.Generator, pool: np.ndarray, batch: int, num_unique: int) -> np.ndarray:
-    """[B, C] int32 ids of `pool`, exactly `num_unique` of them distinct, in random order."""
+    """Return ids [B, C] int32 from `pool`, exactly `num_unique` of them distinct, in random order."""
     distinct = rng.choice(pool, num_unique, replace=False)
     ids = np.concatenate([distinct, rng.choice(distinct, batch * NUM_FIELDS - num_unique)])
     return rng.permutation(ids).reshape(batch, NUM_FIELDS).astype(np.int32)
 
 
 def step_through(tables: NativeTables, batches: list[np.ndarray], gradients: RowGradients) -> Callable[[], object]:
-    """The table's part of one step, unique ids being ready: lookup and update of one batch after the other."""
+    """Return a function that does the tables' part of a step, lookup and update, on one batch after the other.
+
+    The unique ids of the batches are computed before.
+    """
     uniques = itertools.cycle([tables.unique(ids) for ids in batches])
 
     def step() -> None:
@@ -214,7 +221,10 @@ def step_through(tables: NativeTables, batches: list[np.ndarray], gradients: Row
 
 
 def measure_batches(rounds: int) -> list[dict[str, Any]]:
-    """Lookup + update of all touched rows at growing batch sizes: time a batch row."""
+    """Measure lookup and update at growing batch sizes, with all rows touched.
+
+    Return the time for a row of the batch.
+    """
     rng = np.random.default_rng(0)
     spec, contenders = make_spec(VOCABULARY_SIZE, EMBEDDING_DIM), {}
     batch_sizes = (256, 16_000, 65_536)
@@ -232,7 +242,10 @@ def measure_batches(rounds: int) -> list[dict[str, Any]]:
 
 
 def measure_dtypes(batch: int, rounds: int) -> dict[str, Any]:
-    """Bytes of a touched row, and seconds of lookup + update, by width: bfloat16's over float32's."""
+    """Return the bytes of a touched row, and the seconds of lookup and update, of bfloat16 divided by those of float32.
+
+    They are given for two embedding widths.
+    """
     result = {}
     for dim in (80, 8):
         rng = np.random.default_rng(0)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def make_config(workload: Workload, backend: Backend) -> Config:
-    """Return the workload as settings of a run. All other settings have their defaults."""
+    """Return the settings of a run with the sizes of a workload. All other settings have their defaults."""
     return Config(
         device=DeviceOptions("CPU", workload.threads, workload.precision),
         model=ModelOptions(
@@ -39,7 +39,7 @@ def make_config(workload: Workload, backend: Backend) -> Config:
 
 
 def make_schema(workload: Workload) -> Schema:
-    """The schema of a prepared folder that has the workload's fields, and no rows."""
+    """Return the schema of a prepared folder that has the workload's fields, but no rows."""
     numeric, categorical = ([f"{kind}{i + 1}" for i in range(n)] for kind, n in (("I", NUM_NUMERIC), ("C", NUM_FIELDS)))
     return Schema(
         format_version=FORMAT_VERSION,
@@ -57,7 +57,7 @@ def make_schema(workload: Workload) -> Schema:
 
 
 def prepare_device(workload: Workload) -> None:
-    """MindSpore on the CPU, as the workload has it."""
+    """Set up MindSpore for the CPU, with the threads and the precision of the workload."""
     options = DeviceOptions("CPU", workload.threads, workload.precision)
     device.prepare_environment(options)
     device.select_device(options)
@@ -70,13 +70,16 @@ def assemble_parts(workload: Workload, backend: Backend) -> assemble.TrainingSta
 
 
 def leave_out_native_layers() -> None:
-    """Use MindSpore's own operators in the tower too, for stock, without a warning that the library is missing."""
+    """Let the tower use MindSpore's own operators, without a warning that the native library is missing."""
     os.environ["DENSE_LAYER_LIBRARY"] = "none"
     logging.getLogger("app.config.device").setLevel(logging.ERROR)
 
 
 def contender(kind: Backend, workload: Workload) -> Callable[[int], Parts]:
-    """Return a function that takes the steps of `make train`. Every row is touched before, as in the peers' tables."""
+    """Return a function that takes the training steps of `make train`.
+
+    Every row exists before the first step, as in the peers' tables.
+    """
     prepare_device(workload)
     if kind == "stock":
         leave_out_native_layers()

@@ -11,7 +11,7 @@ from app.training.step.stock_tables import TableParameters
 
 
 class StockOperator(nn.Cell):
-    """An operator on tables, as it is timed."""
+    """One of MindSpore's operators on tables, in a graph of its own, as it is timed."""
 
     def __init__(self, tables: TableParameters) -> None:
         super().__init__()
@@ -19,14 +19,14 @@ class StockOperator(nn.Cell):
 
 
 class StockLookup(StockOperator):
-    """`EmbeddingLookup`: ids [B * C] -> rows [B * C, D]."""
+    """The operator `EmbeddingLookup`, which looks up rows [B * C, D] for ids [B * C]."""
 
     def construct(self, ids: Tensor) -> Tensor:
         return self.tables.deep_lookup(self.tables.deep_rows, ids, 0)
 
 
 class StockLazyAdam(StockOperator):
-    """`FusedSparseLazyAdam`, without L2 or a check for finite gradients."""
+    """The operator `FusedSparseLazyAdam`, without L2 and without a check that gradients are finite."""
 
     def construct(self, gradients: Tensor, ids: Tensor, rate: Tensor) -> tuple:
         tables, power = self.tables, self.tables.no_power

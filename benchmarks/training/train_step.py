@@ -43,13 +43,13 @@ LOG_AS_FOUND, LOG_BEST_FORM, LOG_SMALLER_BATCH = "log as users find it", "log be
 FORMS = (AS_FOUND, BEST_FORM, SMALL_BATCH, LOG_AS_FOUND, LOG_BEST_FORM, LOG_SMALLER_BATCH)
 WARM_UP_TURNS = 2
 MINDSPORE, PYTORCH = "benchmarks.training.mindspore_contender", "benchmarks.peers.pytorch_wide_deep"
-# By contender: how native multiplies its first layer.
+# For each contender on native: how it multiplies its first layer.
 WAYS: dict[str, FirstLayer] = {"native": "direct", "native_distinct": "distinct"}
 
 
 @dataclass(frozen=True)
 class Group:
-    """Contenders of one form of the step, measured in turns. `workload` is that of the peers."""
+    """Contenders that take the same form of the step and are measured in turns. `workload` is the peers' workload."""
 
     form: str
     workload: Workload
@@ -61,7 +61,7 @@ class Group:
         return f"{self.form}, {self.workload.precision}, batch {self.workload.batch_size:,}{share}"
 
     def start(self, name: str) -> Contender:
-        """The process of one contender. native always folds: it has no other form."""
+        """Start the process of one contender. native always folds the numeric fields: it has no other form."""
         kind, workload = name, self.workload
         if name in WAYS:
             kind, workload = "native", replace(workload, fold_numeric=True, first_layer=WAYS[name])
@@ -72,7 +72,7 @@ class Group:
 
 
 def make_groups(batch_size: int, precisions: tuple[Precision, ...]) -> list[Group]:
-    """Return all groups, in the order of the report."""
+    """Return all groups of contenders, in the order of the report."""
     steps, on_log, matmuls = ("native", "stock", "pytorch"), (*WAYS, "pytorch"), "matmuls_pytorch"
     groups = []
     for precision in precisions:
@@ -90,7 +90,10 @@ def make_groups(batch_size: int, precisions: tuple[Precision, ...]) -> list[Grou
 
 
 def measure(group: Group, rounds: int, steps: int) -> dict[str, Any]:
-    """Seconds a step of each contender of a group, with quartiles, parts, ratios to native and peak memory."""
+    """Measure the contenders of a group. Return the seconds of a step of each, and figures about it.
+
+    The figures are quartiles, the seconds of parts, ratios to native and peak memory.
+    """
     print(f"\n== {group.title}", flush=True)
     with ExitStack() as running:
         contenders = [running.enter_context(closing(group.start(name))) for name in group.contenders]
