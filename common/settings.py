@@ -48,10 +48,7 @@ class Bounds:
         return f"above {low:g}" if is_open else f"{low:g} or more"
 
     def admit(self, value: Any) -> bool:
-        """Return True if `value` is allowed:
-
-        None, a finite number within the bounds, or a non-empty tuple of such numbers.
-        """
+        """Return True if `value` is None, a finite number within the bounds, or a non-empty tuple of such numbers."""
         if isinstance(value, tuple):
             return bool(value) and all(map(self.admit, value))
         return value is None or bool(self.least <= value <= self.most and self.above < value < self.below)

@@ -42,8 +42,8 @@ class RowSource:
 
 Part = memoryview | bytes | RowSource
 BUFFER_BYTES = 4 << 20
-# A buffer is filled in blocks of this many bytes. A block is hashed directly after it was copied, while it is still in
-# the processor's cache.
+# `write` copies bytes into a buffer in blocks of this size. A block is hashed directly after it was copied, while it is
+# still in the processor's cache.
 BLOCK_BYTES = 1 << 20
 # O_DIRECT demands addresses, offsets and sizes that are multiples of this many bytes. 4096 is enough for any disk.
 ALIGNMENT = 4096

@@ -46,7 +46,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Words that name labels, in several languages.
+# Words of several languages that occur in the names of label columns.
 _LABEL_WORDS = _words(
     """
     label labels target class outcome y response clicked click clicks clk converted conversion churn churned
@@ -451,9 +451,9 @@ def _meaning(column: Column) -> Label | None:
 
 
 def _gaps(column: Column) -> tuple[str, ...]:
-    """Return the cells of a label column that stand for a missing label:
+    """Return the cells of a label column that stand for a missing label.
 
-    "" and words such as NULL, if they occur in it.
+    They are "" and words such as NULL, as far as they occur in the column.
     """
     return ("",) * bool((column.codes < 0).any()) + tuple(value for value in column.values if value in NO_LABEL)
 

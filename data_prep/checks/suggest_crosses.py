@@ -98,10 +98,10 @@ def find_gains(folder: Path) -> list[Gain]:
 
 
 def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
-    """Fit the regression to the first half of the training rows.
+    """Fit the logistic regression on single fields to the first half of the training rows that are read.
 
-    Return the second half and the valid rows, with log odds. The training rows are shuffled, so both halves have the
-    same distribution.
+    Return the second half and the valid rows, each with the log odds that the regression predicts for them. The
+    training rows are shuffled, so both halves have the same distribution.
     """
     from sklearn.linear_model import LogisticRegression  # Imported late, because the import takes a second.
 
@@ -167,9 +167,10 @@ def _pairs(
 
 
 def describe_gains(gains: list[Gain], most: int, crosses: Sequence[tuple[str, ...]]) -> str:
-    """Return a text: a table of the `most` best pairs, and the setting that adds crosses of pairs with a certain gain.
+    """Return a text: a table of the `most` best pairs of fields, and a setting that adds crosses of pairs.
 
-    `crosses` are the crosses that the folder already has. The setting includes them and is quoted for a shell.
+    The setting has the best pairs whose gain is statistically significant, and before them `crosses`, which the folder
+    already has. It is quoted for a shell.
     """
     lines = [
         f"the best {min(most, len(gains))} of {len(gains)} pairs, by what a cross takes from the log loss of valid"

@@ -81,9 +81,9 @@ class _State:
 
 @dataclass(frozen=True)
 class WorkDir:
-    """The folder in which a preparation writes its files:
+    """The folder in which a preparation writes its files: OUTPUT.partial, or in one case OUTPUT.
 
-    OUTPUT.partial, or OUTPUT if only temporary files are left to remove.
+    It is OUTPUT if a run was interrupted after the renaming, and only its temporary files are left to remove.
     """
 
     folder: Path

@@ -371,9 +371,9 @@ class WindowShuffle:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Examples]:
-        """Yield the rows of the current window shuffled, and start the next window.
+        """Shuffle the rows of the current window, which need not be full, and yield them. Start the next window.
 
-        They are yielded in slices of at most `_PIECE_ROWS` rows. The current window need not be full.
+        They are yielded in slices of at most `_PIECE_ROWS` rows.
         """
         if self._rows is None:
             return

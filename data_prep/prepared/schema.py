@@ -218,9 +218,9 @@ class Schema:
 
     @property
     def vocabulary_files(self) -> list[str]:
-        """Names of the vocabulary's files, in the order of the ids in them:
+        """Names of the files that contain the vocabulary, in the order of the ids in them.
 
-        VOCABULARY_FILE, then files of added values.
+        The first is VOCABULARY_FILE. The others contain values that were added later.
         """
         return [VOCABULARY_FILE, *sorted(file.name for file in self.other_files if first_added_id(file.name))]
 

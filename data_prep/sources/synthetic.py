@@ -322,9 +322,9 @@ def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[Writte
 
 
 def _uniforms(seed: int, block: int, streams: int) -> np.ndarray:
-    """Return random numbers that are uniform in [0, 1), as float64 [streams, BLOCK_ROWS].
+    """Return the random numbers from which the rows of a block are drawn, as float64 [streams, BLOCK_ROWS].
 
-    They depend only on the seed and the number of the block.
+    They are uniform in [0, 1), and depend only on the seed and the number of the block.
     """
     key = np.array([seed, block], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).random((streams, BLOCK_ROWS))

@@ -202,7 +202,10 @@ class RowSample:
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], numbers: NDArray[np.float64]) -> RowSample:
-        """Return the sample of n rows, given the hashes [n] of the rows and their numbers [N, n]."""
+        """Return the sample of n rows with the given hashes [n].
+
+        `numbers` [N, n] are those in their N numeric fields.
+        """
         lowest = np.argsort(hashes)[:SAMPLED_ROWS]
         return cls(hashes[lowest], numbers[:, lowest])
 
