@@ -149,9 +149,9 @@ class Label:
 
     @property
     def settings(self) -> dict[str, tuple[str, ...] | str]:
-        """The values of the settings `clicked` and `not_clicked`, by name.
+        """The settings `clicked` and `not_clicked` of a LogFormat with this label, by name, with their values.
 
-        A value that is LogFormat's default is left out.
+        A setting whose value is LogFormat's default is left out.
         """
         cells = {"clicked": self.clicked, "not_clicked": self.not_clicked}
         return {name: value for name, value in cells.items() if value != getattr(LogFormat(), name)}
