@@ -204,7 +204,7 @@ def _list_forms(log_format: LogFormat) -> dict[str, tuple[int, str]]:
 
 
 def _features(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
-    """Return, for each timestamp column by name, the features that are derived from it (hour, weekday, age)."""
+    """Return, for each timestamp column of a format by name, the features derived from it (hour, weekday, age)."""
     return {
         name: (*log_format.parts_of_time(name), *["age"] * log_format.has_age(name)) for name in log_format.time_fields
     }
