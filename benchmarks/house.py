@@ -5,11 +5,12 @@
 A unit is an entry of app/ or data_prep/ (a file or a package), or common/ as a whole. A unit's floor is the length of
 its longest way down over imports. Imports inside functions count.
 
-The functions in WAYS are traced while a log is prepared, and a tiny model is trained on native tables and exported.
-That takes 30 seconds, a commit's native parts some minutes before, and --static leaves it out. A way enters a file if
-it calls a function there. A stay is a time in one file. Each call from a function to one of another file begins a
-stay, and so does each return. Calls between the same two functions count once. Near is what the first file itself
-calls, and what is called from there within the same files. A way alone ends where another way begins.
+The functions in WAYS are traced while a log is prepared, and while a tiny model is trained on native tables and
+exported. That takes 30 seconds, and for a commit some minutes more to build its native parts. With --static it is left
+out. A way is the calls that one of these functions makes, directly and indirectly. It enters a file if it calls a
+function there. A stay is a time in one file: each call from a function to one of another file begins a stay, and so
+does each return. Calls between the same two functions count once. "near" counts only what the first file itself calls,
+and what is called from there within the same files. "alone" counts only up to where another way begins.
 """
 
 from __future__ import annotations

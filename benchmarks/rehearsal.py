@@ -1,16 +1,18 @@
-"""The whole way on a log of Criteo's size, from raw lines to a served model of the next day: `make rehearsal`.
+"""Rehearse the whole way on a log of Criteo's size, from raw lines to a served model: `make rehearsal`.
 
     python -m benchmarks.rehearsal FOLDER                     45,840,617 synthetic rows, 46 GB of disk, hours
     python -m benchmarks.rehearsal FOLDER --rows 2000000      a trial
     python -m benchmarks.rehearsal FOLDER --stages synthesize prepare_2      these, and the others later
     python -m benchmarks.rehearsal FOLDER --keep              write docs/results.md from FOLDER/rehearsal.json
 
-A stage that is done is in FOLDER/rehearsal.json and not run again; one that was stopped continues where its commands
-do. Each is made of the commands that a user types, whose output goes to FOLDER/rehearsal.log. rehearsal.html shows it.
+A finished stage is recorded in FOLDER/rehearsal.json and not run again. A stage that was interrupted is started again,
+and its commands continue where they can. Each stage runs the commands that a user would type, whose output goes to
+FOLDER/rehearsal.log. FOLDER/rehearsal.html shows the figures of all stages.
 
-Seconds are by the wall clock, CPU seconds of all processes. Memory is the peak of the sum of the Pss of all processes
-of a stage. AUC "seen often" is that of test rows whose values all stood in 20 training rows or more: there the log's
-true probabilities can be reached. Logistic regression is fitted to --regression-rows training rows.
+Seconds are by the wall clock, CPU seconds are those of all processes. Memory is the peak of the sum of the Pss of all
+processes of a stage. AUC "seen often" is the AUC on the test rows whose values all occur in 20 training rows or more.
+On these rows a model can reach the AUC of the log's true probabilities. Logistic regression is fitted to
+--regression-rows training rows.
 """
 
 from __future__ import annotations

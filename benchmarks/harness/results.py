@@ -1,7 +1,7 @@
 """Text of benchmarks/results/*.md and docs/results.md: what was measured last, and how it compares with the targets.
 
-The pages are written by hand but for what stands between `<!-- begin NAME -->` and `<!-- end NAME -->`: a benchmark's
-own printout, or the targets.
+The pages are written by hand, except for the text between `<!-- begin NAME -->` and `<!-- end NAME -->`. That text is
+what a benchmark printed, or the table of targets.
 """
 
 from __future__ import annotations

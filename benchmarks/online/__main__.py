@@ -1,17 +1,20 @@
-"""Train online on the parts of a log that drifts and of real rows: AUC gained, processor time, seconds until served.
+"""Measure online training on a drifting log and on real rows: AUC gained, processor time, and delay until served.
 
     python -m benchmarks.online [--questions drift real lag] [--work FOLDER]
 
-drift: a synthetic log that drifts, a day a part. `online` beside the frozen model and retrains from scratch on all rows
-so far, by `configs/auto.yaml`, after each fifth part. Processor time is user and system time of whole commands. A part
-costs `online` a share of one `online --once` over all parts, with its start, scores, checkpoints and bundles. It costs
-the retrains a fifth of their mean `prepare` and `train`, and all of that where one follows each part. `bounded` is
-`online` with --most-ids at half of the ids that it gives without: what AUC the expiry of values costs.
-real: the rows in the folder CRITEO_ROWS in time order, the first half before the first part.
-lag: from the rename of a part into the folder until a request is answered by its weights; the same parts at a small and
-a large vocabulary, in turn.
+drift: a synthetic log that drifts, with one part for each day. `online` is compared with the frozen model, and with
+models that are trained from scratch by `configs/auto.yaml` on all rows so far, after every fifth part. Processor time
+is user and system time of whole commands. The time of `online` per part is that of one `online --once` over all parts,
+with its start, scores, checkpoints and bundles, divided by the number of parts. It is compared with a fifth of the mean
+time of `prepare` and `train` for a retraining, and with the whole time, which a retraining after every part would take.
+`bounded` is `online` with --most-ids at half of the ids that it gives otherwise. It shows how much AUC is lost if
+values expire.
+real: the rows in the folder CRITEO_ROWS in time order. The first half of them comes before the first part.
+lag: the time from the rename of a part into the folder until a request is answered with its weights. The same parts are
+used with a small and with a large vocabulary, in turn.
 
-What is in --work is not done again, so an interrupted comparison goes on. A new folder is removed at the end.
+Results that are in --work already are not computed again, so an interrupted comparison resumes. Without --work, a
+temporary folder is used and removed at the end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Measure what an online run gains over a model that stands still, beside retrains, and its processor time.
+"""Measure how much AUC an online run gains over a frozen model and over retrained ones, and its processor time.
 
-Every model is scored as its bundle, on a part that it has not seen. Letters: n rows of a part.
+Every model is exported as a bundle, which then scores a part that the model has not seen. Letters: n rows of a part.
 """
 
 from __future__ import annotations

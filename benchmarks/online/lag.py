@@ -1,7 +1,7 @@
-"""Measure the seconds from a part that is closed, which is renamed into the folder, until its weights answer requests.
+"""Measure the seconds from the rename of a finished part into the folder until its weights answer requests.
 
-A trainer, a service and a sender of requests share the machine. With `filled` the vocabulary has many values more that
-never come again: two rows for each, so that `prepare.min_count` is reached.
+A trainer, a service and a sender of requests share the machine. In the folder `filled`, the vocabulary has many
+additional values that never occur again. Each of them stands in two rows, so that `prepare.min_count` is reached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure the processor's time of a part by piece: `online --once` in this process, with its functions timed.
+"""Measure how much processor time each piece of the work on a part takes, by timing functions of `online --once`.
 
 python -m benchmarks.online.pieces SOURCE RUN WORK [OPTION …]     train on the parts of SOURCE, and print a line of JSON
 """

@@ -1,12 +1,13 @@
-"""The MindSpore model zoo's way to prepare Criteo's log, for `benchmarks.preparation.prepare`.
+"""Prepare Criteo's log as the MindSpore model zoo does, as a contender of `benchmarks.preparation.prepare`.
 
     python -m benchmarks.peers.prepare_zoo LOG OUTPUT
 
-After preprocess_data.py of the zoo's Wide&Deep (gitee.com/mindspore/models, official/recommend/Wide_and_Deep): a
-Python loop over the lines, dictionaries keyed by "cat_3_68fd1e64", a first pass for counts and ranges, a second one
-for ids and scaled numbers, samples of 1,000 rows gathered in lists, the last incomplete sample of each part dropped,
-MindRecord in 21 and 3 shards. Values are kept by the threshold of `benchmarks.preparation.prepare`, not the zoo's "more
-than 100".
+The program follows preprocess_data.py of the zoo's Wide&Deep (gitee.com/mindspore/models,
+official/recommend/Wide_and_Deep). It is a Python loop over the lines, with dictionaries whose keys have the form
+"cat_3_68fd1e64". A first pass collects counts and ranges, a second one makes ids and scaled numbers. Samples of 1,000
+rows are gathered in lists, and the last, incomplete sample of each part is dropped. They are written as MindRecord in
+21 and 3 shards. Values are kept by the threshold of `benchmarks.preparation.prepare`, and not by the zoo's "more than
+100".
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Compare a bundle, from raw lines to scores, with its parts alone and with PyTorch and pandas as users write it.
+"""Compare scoring by a bundle with the parts of it alone, and with a program of PyTorch and pandas as users write it.
 
     python -m benchmarks.scoring [--rows 200000]
 
-Rates of one core are by the time that the processor spent: `predict` with one process, onnxruntime with one thread.
-Then `predict` and the peer run as commands on all cores, from start to end, in turn, by the clock. One row is measured
-by its thread's time and by the clock. The weights are random: what is scored does not matter here.
+Rates of one core are computed from processor time: `predict` has one process, onnxruntime one thread. Then `predict`
+and the peer run as commands on all cores, from start to end, in turn, and are timed by the wall clock. Scoring of one
+row is timed by its thread's processor time and by the wall clock. The weights are random, because the times do not
+depend on them.
 """
 
 from __future__ import annotations

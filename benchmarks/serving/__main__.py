@@ -1,10 +1,10 @@
-"""The scoring service under load: beside FastAPI, overloaded, and while models are swapped.
+"""Measure the scoring service under load: beside FastAPI, with too many requests, and while models are swapped.
 
     python -m benchmarks.serving [--folder DIR] [--workers 2] [--question NAME]
 
-Requests are sent at the times of a Poisson process, whatever the answers, and latencies count from those times. Sender
-and service share the machine's cores. Weights are random: what is scored does not matter here. `--folder`, or
-SERVING_FOLDER, keeps the bundles. They take minutes to make.
+Requests are sent at the times of a Poisson process, even if earlier answers are still missing, and latencies count from
+these times. Sender and service share the machine's cores. The weights are random, because the times do not depend on
+them. The bundles take minutes to make. They are kept in the folder that `--folder` or SERVING_FOLDER names.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Checkpoints beside `dd` on the same disk, and what one costs the training that goes on beside it.
+"""Compare checkpoints with `dd` on the same disk, and measure how much they slow down the training meanwhile.
 
     python -m benchmarks.training.checkpoint                     2 GB of tables, a quarter of an hour
     python -m benchmarks.training.checkpoint --size 0.2 --rounds 2
     python -m benchmarks.training.checkpoint --dtypes            as many rows in float32, beside bfloat16
 
-In each round, in turn: `dd` writes (bs=16M conv=fsync), a checkpoint is written with nothing beside it, `dd` reads
-(bs=16M iflag=direct), the checkpoint is loaded into empty tables. Nothing of it comes from the page cache: checkpoints
-are written and read past it, and what may be there is dropped before (POSIX_FADV_DONTNEED). Then training steps, by
-turns with nothing beside them and while a checkpoint is written in the background. Ratios are of medians.
+In each round, in turn: `dd` writes (bs=16M conv=fsync), a checkpoint is written while no training runs, `dd` reads
+(bs=16M iflag=direct), and the checkpoint is loaded into empty tables. Nothing is read from the page cache: checkpoints
+bypass it, and pages that may be in it are dropped before (POSIX_FADV_DONTNEED). After that, training steps are
+measured, alternately alone and while a checkpoint is written in the background. Ratios are ratios of medians.
 """
 
 from __future__ import annotations

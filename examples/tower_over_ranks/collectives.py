@@ -19,7 +19,7 @@ from mindspore import Tensor, nn, ops
 
 from examples.tower_over_ranks.layouts import Layout
 
-Communicator = Any  # mpi4py has no types that mypy could follow without it
+Communicator = Any  # `Any`, because mypy finds no types of mpi4py.
 Shape = tuple[int, ...]
 
 
@@ -32,7 +32,7 @@ class HostOperator(nn.Cell):
     def __init__(self, function: Callable[[np.ndarray], np.ndarray], shape: Callable[[Shape], Shape]) -> None:
         super().__init__()
 
-        def call(values: np.ndarray) -> np.ndarray:  # ops.Custom asks for a plain function
+        def call(values: np.ndarray) -> np.ndarray:  # A plain function, because ops.Custom accepts nothing else.
             return function(values)
 
         self.operator = ops.Custom(call, out_shape=shape, out_dtype=lambda dtype: dtype, func_type="pyfunc")
