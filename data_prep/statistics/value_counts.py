@@ -261,7 +261,7 @@ class _NumberRun:
         return np.memmap(self.path, np.uint64, "r", shape=(self.length,))
 
     def read(self, first: int, end: int) -> NDArray[np.uint64]:
-        """Read pairs number `first` to `end` - 1 from the file, and return them.
+        """Read the packed (value, count) pairs number `first` to `end` - 1 from the file, and return them.
 
         The file is not mapped into memory here, because the pages of a map would stay in memory.
         """
