@@ -76,8 +76,9 @@ class PrepareOptions(Checked):
     test_files: tuple[str, ...] = ()  # With split: files, the names or globs of the files in test.
     seed: Seed = 1  # Seed of the split by hash and of the order of the training rows.
     # The transform of a number x. log1p: sign(x) · ln(1 + |x|). max: x divided by the largest number in the training
-    # rows. standardize: (x - mean) / standard deviation. quantile: the rank of x among the training rows, 0 to 1.
-    numeric_transform: Literal["log1p", "max", "standardize", "quantile"] = "log1p"
+    # rows. standardize: (x - mean) / standard deviation. log1p_standardize: log1p, then standardize. quantile: the rank
+    # of x among the training rows, 0 to 1.
+    numeric_transform: Literal["log1p", "max", "standardize", "log1p_standardize", "quantile"] = "log1p"
     # Each integer field also becomes a categorical field of buckets: floor(ln(x)²) for x > 2, else x itself.
     integer_buckets: bool = False
     # Each entry adds a categorical field: [C1, C2] becomes the field C1*C2, whose values are pairs of a value of C1
@@ -244,6 +245,11 @@ class PrepareOptions(Checked):
             or self.numeric_transform != "log1p"
             or any(map(self.data.has_age, self.data.time_fields))
         )
+
+    @property
+    def samples_numbers(self) -> bool:
+        """True if the numeric transform is fitted to a sample of the training rows."""
+        return self.numeric_transform in ("quantile", "log1p_standardize")
 
     @property
     def split_time(self) -> str:

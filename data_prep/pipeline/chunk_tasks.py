@@ -98,7 +98,7 @@ class ChunkCounter:
         return dataclasses.replace(
             self.count_lines(chunk, parsed, training),
             numeric=[self._numeric(rows, name, training) for name in self.options.data.numeric_fields],
-            sample=self._sample(rows, training) if self.options.numeric_transform == "quantile" else None,
+            sample=self._sample(rows, training) if self.options.samples_numbers else None,
             values=count_numbers(rows, self.options, training),
             texts=count_texts(rows, self.options, training),
         )

@@ -34,6 +34,7 @@ from data_prep.prepared.schema import (
     CategoricalField,
     NumericField,
     before_transform,
+    signed_log1p,
 )
 from data_prep.raw_log.reading import LogReading
 from data_prep.statistics.statistics import LogStatistics, NumericStatistics, RowSample
@@ -150,7 +151,7 @@ def numeric_fields(
     """Return the numeric columns: one per numeric field, then for each field a 0/1 column that marks missing cells.
 
     The 0/1 columns exist only if the options ask for indicators. `statistics` holds one element per numeric field of
-    the options, in the same order. `sample` is only needed for the transform "quantile". A timestamp field gives a
+    the options, in the same order. `sample` is only needed if `options.samples_numbers`. A timestamp field gives a
     column with its age if the options ask for the age, and otherwise no column. Raise ValueError if two columns have
     the same name.
     """
@@ -163,9 +164,8 @@ def numeric_fields(
                 continue
             newest = {NEWEST: float(of_field.maximum or 0)}
             field = NumericField(f"{name}{AGE}", name, transform, newest | _fit(transform, _ages(of_field), DAY))
-        if transform == "quantile":
-            numbers = np.empty(0) if sample is None else sample.numbers[place]
-            field = dataclasses.replace(field, quantiles=_quantiles(before_transform(field, numbers)))
+        if options.samples_numbers:
+            field = _fit_to_sample(field, np.empty(0) if sample is None else sample.numbers[place])
         values.append(field)
     indicators = [NumericField(f"{field.source}_missing", field.source, INDICATOR, {}) for field in values]
     fields = tuple(values + indicators if options.has_indicators else values)
@@ -186,12 +186,24 @@ def _ages(times: NumericStatistics) -> NumericStatistics:
     return NumericStatistics(times.count, times.count * newest - times.total, squares, oldest, 0)
 
 
+def _fit_to_sample(field: NumericField, cells: NDArray[np.float64]) -> NumericField:
+    """Return a numeric column with the parameters of its transform, computed from the cells [k] of a sample of the
+    training rows. NaN stands for a missing cell and is ignored.
+    """
+    numbers = before_transform(field, cells[~np.isnan(cells)])
+    if field.transform == "quantile":
+        return dataclasses.replace(field, quantiles=_quantiles(numbers))
+    logs = signed_log1p(numbers) if len(numbers) else np.zeros(1)
+    fitted = {"mean": float(logs.mean()), "standard_deviation": float(logs.std()) if np.ptp(logs) else 1.0}
+    return dataclasses.replace(field, parameters=field.parameters | fitted)
+
+
 def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
     """Return NUM_QUANTILES + 1 quantiles of numbers [k], as ascending pairs (value, rank) with ranks from 0 to 1.
 
-    NaN is ignored. If several quantiles have the same value, there is one pair with the mean of their ranks.
+    If several quantiles have the same value, there is one pair with the mean of their ranks.
     """
-    ordered = np.sort(numbers[~np.isnan(numbers)])
+    ordered = np.sort(numbers)
     if not len(ordered):
         return ((0.0, 0.5),)
     ranks = np.arange(NUM_QUANTILES + 1) / NUM_QUANTILES

@@ -307,6 +307,7 @@ INDICATOR = "missing"
 MISSING_KEY = 0  # The key (64-bit hash) that is stored for a missing cell in a column of kind id.
 NO_ID = -1  # Stands in place of an id in the columns of a list field after the list's last value.
 NEWEST = "newest"
+MOST_DEVIATIONS = 10.0  # Bound of the result of the transform log1p_standardize.
 DAY = 86_400_000  # Milliseconds per day.
 
 
@@ -322,6 +323,15 @@ def before_transform(field: NumericField, cells: NDArray[np.number]) -> NDArray[
     return np.maximum(field.parameters[NEWEST] - numbers, 0) / DAY
 
 
+def signed_log1p(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return sign(x) · ln(1 + |x|) for each number x."""
+    return np.copysign(np.log1p(np.abs(numbers)), numbers)
+
+
+def _standardized(field: NumericField, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return (numbers - field.parameters["mean"]) / field.parameters["standard_deviation"]
+
+
 def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:
     """Return the transformed numbers [n] of a numeric column, computed from `cells` [n] of the log.
 
@@ -329,11 +339,13 @@ def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray
     """
     numbers = before_transform(field, cells)
     if field.transform == "log1p":
-        return np.copysign(np.log1p(np.abs(numbers)), numbers)
+        return signed_log1p(numbers)
     if field.transform == "max":
         return numbers / field.parameters["max"]
     if field.transform == "standardize":
-        return (numbers - field.parameters["mean"]) / field.parameters["standard_deviation"]
+        return _standardized(field, numbers)
+    if field.transform == "log1p_standardize":
+        return np.clip(_standardized(field, signed_log1p(numbers)), -MOST_DEVIATIONS, MOST_DEVIATIONS)
     if field.transform == "quantile":
         boundaries, ranks = np.array(field.quantiles).T
         return np.interp(numbers, boundaries, ranks)

@@ -43,6 +43,7 @@ _TRANSFORMS = {
     "log1p": "sign(x) · ln(1 + |x|)",
     "max": "x / largest",
     "standardize": "(x − mean) / standard deviation",
+    "log1p_standardize": "sign(x) · ln(1 + |x|), minus its mean, divided by its standard deviation",
     "quantile": "rank of x among the training rows",
 }
 _REJECTS_READ_BYTES = 64 << 20

@@ -342,13 +342,20 @@ def _rank(x: float, bounds: list[tuple[float, float]]) -> float:
     return low_rank if high <= low else low_rank + (x - low) / (high - low) * (high_rank - low_rank)
 
 
+def _log(x: float) -> float:
+    return math.copysign(math.log1p(abs(x)), x)
+
+
 def _fitted(transform: str, training: list):
     """The transform of a number that is fitted to the training rows' numbers."""
     if transform == "quantile":
         bounds = _ranks(training)
         return lambda x: _rank(float(x), bounds)
     if transform == "log1p":
-        return lambda x: math.copysign(math.log1p(abs(x)), x)
+        return _log
+    if transform == "log1p_standardize":
+        of_logs = _fitted("standardize", list(map(_log, training)))
+        return lambda x: min(max(of_logs(_log(x)), -10), 10)
     if transform == "max":
         largest = max([1, *training])
         return lambda x: x / largest

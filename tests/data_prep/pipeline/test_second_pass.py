@@ -1,5 +1,7 @@
 """Edges of the numeric transforms. `kernels/test_third_voice.py` compares usual rows with a plain reader's."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.first_pass import encoded_row_bytes, numeric_fields
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import NumericField, transform_numbers
-from data_prep.statistics.statistics import NumericStatistics
+from data_prep.statistics.statistics import NumericStatistics, RowSample
 
 
 def test_an_encoded_row_takes_the_estimated_bytes():
@@ -19,10 +21,11 @@ def test_an_encoded_row_takes_the_estimated_bytes():
 
 
 @pytest.mark.parametrize("integers", [[], [0, 0], [-5, -5]])
-@pytest.mark.parametrize("transform", ["max", "standardize"])
+@pytest.mark.parametrize("transform", ["max", "standardize", "log1p_standardize"])
 def test_no_transform_divides_by_0_or_turns_signs(integers, transform):
     statistics = NumericStatistics.of(np.array(integers, np.int64))
-    field = numeric_fields(PrepareOptions(numeric_transform=transform), [statistics] * 13)[0]
+    sample = RowSample(np.arange(len(integers), dtype=np.uint64), np.array([integers] * 13, float))
+    field = numeric_fields(PrepareOptions(numeric_transform=transform), [statistics] * 13, sample)[0]
     low, high = transform_numbers(field, np.array([-6, 7]))
     assert np.isfinite([low, high]).all()
     assert low < high
@@ -32,6 +35,19 @@ def test_log1p_of_the_extremes_is_finite():
     field = NumericField("I1", "I1", "log1p", {})
     low, high = transform_numbers(field, np.array([-(2**63), 2**63 - 1]))
     assert high == -low == pytest.approx(63 * np.log(2))
+
+
+def test_standardized_logs_have_mean_zero_and_bounds():
+    numbers = np.array([[0, 1, 7, 400, np.nan, 10_000.0]])
+    sample, data = RowSample(np.arange(6, dtype=np.uint64), numbers), LogFormat({"y": "label", "n": "float"})
+    options = PrepareOptions(data=data, numeric_transform="log1p_standardize")
+    field = numeric_fields(options, [NumericStatistics()], sample)[0]
+    results = transform_numbers(field, numbers[0, [0, 1, 2, 3, 5]])
+    assert (results.mean(), results.std()) == (pytest.approx(0, abs=1e-12), pytest.approx(1))
+    constant = numeric_fields(options, [NumericStatistics()], RowSample(sample.hashes, np.full((1, 6), 0.1)))[0]
+    assert transform_numbers(constant, np.array([0.1])) == pytest.approx(0, abs=1e-12)
+    tight = dataclasses.replace(field, parameters={"mean": 4.0, "standard_deviation": 0.1})
+    assert transform_numbers(tight, np.array([-1e300, 1e300])).tolist() == [-10, 10]
 
 
 def test_an_unknown_transform_is_an_error():

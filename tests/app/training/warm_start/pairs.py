@@ -190,7 +190,7 @@ SETTINGS = {
     "oov_buckets": st.sampled_from(SIZES),
     "min_count": st.integers(1, 4),
     "seed": st.integers(1, 3),
-    "transform": st.sampled_from(["log1p", "max", "standardize", "quantile"]),
+    "transform": st.sampled_from(["log1p", "max", "standardize", "log1p_standardize", "quantile"]),
     "integer_buckets": st.booleans(),
     "model_seed": st.integers(1, 2),
     "initial_scale": st.sampled_from([0.1, 0.05]),
