@@ -22,6 +22,7 @@ from app.checkpoint.read import Checkpoint
 from app.config import device
 from app.config.config import Config
 from app.config.device import DeviceOptions
+from app.evaluation.calibration import Calibrate
 from app.evaluation.measure import Evaluation, data_frame
 from app.evaluation.metric_text import describe as describe_evaluation
 from app.run.claim import RunIsFinishedError
@@ -261,7 +262,7 @@ def evaluate(
     dataset: str | Path | None = None,
     checkpoint: str | Path | None = None,
     by: str | Sequence[str] = (),
-    calibrate: bool = False,
+    calibrate: Calibrate = False,
 ) -> Evaluation:
     """Evaluate a checkpoint, as `python -m app evaluate` does, print the result and return it.
 
@@ -270,7 +271,8 @@ def evaluate(
     - `by`: names of categorical fields, `time` or `unseen`. Metrics are also computed for the rows with each frequent
       value of a field, for consecutive parts of the split in the log's order (`time`), or by a row's number of
       out-of-vocabulary values (`unseen`).
-    - `calibrate`: first fit the scores to the labels of the valid rows (Platt's method).
+    - `calibrate`: first fit the scores to the labels of the valid rows: by Platt's method (True), or by a temperature
+      if that lowers the log loss there beyond its standard error ("auto").
 
     Raise FileNotFoundError without such a run, and ValueError for a split without rows or an unknown field.
 
@@ -419,16 +421,18 @@ class Run:
         return self._predictor
 
     @_errors_name_arguments()
-    def export(self, bundle: str | Path, rows: RowType = "float32", calibrate: bool = False) -> Predictor:
+    def export(self, bundle: str | Path, rows: RowType = "float32", calibrate: Calibrate = False) -> Predictor:
         """Export the best checkpoint to the folder `bundle`, replacing an existing one. Return the opened bundle.
 
         `rows` is the type in which the bundle stores embedding rows. `calibrate` fits the scores to the click rates of
-        the valid rows.
+        the valid rows, as in `evaluate`.
         """
         self._export(best_of_run(self.path), Path(bundle), rows, calibrate)
         return self._open(Path(bundle))
 
-    def _export(self, checkpoint: Checkpoint, bundle: Path, rows: RowType = "float32", calibrate: bool = False) -> None:
+    def _export(
+        self, checkpoint: Checkpoint, bundle: Path, rows: RowType = "float32", calibrate: Calibrate = False
+    ) -> None:
         """Export `checkpoint` to the folder `bundle`, replacing an existing one.
 
         Do so in another process if this one has imported MindSpore with another number of threads than the run's.
@@ -438,7 +442,8 @@ class Run:
                 device.check_threads(self.config.device)
             except ValueError:
                 words = [str(checkpoint.path), str(bundle), f"rows={rows}", "--overwrite"]
-                run_module("app", "export", *words, *(["--calibrate"] if calibrate else []))
+                words += [f"--calibrate={'platt' if calibrate is True else calibrate}"] if calibrate else []
+                run_module("app", "export", *words)
             else:
                 export(open_trained(checkpoint), bundle, rows, calibrate=calibrate, overwrite=True)
 

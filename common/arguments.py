@@ -20,7 +20,14 @@ SHARED: dict[str, dict[str, Any]] = {
         "metavar": "section.key=value",
         "help": "settings (docs/configuration.md)",
     },
-    "--calibrate": {"action": "store_true", "help": "fit the scores to the click rates of valid (Platt)"},
+    "--calibrate": {
+        "nargs": "?",
+        "const": "platt",
+        "default": False,
+        "choices": ("platt", "auto"),
+        "help": "fit the scores to the click rates of valid. platt, the default: by a line; auto: by a factor, if that "
+        "lowers the log loss beyond its standard error",
+    },
     "--data": {"type": Path, "metavar": "FILE", "help": "YAML file with the format of the log (Criteo's format)"},
     "--dataset": {"type": Path, "metavar": "DIR", "help": "prepared folder (the one it was trained on)"},
     "--executor": {"help": "run on local processes, Dask or MPI (%(default)s)"},

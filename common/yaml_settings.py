@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import sys
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -33,12 +35,24 @@ class CommandParser(argparse.ArgumentParser):
         self._in_passes = any(action.dest == "settings" for action in self._actions)
         try:
             parse = super().parse_known_intermixed_args if self._in_passes else super().parse_known_args
-            parsed, unknown = parse(args, namespace)
+            parsed, unknown = parse(self._with_values(sys.argv[1:] if args is None else args), namespace)
         finally:
             self._in_passes = False
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return parsed, unknown
+
+    def _with_values(self, words: Sequence[str]) -> list[str]:
+        """Return the words of a command line, with the value `const` added to each option whose value is one of some
+        choices and optional, unless one of these choices follows it.
+
+        argparse would take a positional argument or a setting after such an option for its value.
+        """
+        optional = {name: action for action in self._actions if action.nargs == "?" for name in action.option_strings}
+        return [
+            f"{word}={optional[word].const}" if word in optional and following not in optional[word].choices else word
+            for word, following in itertools.zip_longest(words, words[1:], fillvalue="")
+        ]
 
 
 def resolve(

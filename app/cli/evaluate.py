@@ -109,5 +109,5 @@ def _words(arguments: argparse.Namespace, path: Path) -> list[str]:
     words += ["--ranks", str(arguments.ranks)]
     for name, value in (("--dataset", arguments.dataset), ("--target", arguments.target)):
         words += [name, str(value)] if value else []
-    words += ["--calibrate"] if arguments.calibrate else []
+    words += [f"--calibrate={arguments.calibrate}"] if arguments.calibrate else []
     return [*words, *arguments.settings, *(["--by", *arguments.by] if arguments.by else [])]

@@ -1,12 +1,17 @@
-"""Calibrate a model by Platt's scaling: fit its probabilities to the click rates of rows that it was not trained on."""
+"""Calibrate a model by Platt's scaling or by a temperature: fit its probabilities to the click rates of rows that it
+was not trained on.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from app.evaluation.score_bins import Bins
+
+Calibrate = bool | Literal["platt", "auto"]  # How scores are calibrated on the split valid. True is "platt".
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,38 @@ def fit_calibration(bins: Bins, rows: int) -> Calibration:
     The fit is a logistic regression without a penalty. Raise ValueError if all rows have the same label, or if the
     fitted slope is not above 0, which means that the logits rank the rows no better than chance.
     """
+    slope, intercept = _fit_line(bins, rows, has_intercept=True)
+    if not slope > 0:
+        raise ValueError(
+            f"the model cannot be calibrated: on the {rows:,} rows of valid the best slope of its logits is "
+            f"{slope:.3g}, expected above 0; it ranks them no better than chance"
+        )
+    return Calibration(slope, intercept, rows)
+
+
+def fit_temperature(bins: Bins, rows: int) -> Calibration | None:
+    """Fit a factor for the logits (1 / temperature) to the rows counted in `bins`, as in Guo et al., "On Calibration of
+    Modern Neural Networks" (ICML 2017). Return it as a calibration with intercept 0.
+
+    Return None unless the factor is above 0 and lowers the mean log loss of these rows by more than the standard error
+    of that difference. `rows` is the number of rows. Raise ValueError if all rows have the same label.
+    """
+    slope, _ = _fit_line(bins, rows, has_intercept=False)
+    logits = bins.keys.astype(np.float64)
+    of_negative = np.logaddexp(0, logits) - np.logaddexp(0, slope * logits)  # By how much the loss of a row falls.
+    gains = np.concatenate([of_negative, of_negative + (slope - 1) * logits])
+    weights = np.concatenate([bins.negatives, bins.positives])
+    squares = weights if bins.squares is None else np.concatenate(bins.squares)
+    gain = np.average(gains, weights=weights)
+    error = np.sqrt(squares @ (gains - gain) ** 2) / weights.sum()
+    return Calibration(slope, 0.0, rows) if slope > 0 and gain > error else None
+
+
+def _fit_line(bins: Bins, rows: int, has_intercept: bool) -> tuple[float, float]:
+    """Return slope and intercept of the line from logits to the logits of click rates that fits `bins` best.
+
+    Without `has_intercept`, the intercept is 0. Raise ValueError if all rows have the same label.
+    """
     if not (bins.positives.any() and bins.negatives.any()):
         raise ValueError(f"nothing to calibrate on: the {rows:,} rows of valid have one class only")
     from sklearn.linear_model import LogisticRegression  # The import takes a second, so it is done only when needed.
@@ -45,12 +82,6 @@ def fit_calibration(bins: Bins, rows: int) -> Calibration:
     logits = bins.keys.astype(np.float64)
     labels = np.repeat([0, 1], len(logits))
     weights = np.concatenate([bins.negatives, bins.positives])
-    fitted = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000)
+    fitted = LogisticRegression(C=np.inf, tol=1e-8, max_iter=1000, fit_intercept=has_intercept)
     fitted.fit(np.tile(logits, 2)[:, None], labels, sample_weight=weights)
-    slope, intercept = float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
-    if not slope > 0:
-        raise ValueError(
-            f"the model cannot be calibrated: on the {rows:,} rows of valid the best slope of its logits is "
-            f"{slope:.3g}, expected above 0; it ranks them no better than chance"
-        )
-    return Calibration(slope, intercept, rows)
+    return float(fitted.coef_[0, 0]), float(np.ravel(fitted.intercept_)[0])

@@ -118,7 +118,9 @@ def _calibration_of(manifest: BundleManifest) -> str:
         return (
             "Scores are not calibrated after training: see the calibration above before they are used as probabilities."
         )
-    return f"Scores are calibrated by Platt's scaling: {Calibration(**manifest.model['calibration'])}."
+    calibration = Calibration(**manifest.model["calibration"])
+    method = "Platt's scaling" if calibration.intercept else "a temperature"
+    return f"Scores are calibrated by {method}: {calibration}."
 
 
 def _metric_lines(evaluated: Evaluated | None) -> list[str]:

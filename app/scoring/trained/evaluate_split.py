@@ -14,7 +14,7 @@ import numpy as np
 
 from app.config import device
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, on_all_ranks, shows_progress
-from app.evaluation.calibration import Calibration, fit_calibration
+from app.evaluation.calibration import Calibrate, Calibration, fit_calibration, fit_temperature
 from app.evaluation.measure import Evaluation, Scorer, best_on, check_split, intervals_of, measure
 from app.evaluation.metric_text import one_line
 from app.evaluation.results import as_json, content_of, write_evaluation
@@ -29,7 +29,7 @@ from data_prep.prepared.batches import Batch
 log = logging.getLogger("app")
 
 
-def check_evaluation(trained: Trained, split: str, by: Sequence[str] = (), calibrate: bool = False) -> None:
+def check_evaluation(trained: Trained, split: str, by: Sequence[str] = (), calibrate: Calibrate = False) -> None:
     """Raise ValueError if the split, or valid with `calibrate`, has no rows to measure, or if a name in `by` selects no
     slices. MindSpore is not imported.
     """
@@ -43,14 +43,15 @@ def evaluate(
     trained: Trained,
     split: str,
     by: Sequence[str] = (),
-    calibrate: bool = False,
+    calibrate: Calibrate = False,
     group: ProcessGroup = ONE_PROCESS,
 ) -> Evaluation:
     """Evaluate a model on a split, and also on each slice of the split's rows. `by` says how the rows are sliced.
 
     `by` holds names that `check_slices` accepts, such as those of fields. With `calibrate`, first fit the scores to the
-    click rates of the valid split. The ranks of `group` divide the rows and the tables among them, and each rank
-    returns the metrics of the whole split. Raise the errors of `check_evaluation`, and Stopped after a signal.
+    click rates of the valid split, as `calibrate_on_valid` does. The ranks of `group` divide the rows and the tables
+    among them, and each rank returns the metrics of the whole split. Raise the errors of `check_evaluation`, and
+    Stopped after a signal.
     """
     check_evaluation(trained, split, by, calibrate)
     config, folder, schema = trained.config, trained.folder, trained.schema
@@ -65,8 +66,8 @@ def evaluate(
         if calibrate:
             if split == "valid":
                 log.warning("warning: the scores are calibrated on valid and measured there, which flatters them")
-            calibration = calibrate_on_valid(trained, scorer)
-            scorer = scorer.calibrated(calibration)
+            calibration = calibrate_on_valid(trained, scorer, calibrate)
+            scorer = scorer.calibrated(calibration) if calibration else scorer
         streams = [SliceStream(find_parts(name, folder, schema, split)) for name in by]
         field, has_bar = config.eval.group_field, shows_progress()
         measured = measure(scorer, folder, schema, split, trained.batch_size, field, streams, has_bar)
@@ -92,13 +93,17 @@ def _stoppable(scorer: Scorer, stop: StopRequest) -> Scorer:
     return Scorer(scorer.prepare, score)
 
 
-def calibrate_on_valid(trained: Trained, scorer: Scorer) -> Calibration:
-    """Return the calibration that fits the model's scores to the click rates of the valid split. Raise the errors of
-    `fit_calibration`.
+def calibrate_on_valid(trained: Trained, scorer: Scorer, calibrate: Calibrate) -> Calibration | None:
+    """Return the calibration that fits the model's scores to the click rates of the valid split.
+
+    "auto" fits a temperature, and returns None if that does not lower the log loss of valid for certain; otherwise
+    Platt's scaling is fitted. Raise the errors of `fit_temperature` and `fit_calibration`.
     """
     has_bar = shows_progress()
     valid = measure(scorer, trained.folder, trained.schema, "valid", trained.batch_size, show_progress=has_bar)
-    return fit_calibration(valid.bins, valid.metrics.rows)
+    fitted = (fit_temperature if calibrate == "auto" else fit_calibration)(valid.bins, valid.metrics.rows)
+    log.info("calibrated: %s", fitted or "no, a temperature does not lower the log loss of valid beyond its error")
+    return fitted
 
 
 def save_evaluation(evaluation: Evaluation, run: Path) -> list[str]:

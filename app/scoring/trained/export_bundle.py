@@ -11,7 +11,7 @@ from pathlib import Path
 from app.checkpoint.read import scoring_arrays
 from app.checkpoint.write import ModelState
 from app.config import device
-from app.evaluation.calibration import Calibration
+from app.evaluation.calibration import Calibrate, Calibration
 from app.evaluation.measure import Scorer, check_split
 from app.scoring.bundle_folder import BundleManifest
 from app.scoring.bundle_tables import TABLES, RowType
@@ -37,7 +37,7 @@ def export(
     bundle: Path,
     rows: RowType = "float32",
     parent: Predictor | None = None,
-    calibrate: bool = False,
+    calibrate: Calibrate = False,
     overwrite: bool = False,
 ) -> Evaluated | None:
     """Write a model as a bundle into the folder `bundle`, and compare its scores with the training code's. Return the
@@ -51,7 +51,7 @@ def export(
     trained = trained.with_device(precision="float32")
     for split in ("train", "valid") if calibrate else ("train",):
         check_split(trained.folder, trained.schema, split)
-    if parent and ("calibration" in parent.manifest.model) != calibrate:
+    if parent and ("calibration" in parent.manifest.model) != bool(calibrate):
         log.warning("warning: one of this bundle and %s is calibrated, the other is not", parent.folder)
     device.prepare_environment(trained.config.device)
     device.select_device(trained.config.device)
@@ -63,9 +63,8 @@ def export(
         trained.checkpoint.verify()
         scorer, calibration = load_for_scoring(trained), None
         if calibrate:
-            calibration = calibrate_on_valid(trained, scorer)
-            scorer = scorer.calibrated(calibration)
-            log.info("calibrated: %s", calibration)
+            calibration = calibrate_on_valid(trained, scorer, calibrate)
+            scorer = scorer.calibrated(calibration) if calibration else scorer
         predictor = write_compared(folder, trained, exported_model(trained, calibration), scorer, rows, parent)
         evaluated = evaluate_both(predictor, trained, scorer)
         if calibration is None and (reason := _why_no_probabilities(trained.config.loss.label_smoothing, evaluated)):

@@ -89,7 +89,7 @@ def test_scores_far_from_click_rates_are_remarked(calibration, smoothing, reason
 def test_export_warns_of_label_smoothing(run_here, project, tiny_dataset, caplog):
     words = ("--config", project / "configs" / "tiny.yaml", "--dataset", tiny_dataset, "loss.label_smoothing=0.9")
     run_here(app, "train", *words, "train.epochs=12", "train.batch_size=100")
-    for more, is_warned in (((), True), (("--calibrate",), False)):
+    for more, is_warned in (((), True), (("--calibrate",), False), (("--calibrate", "auto"), False)):
         caplog.clear()
         run_here(app, "export", "device_0", "bundle", "--overwrite", *more)
         assert ("for probabilities export with --calibrate" in caplog.text) is is_warned

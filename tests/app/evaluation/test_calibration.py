@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from app.evaluation.calibration import Calibration, fit_calibration
+from app.evaluation.calibration import Calibration, fit_calibration, fit_temperature
 from app.evaluation.score_bins import Bins, sigmoid
 
 
@@ -48,6 +48,20 @@ def test_weights_count_by_their_shares_whatever_they_add_up_to(overconfident, sc
     expected = LogisticRegression(C=np.inf, tol=1e-8).fit(logits[:, None], labels, sample_weight=weights)
     assert [found.slope, found.intercept] == pytest.approx([expected.coef_[0, 0], expected.intercept_[0]], abs=1e-3)
     assert found.rows == len(logits)
+
+
+@pytest.mark.parametrize("weight", [None, 3.0])
+def test_a_temperature_is_used_only_beyond_its_error(overconfident, weight):
+    logits, labels = overconfident
+    weights = None if weight is None else np.full(len(logits), weight, np.float32)
+    found = fit_temperature(Bins.of(logits, labels, weights), len(logits))
+    best = LogisticRegression(C=np.inf, tol=1e-8, fit_intercept=False).fit(logits[:, None], labels)
+    assert (found.slope, found.intercept) == (pytest.approx(best.coef_[0, 0], abs=1e-3), 0)
+    sound = np.random.default_rng(3).normal(-1, 1, (40, 500)).astype(np.float32)
+    chance = np.random.default_rng(4).random(sound.shape) < sigmoid(sound.astype(np.float64))
+    used = [fit_temperature(Bins.of(*rows), 500) for rows in zip(sound, chance, strict=True)]
+    assert sum(each is not None for each in used) <= 6  # The factor found is near 1, and gains by chance alone.
+    assert fit_temperature(Bins.of(-logits, labels), len(logits)) is None
 
 
 @pytest.mark.parametrize("label", [False, True])
