@@ -36,7 +36,7 @@ class EvalOptions(Checked):
     """Evaluation on the split valid at the end of each epoch, and early stopping."""
 
     every_steps: CountOrZero = 0  # Steps between additional evaluations within an epoch. 0 makes none.
-    metric: str = "auc"  # The metric that decides which checkpoints are the best.
+    metric: str = "log_loss"  # The metric that decides which checkpoints are the best.
     patience: CountOrZero = 0  # Stop after this number of evaluations in a row without improvement. 0 never stops.
     # The field (or column of kind id) whose values are the groups of grouped_auc, the mean AUC within groups. Rows
     # whose value is missing or has no id of its own are left out. With kind id every value counts.

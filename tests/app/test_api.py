@@ -362,7 +362,7 @@ def test_a_process_of_other_threads_exports_in_another_one(trained, monkeypatch,
     run.export(tmp_path / "bundle", rows="float16", calibrate=True)
     best = whole_checkpoints(run.path / "checkpoints")[-1].path
     assert commands == [
-        ("app", "export", str(best), str(tmp_path / "bundle"), "rows=float16", "--overwrite", "--calibrate")
+        ("app", "export", str(best), str(tmp_path / "bundle"), "rows=float16", "--overwrite", "--calibrate=platt")
     ]
 
 

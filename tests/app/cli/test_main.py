@@ -375,7 +375,7 @@ def test_a_run_that_ends_early_is_the_same_after_stops_before_and_within_it(comm
     run, score = tmp_path / "device_0", Trainer._score
     status, log = command(*EARLY)
     assert (status, status_of(run)) == (0, "finished")
-    assert "stopped early: auc on valid has not risen above" in log
+    assert "stopped early: log_loss on valid has not fallen below" in log
     assert [line["step"] for line in metrics_of(run) if "split" in line] == [2, 4, 5, 6]
     assert "for 3 evaluations (eval.patience=3); the best is" in reason_of(run)
     assert len((run / "loss.log").read_text().splitlines()) == 6

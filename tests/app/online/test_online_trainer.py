@@ -20,7 +20,7 @@ from app.online import online_trainer
 from app.online.online_options import ADMISSION_MIB
 from app.online.online_trainer import OnlineTrainer
 from app.online.publish import Publisher
-from app.run.folder import run_config
+from app.run.folder import best_of_run, run_config
 from app.scoring.bundle_folder import chains, read_chain, read_manifests
 from app.scoring.bundle_folder import read_manifest as read_bundle
 from app.scoring.bundle_writer import fold
@@ -138,7 +138,7 @@ def test_running_statistics_go_on_and_are_published(
         assert two.run() == 0
     assert one.run() == 0
     assert_same_end(two, one)
-    before = load(whole_checkpoints(trained / "checkpoints")[-1].path)[1]
+    before = load(best_of_run(trained).path)[1]
     start = load(step_folders(one.path / "online/checkpoints")[0])[1]
     state = load(step_folders(one.path / "online/checkpoints")[-1])[1]
     assert_same_bits(state, trained_by_hand(one, parts[:2], tiny_dataset, tiny_schema, tmp_path / "by hand")[0].state())

@@ -284,7 +284,7 @@ def test_a_run_that_went_further_than_is_wanted_is_not_its_beginning(
 
 
 def test_a_run_that_stopped_early_is_finished_until_its_patience_is_more(start, tiny_schema):
-    overrides = ("train.epochs=9", "eval.patience=2")
+    overrides = ("train.epochs=9", "eval.patience=2", "eval.metric=auc")
     run = start(*overrides, status="finished")
     manifest = save_checkpoint(run.path / "checkpoints", 5, run.config, tiny_schema, epochs_done=3)
     selection = {"metric": "auc", "best": 0.7, "best_step": 3, "reference": 0.7, "since_reference": 2, "last_step": 5}

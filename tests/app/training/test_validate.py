@@ -38,7 +38,7 @@ def check(tiny_config, make_schema):
         (("model.deep_fields=[]", "model.wide_fields=[C2,C1]"), {}),
         ((), {"valid": (0, 0)}),
         ((), {"train": (3, 10, 6)}),
-        (("eval.metric=log_loss",), {"valid": (0, 10)}),
+        ((), {"valid": (0, 10)}),
         (("tower_optimizer.schedule.name=cosine",), {"num_servers": 1}),
         (("tables.backend=stock", "model.fold_numeric=false"), STOCK),
     ],
@@ -51,7 +51,11 @@ def test_what_fits_together_passes(check, words, others):
     ("words", "others", "message"),
     [
         # the data
-        ((), {"valid": (0, 10)}, r"'valid' has 10 rows, and none of them is a click: eval\.metric=auc is undefined"),
+        (
+            ("eval.metric=auc",),
+            {"valid": (0, 10)},
+            r"'valid' has 10 rows, and none of them is a click: eval\.metric=auc is undefined",
+        ),
         (
             (),
             {"train": (4, 10, 6)},

@@ -142,13 +142,13 @@ def test_losers_stop_at_each_rung_and_a_restart_decides_alike(sweep_file, monkey
         for trial in trials:
             trial.run.mkdir(parents=True, exist_ok=True)
             seed = int(trial.words[0][-1])
-            lines = [(1, seed / 10), (3, 0.9 - seed / 10)] if epochs == 3 else [(1, seed / 10)]
+            lines = [(1, 1 - seed / 10), (3, 0.1 + seed / 10)] if epochs == 3 else [(1, 1 - seed / 10)]
             (trial.run / "config.yaml").write_text("{}\n")
             (trial.run / "run.json").write_text(f'{{"epochs": {epochs}, "status": "finished"}}')
             (trial.run / "metrics.jsonl").write_text(
                 "".join(
-                    f'{{"seconds": {epoch}, "step": {epoch}, "epoch": {epoch}, "split": "valid", "auc": {auc}}}\n'
-                    for epoch, auc in lines
+                    f'{{"seconds": {epoch}, "step": {epoch}, "epoch": {epoch}, "split": "valid", "log_loss": {loss}}}\n'
+                    for epoch, loss in lines
                 )
             )
 
@@ -158,12 +158,12 @@ def test_losers_stop_at_each_rung_and_a_restart_decides_alike(sweep_file, monkey
     assert main(["sweep", path]) == 0
     assert trained == [[(f"train.seed={seed}",) for seed in order] for order in ((1, 2, 3, 4), (4, 3))]
     printed = capsys.readouterr().out.splitlines()
-    assert printed[:2] == ["auc 0.600000 in 3 epoch(s)  train.seed=3", "auc 0.500000 in 3 epoch(s)  train.seed=4"]
+    assert printed[:2] == [f"log_loss {loss:f} in 3 epoch(s)  train.seed={seed}" for loss, seed in ((0.4, 3), (0.5, 4))]
     assert main(["sweep", path]) == 0
     assert trained[2:] == [[], []]
     table = pd.read_csv(tmp_path / "s" / "results.csv")
     assert table["train.seed"].tolist() == [3, 4, 2, 1]
-    assert table["auc"].round(9).tolist() == [0.6, 0.5, 0.2, 0.1] and table["epochs"].tolist() == [3, 3, 1, 1]
+    assert table["log_loss"].round(9).tolist() == [0.4, 0.5, 0.8, 0.9] and table["epochs"].tolist() == [3, 3, 1, 1]
     monkeypatch.chdir("/")
     config, dataset = settings_of(tmp_path / "s.yaml")
     called = app.sweep({"train.seed": (1, 2, 3, 4)}, dataset, tmp_path / "s", config, rungs=[1, 3])
@@ -241,7 +241,7 @@ def test_runs_with_train_auto_share_what_one_fit_found_of_crosses(tmp_path, proj
     assert not list((tmp_path / "sweep").glob("*/device_0.1"))
     progress = [record.getMessage() for record in caplog.records if record.name == "app"]
     assert sum("starts: train.seed=" in line for line in progress) == 3
-    (last,) = (line for line in progress if line.startswith("up to epoch 2: 1 of 1 run(s) ended, auc 0."))
+    (last,) = (line for line in progress if line.startswith("up to epoch 2: 1 of 1 run(s) ended, log_loss 0."))
     assert "(the best so far: 0." in last
     with pytest.raises(ValueError, match="a sweep over other settings or data"):
         app.sweep(values, tmp_path / "crossed", tmp_path / "sweep", path, rungs=[1, 3])
