@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="FIELD",
-        help="also print metrics for the most frequent values of these fields; time and unseen count as fields",
+        help="also print metrics by the values or numbers of these fields; time and unseen count as fields",
     )
     add_shared(parser, "settings", metavar="eval.key=value", help="such as eval.group_field=C3")
     parser.set_defaults(command=run)

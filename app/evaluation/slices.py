@@ -10,16 +10,21 @@ from pathlib import Path
 import numpy as np
 
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
-from app.evaluation.results import OUT_OF_VOCABULARY, first_column, names_of_ids
+from app.evaluation.results import MISSING, OUT_OF_VOCABULARY, first_column, names_of_ids
 from common.settings import did_you_mean
-from common.text import natural_order
+from common.text import natural_order, number_text
 from data_prep.prepared.batches import Batch
-from data_prep.prepared.schema import Schema
+from data_prep.prepared.data_files import block_sizes
+from data_prep.prepared.examples import Examples
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import INDICATOR, Schema, inverse_transform
 
 TIME, UNSEEN = "time", "unseen"  # Ways to divide the rows other than by the values of a field.
 FEW_VALUES = 25  # A field with at most this many values, such as the hours of a day, has a part for each of them.
 TOP_VALUES = 10  # Number of the most frequent values of other fields that have parts of their own.
 TIME_PARTS = 10
+NUMBER_PARTS = 10  # Number of parts of a numeric field, which have about the same number of training rows.
+QUANTILE_BLOCKS = 256  # Number of blocks of training rows, at most, from which quantiles are computed.
 UNSEEN_COUNTS = (0, 1, 2, 4, 8)  # Rows of part i have at least UNSEEN_COUNTS[i] out-of-vocabulary values.
 EXACT_ROWS = 2**20  # The metrics of a part with more rows are computed from rounded logits.
 # Parts with fewer clicks, or fewer other rows, get no confidence intervals: bootstrap samples of them would often have
@@ -89,23 +94,26 @@ class SliceStream:
 
 
 def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
-    """Raise ValueError unless each name in `by` is `time`, `unseen` or a categorical field of the data."""
-    names = [field.name for field in schema.categorical] + [TIME, UNSEEN]
+    """Raise ValueError unless each name in `by` is `time`, `unseen` or a field of the data."""
+    names = [*(field.name for field in schema.categorical), *_numeric_names(schema), TIME, UNSEEN]
     for name in by:
         if name not in names:
-            raise ValueError(f"--by {name} is no categorical field of the data; {did_you_mean(name, names)}")
+            longer = [each for each in names if each.startswith(name)]  # Such as the hour of a timestamp.
+            raise ValueError(f"--by {name} is no field of the data; {did_you_mean(name, longer or names)}")
         if name == TIME and split == "train":
             raise ValueError("--by time needs the log's order, and the rows of train are shuffled; use valid or test")
 
 
 def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Slices:
-    """Return the division of a split's rows by `by`: a categorical field, `time` or `unseen`.
+    """Return the division of a split's rows by `by`: a field, `time` or `unseen`.
 
-    For a field, the parts are its most frequent values in the training rows, bands of the others by their rank in
-    frequency, out-of-vocabulary values, and values that were added later.
+    For a categorical field, the parts are its most frequent values in the training rows, bands of the others by their
+    rank in frequency, out-of-vocabulary values, and values that were added later. For a numeric field, they are ranges
+    between quantiles of the training rows, and missing cells.
     """
     if by != TIME:
-        return _by_unseen(schema) if by == UNSEEN else _by_value(by, folder, schema)
+        by_field = _by_number if by in _numeric_names(schema) else _by_value
+        return _by_unseen(schema) if by == UNSEEN else by_field(by, folder, schema)
 
     def find(batch: Batch, first_row: int) -> np.ndarray:
         return (first_row + np.arange(batch.num_rows)) * TIME_PARTS // schema.splits[split].rows
@@ -156,5 +164,37 @@ def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
         is_alone = is_known & (ranks < num_alone)
         parts[is_alone] = part_of[ranks[is_alone]]
         return parts
+
+    return Slices(by, names, find)
+
+
+def _numeric_names(schema: Schema) -> list[str]:
+    return [field.name for field in schema.numeric if field.transform != INDICATOR]
+
+
+def _by_number(by: str, folder: Path, schema: Schema) -> Slices:
+    columns = {field.name: (place, field) for place, field in enumerate(schema.numeric)}
+    column, field = columns[by]
+    # Folders for the MindSpore model zoo have no indicators, and a missing cell is 0 there.
+    indicator, _ = columns.get(f"{field.source}_{INDICATOR}", (None, None))
+
+    def is_missing(rows: Examples) -> np.ndarray:
+        return np.zeros(len(rows), bool) if indicator is None else rows.numeric[:, indicator] > 0
+
+    num_blocks = len(block_sizes(schema, "train"))
+    sample = read_blocks(folder, schema, "train", range(0, num_blocks, -(-num_blocks // QUANTILE_BLOCKS) or 1))
+    numbers = [number for block in sample for number in block.numeric[~is_missing(block), column]] or [0.0]
+    highs = np.unique(np.quantile(numbers, np.arange(1, NUMBER_PARTS) / NUMBER_PARTS, method="inverted_cdf"))
+    # The first part of whole numbers after the part that ends with 4 is "5 to 11", of other numbers "4 to 11".
+    is_whole = schema.log_format.columns[field.source] == "integer"
+    ends = inverse_transform(field, highs)
+    ends = np.rint(ends) if is_whole else ends
+    is_distinct = [text != after for text, after in pairwise([*map(number_text, ends), ""])]
+    highs, ends = highs[is_distinct].astype(np.float32), ends[is_distinct]
+    ranges = [dict.fromkeys(map(number_text, (low + is_whole, high))) for low, high in pairwise(ends)]
+    names = [f"up to {number_text(ends[0])}", *map(" to ".join, ranges), f"above {number_text(ends[-1])}", MISSING]
+
+    def find(batch: Batch, _: int) -> np.ndarray:
+        return np.where(is_missing(batch), len(names) - 1, np.searchsorted(highs, batch.numeric[:, column]))
 
     return Slices(by, names, find)

@@ -352,3 +352,19 @@ def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray
     raise ValueError(
         f"numeric column {field.name!r} has transform {field.transform!r}, which this program does not know"
     )
+
+
+def inverse_transform(field: NumericField, transformed: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the numbers [n] whose transform in a column is `transformed` [n]. A timestamp column gives ages in days.
+
+    A rank at or beyond the ends of the transform "quantile" becomes the smallest or largest number that was fitted.
+    """
+    numbers = transformed.astype(np.float64)
+    if field.transform == "log1p":
+        return np.copysign(np.expm1(np.abs(numbers)), numbers)
+    if field.transform == "max":
+        return numbers * field.parameters["max"]
+    if field.transform == "standardize":
+        return numbers * field.parameters["standard_deviation"] + field.parameters["mean"]
+    boundaries, ranks = np.array(field.quantiles).T
+    return np.interp(numbers, ranks, boundaries)

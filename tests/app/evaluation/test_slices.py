@@ -83,6 +83,30 @@ def test_tenths_of_the_log(sliced, rows, batch_size):
     )
 
 
+def test_ranges_of_numbers(sliced, tiny_dataset, tiny_schema):
+    def numbers(split, place):
+        """The numbers of the log in one column, without the missing ones, and the number of all rows."""
+        batches = read_batches(tiny_dataset, tiny_schema, split, written_order(tiny_schema, split), 1000)
+        numeric = np.concatenate([batch.numeric for batch in batches])
+        present = numeric[numeric[:, place + 13] == 0, place].astype(float)
+        return np.rint(np.copysign(np.expm1(np.abs(present)), present)), len(numeric)
+
+    for place, field in enumerate(tiny_schema.numeric[:13]):
+        (trained, _), (tested, num_rows) = numbers("train", place), numbers("test", place)
+        parts = sliced(field.name, 100)
+        found = {name: part.metrics.rows for name, part in parts.items()}
+        assert found.pop("(missing)", 0) == num_rows - len(tested)
+        assert sum(found.values()) == len(tested) and 1 < len(found) <= 10
+        for name, count in found.items():
+            words = name.replace(",", "").removeprefix("up to ").split(" to ")
+            low = -np.inf if name.startswith("up to") else float(words[0].removeprefix("above ")) + ("above" in name)
+            high = np.inf if name.startswith("above") else float(words[-1])
+            inside = (trained >= low) & (trained <= high)
+            assert count == ((tested >= low) & (tested <= high)).sum()
+            # Only a number that is frequent by itself makes a part larger than a tenth.
+            assert inside.mean() <= 0.1 + 1 / len(trained) + (trained == trained[inside].max()).mean()
+
+
 def test_rows_by_their_values_out_of_vocabulary(sliced, rows, tiny_schema):
     first, end = np.array([field.oov_ids for field in tiny_schema.categorical]).T
     unseen = ((rows[0] >= first) & (rows[0] < end)).sum(axis=1)
@@ -106,8 +130,9 @@ def test_intervals_hold_the_metrics_and_few_rows_have_none(sliced, tiny_schema):
 @pytest.mark.parametrize(
     ("by", "split", "message"),
     [
-        ("C99", "test", "--by C99 is no categorical field of the data; did you mean 'C9'"),
+        ("C99", "test", "--by C99 is no field of the data; did you mean 'C9'"),
         ("tmie", "test", "did you mean 'time'"),
+        ("I1_missing", "test", "I1_missing is no field of the data"),
         ("time", "train", "--by time needs the log's order, and the rows of train are shuffled"),
     ],
 )
