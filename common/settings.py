@@ -126,6 +126,11 @@ def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
+def setting_text(value: Any) -> str:
+    """Return a setting's value as it is written in YAML and on a command line, such as true, null or ["a", "b"]."""
+    return value if value and isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def without_removed(recorded: Mapping[str, Any], removed: Mapping[str, Removed]) -> dict[str, Any]:
     """Return a copy of the settings `recorded` by an earlier release, without removed settings that now have no effect.
 

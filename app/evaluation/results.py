@@ -149,9 +149,13 @@ def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
 
 
 def read_evaluations(run_path: Path) -> list[dict[str, Any]]:
-    """Return all evaluations of a run by ascending step, calibrated ones last. Damaged files are skipped."""
-    contents = [content for _, content in _read_files(run_path)]
-    return sorted(contents, key=lambda content: (content["step"], content["split"], "calibrated" in content))
+    """Return all evaluations of a run by ascending step, and those of a step by split, the newest last.
+
+    Damaged files are skipped.
+    """
+    files = [(path.stat().st_mtime_ns, content) for path, content in _read_files(run_path)]
+    files.sort(key=lambda each: (each[1]["step"], each[1]["split"], each[0], "calibrated" in each[1]))
+    return [content for _, content in files]
 
 
 def _read_files(run_path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -94,8 +94,8 @@ class RunRecord:
         It is the newest evaluation on the test rows, else the best one on valid, else the last one.
         """
         best = self.best_evaluation()
-        on_valid = [content for content in self.evaluations if best and content["step"] == best["step"]]
-        return self.test_evaluation() or next(iter([*on_valid, *self.evaluations[-1:]]), None)
+        on_valid = [of for of in self.evaluations if best and (of["step"], of["split"]) == (best["step"], "valid")]
+        return self.test_evaluation() or next(reversed([*self.evaluations[-1:], *on_valid]), None)
 
     def launches(self) -> list[list[dict[str, Any]]]:
         """Return the lines of metrics.jsonl that have a training speed, as one list per launch.

@@ -287,7 +287,8 @@ def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext
         log.info("finished; evaluate it on the test rows with: %s (in Python: evaluate(run))", evaluation_of(run.path))
         if reason:
             exit_status = _warn_of_useless(reason)
-    unwritten = [*run.write_errors(), *leave_report(run.path)]
+    # An online run has a page of its own, and none of the evaluations that a report is drawn from.
+    unwritten = [*run.write_errors(), *([] if make_trainer else leave_report(run.path))]
     if unwritten:
         log.error("error: could not write %s", ", ".join(unwritten))
         return NOT_WRITTEN

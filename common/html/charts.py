@@ -111,7 +111,9 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Siz
         points = thin(list(zip(line.x, line.y, strict=True)))
         drawn = {"name": line.name, "dots": line.points, "colour": None if line.reference else next(colours)}
         drawn |= {} if line.line else {"bare": True}
-        lines.append({**drawn, "x": x_shown.values(p[0] for p in points), "y": y_shown.values(p[1] for p in points)})
+        drawn |= {"x": x_shown.values(p[0] for p in points), "y": y_shown.values(p[1] for p in points)}
+        # The legend shall not have a name for which nothing is drawn.
+        lines += [drawn] if any(y is not None for y in drawn["y"]) else []
     places = sorted({place for line in series for place in line.x})
     places = places[:: -(-len(places) // _MOST_HOVERED[size]) or 1]
     values = [(line.name, dict(zip(line.x, line.y, strict=True))) for line in series if line.name and line.line]
@@ -173,10 +175,18 @@ def histogram(title: str, edges: Sequence[float], series: Sequence[Density], x: 
     return _chart(title, size, "", x_shown, y_shown, edges, texts, areas=areas)
 
 
-def bar_chart(title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis, size: Size = "wide") -> Chart:
+def bar_chart(
+    title: str,
+    labels: Sequence[str],
+    series: Sequence[Bars],
+    y: Axis,
+    size: Size = "wide",
+    below: Sequence[str] = (),
+) -> Chart:
     """Return a bar chart that shows, side by side over each label, one bar of each element of `series`.
 
-    Bars start at 0, or at the low end of a logarithmic axis.
+    Bars start at 0, or at the low end of a logarithmic axis. `below` has the texts below the bars if they are not
+    `labels`.
     """
     x_shown = _Scale(Axis(low=0, high=len(labels) or 1), [])
     values = [value for bars in series for value in bars.values]
@@ -188,7 +198,7 @@ def bar_chart(title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis
         for place, label in enumerate(labels)
     ]
     edges = range(len(labels) + 1)
-    return _chart(title, size, "", x_shown, y_shown, edges, texts, bars=bars, labels=short_labels(labels))
+    return _chart(title, size, "", x_shown, y_shown, edges, texts, bars=bars, labels=short_labels(below or labels))
 
 
 def short_labels(labels: Sequence[str]) -> list[str]:
@@ -207,7 +217,8 @@ class _Scale:
     """An axis of a chart, prepared for drawing: its ends, its ticks, and the unit in which its values are shown."""
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
-        drawable = [v for v in [*values, axis.high or 0.0] if math.isfinite(v) and (v > 0 or not axis.log)]
+        values = [*values, axis.low or 0.0, axis.high or 0.0]
+        drawable = [value for value in values if math.isfinite(value) and (value > 0 or not axis.log)]
         self._is_whole = axis.unit == "number" and all(float(value).is_integer() for value in drawable)
         self.ticks: list[float] = []
         if axis.labels:

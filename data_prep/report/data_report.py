@@ -11,6 +11,7 @@ import numpy as np
 from common.files import write_whole
 from common.html.charts import Axis, Bars, Chart, Density, Series, bar_chart, histogram, line_chart
 from common.html.page import PagePart, Section, render_page
+from common.settings import setting_text
 from common.text import number_text
 from data_prep.kernels.numpy_kernels import FLOAT_BINS, bin_bounds
 from data_prep.options.prepare_options import SPLIT_RULES
@@ -242,8 +243,8 @@ def _numeric(schema: Schema, profile: Profile) -> Section:
         PagePart("table", [("field", "text"), ("missing", "share"), *quantiles, ("largest", "right")], rows),
         PagePart("charts", [chart for both in pairs for chart in both]),
         *left_out(names[_MOST_FIELDS:]),
-        note="Left: the integers as they are, without the largest one per cent. Right: all of them after "
-        f"{transform}. Quantiles are exact up to 16, then to an eighth of an octave.",
+        note="Before: the numbers as they are, without the largest one per cent. After: all of them after "
+        f"{transform}. Quantiles of integers are exact up to 16, all others to an eighth of an octave.",
     )
 
 
@@ -364,7 +365,7 @@ def _settings(schema: Schema) -> list[dict[str, object]]:
     options: dict[str, object] = {}
     for name, value in schema.options.items():
         parts = {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
-        options |= {key: part for key, part in parts.items() if part not in ({}, [], "", None)}
+        options |= {key: setting_text(part) for key, part in parts.items() if part not in ({}, [], "", None)}
     if "data.columns" in options:
         options["data.columns"] = ", ".join(
             f"{name}: {kind}" for name, kind in schema.options["data"]["columns"].items()

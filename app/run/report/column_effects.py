@@ -65,7 +65,10 @@ def _of_column(name: str, lines: Any) -> list[Chart]:
     charts = []
     for cells, parts in itertools.groupby((line for line in lines if line["value"] is not None), itemgetter("cells")):
         texts, changes = zip(*((part["value"], part["mean_change"]) for part in parts), strict=True)
-        charts.append(bar_chart(f"{name}: {DIVISIONS[cells]}", texts, [Bars("mean change", changes)], CHANGE, "half"))
+        # Below a bar there is no room for both ends of a range.
+        below = [f"≤ {text.split(' to ')[1]}" if " to " in text else text for text in texts] if cells == "range" else ()
+        title = f"{name}: {DIVISIONS[cells]}"
+        charts.append(bar_chart(title, texts, [Bars("mean change", changes)], CHANGE, "half", below))
     return charts
 
 

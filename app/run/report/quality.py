@@ -167,7 +167,10 @@ def evaluations(runs: Sequence[RunRecord]) -> Section:
     columns = [(word, "right") for run, _ in pairs for word in (label(runs, run, "value"), "95 % interval")]
     scores = [_scores(f": {run.name}" if several else "", content) for run, content in pairs]
     scores = scores if len(pairs) <= MOST_BESIDE else []
-    table = PagePart("table", [("metric", "text"), *columns, ("best possible", "right")], _metric_rows(pairs))
+    columns = [("metric", "text"), *columns, ("best possible", "right")]
+    lists = zip(columns, zip(*_metric_rows(pairs), strict=True), strict=True)
+    columns, lists = zip(*((column, cells) for column, cells in lists if set(cells) != {"–"}), strict=True)
+    table = PagePart("table", columns, list(zip(*lists, strict=True)))
     table = table if len(pairs) <= MOST_BESIDE else _metrics_by_run(pairs)
     calibrated = [f"{run.name}: {content['calibrated']}" for run, content in pairs if content.get("calibrated")]
     return Section(

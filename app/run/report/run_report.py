@@ -14,7 +14,7 @@ from app.run.report.speed import embedding_tables, operators, samples_per_second
 from common.files import message_of, write_whole
 from common.html.page import PagePart, Section, render_page
 from common.packages import python_command
-from common.settings import flatten
+from common.settings import flatten, setting_text
 from common.text import number_text
 from common.yaml_settings import dump_yaml
 
@@ -94,7 +94,8 @@ def _key_figures(run: RunRecord) -> list[tuple[str, str, str]]:
     if test:
         for key, name in (("auc", "test AUC"), ("log_loss", "test log loss")):
             interval = f", 95 % interval {_interval(test, key)}" if key in test["intervals"] else ""
-            figures.append((name, _digits(test["metrics"], key), f"step {test['step']:,}{interval}"))
+            scores = ", calibrated scores" if test.get("calibrated") else ""
+            figures.append((name, _digits(test["metrics"], key), f"step {test['step']:,}{scores}{interval}"))
     else:
         command = python_command(f"app evaluate --run {quote(run.name)}")
         figures.append(("on the test rows", "–", f"evaluate them with: {command}"))
@@ -163,7 +164,7 @@ def differences(runs: Sequence[RunRecord]) -> list[list[str]]:
     """
     flat = [flatten(run.config) for run in runs]
     names = dict.fromkeys(name for each in flat for name in each)
-    rows = [[name, *(str(each.get(name, "–")) for each in flat)] for name in names]
+    rows = [[name, *(setting_text(each.get(name, "–")) for each in flat)] for name in names]
     return [row for row in rows if len(set(row[1:])) > 1]
 
 

@@ -105,7 +105,7 @@ def operators(runs: Sequence[RunRecord]) -> Section:
             [each["op"], each["where"], each["runs"], each["ms"] / 1000, each["ms"] / whole]
             for each in run.op_times[:SHOWN_OPS]
         ]
-        tables.append(PagePart("table", OPERATOR_COLUMNS, rows, run.name if len(profiled) > 1 else ""))
+        tables.append(PagePart("table", OPERATOR_COLUMNS, rows, label(runs, run, "")))
     return Section(title, *tables, note=PROFILE_NOTE)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from app.run.report.speed import embedding_tables, time_and_memory
 from common.files import write_whole
 from common.html.charts import Axis, Chart, Series, line_chart
 from common.html.page import PagePart, Section, render_page
+from common.settings import setting_text
 
 MOST_OVERLAID = 8  # Charts show at most this many runs, so that their lines can be told apart.
 RUN = "run"  # Key in a `Result` whose value is the path of the run folder.
@@ -59,7 +59,7 @@ def value_text(value: Any) -> str:
     """Return a setting's value as a short text for names and tables. A list of integers becomes, for example, 64-32."""
     if isinstance(value, list) and all(isinstance(item, int) for item in value):
         return "-".join(map(str, value)) or "[]"
-    return value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else json.dumps(value)
+    return f"{value:g}" if isinstance(value, float) else setting_text(value)
 
 
 def _in_order(values: Sequence[Any]) -> list[Any]:
@@ -106,7 +106,7 @@ def _against(name: str, values: Sequence[Any], results: Sequence[Result], metric
     for epochs in sorted({result["epochs"] for _, result in measured}):
         dots = sorted((place, result[metric]) for place, result in measured if result["epochs"] == epochs)
         x_of, y_of = zip(*dots, strict=True)
-        series.append(Series(f"{epochs} epoch(s)", x_of, y_of, points=True, line=False))
+        series.append(Series(f"{epochs} epoch{'s' * (epochs > 1)}", x_of, y_of, points=True, line=False))
     x, y = Axis(name, labels=[value_text(value) for value in values]), Axis(f"valid {METRICS[metric].title}")
     if not measured:
         return Chart(name, "half", "No run has a result.")

@@ -67,6 +67,7 @@ function styleAxes(plot, drawing) {
   plot.xaxes[0].major_label_policy = new Bokeh.NoOverlap({ min_distance: 4 });
   plot.xgrid.grid_line_color = null;
   plot.ygrid.grid_line_color = GRID;
+  plot.ygrid.ticker = plot.yaxes[0].ticker; // so that each line of the grid has a label
 }
 
 function drawLines(plot, lines, drawn) {
@@ -140,7 +141,9 @@ function setRanges(plot, drawing, renderers) {
   const first = (drawing.lines ?? []).flatMap(({ y }) => y).find((value) => value !== null) ?? 0;
   for (const [name, { low, high, log }] of [["x_range", drawing.x], ["y_range", drawing.y]]) {
     // Bokeh cuts off the half of a dot or a line that lies beyond the end of an axis, so a fixed end gets room for it.
-    const length = log ? Math.log(high / low) : high - low;
+    const values = (drawing.lines ?? []).flatMap((line) => line[name[0]]).filter((value) => value !== null);
+    const [least, most] = [low ?? Math.min(...values), high ?? Math.max(...values)];
+    const length = log ? Math.log(most / least) : most - least;
     const room = drawing.lines ? DOT_ROOM * (Number.isFinite(length) ? length : 1) : 0;
     const beyond = (end, sign) => (log ? end * Math.exp(sign * room) : end + sign * room);
     const ends = { ...(low !== null && { start: beyond(low, -1) }), ...(high !== null && { end: beyond(high, 1) }) };

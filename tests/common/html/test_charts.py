@@ -67,7 +67,14 @@ def test_a_histogram_draws_areas_as_large_as_shares():
 
 def test_bars_begin_at_zero_or_at_the_low_end_of_a_logarithmic_axis():
     assert bar_chart("t", ["a"], [Bars("x", [4])], Axis()).drawing["bars"][0]["floor"] == 0
-    assert bar_chart("t", ["a"], [Bars("x", [4])], Axis(log=True, low=1)).drawing["bars"][0]["floor"] == 1
+    drawing = bar_chart("t", ["a"], [Bars("x", [4])], Axis(log=True, low=1)).drawing
+    assert drawing["bars"][0]["floor"] == 1 and drawing["y"]["ticks"][0] == (1, "1")
+
+
+def test_a_line_without_values_is_not_in_the_legend():
+    series = [Series("a", [], []), Series("b", [1, 2], [math.nan, -1]), Series("c", [1], [2])]
+    lines = line_chart("t", series, Axis(), Axis(log=True)).drawing["lines"]
+    assert [(line["name"], line["colour"]) for line in lines] == [("c", 2)]
 
 
 def test_hovering_shows_every_value():

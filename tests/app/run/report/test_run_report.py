@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 
 import pyarrow as pa
@@ -81,7 +82,12 @@ def test_print_has_every_chart_at_full_width_and_no_blank_page(make_run, print_p
 
 
 def test_on_a_phone_no_table_is_wider_than_the_window(make_run, render, tmp_path):
-    runs = [make_run(f"device_0.{number}", f"train.seed={number}") for number in range(3)]
+    wide = [
+        f"{name}={number / 8}"
+        for name in ("wide_optimizer.initial_accumulator", "model.dropout")
+        for number in (1, 2, 3)
+    ]
+    runs = [make_run(f"device_0.{number}", *wide[number::3]) for number in range(3)]
     for page in (page_of(runs[0]), page_of(*runs)):
         measure = """addEventListener("load", () => { const beyond = document.documentElement.scrollWidth - innerWidth;
             const tables = [...document.querySelectorAll(".scroll")].map((it) => it.scrollWidth - it.clientWidth);
@@ -95,7 +101,9 @@ def test_on_a_phone_no_table_is_wider_than_the_window(make_run, render, tmp_path
 
 
 def test_several_runs_are_laid_over_one_another(make_run):
-    page = page_of(make_run("device_0"), make_run("device_0.1", "model.embedding_dim=16", "train.seed=2", tested=False))
+    different = ["model.embedding_dim=16", "model.wide_fields=[C1]"]
+    page = page_of(make_run("device_0"), make_run("device_0.1", *different, tested=False, profiled=False))
+    assert "<caption>device_0</caption>" in page  # the only run whose operators were timed
     assert "2 runs side by side" in page
     assert {"Scores by label: device_0", "Scores by label: device_0.1"} < set(charts(page))
     losses = charts(page)["Training loss"]["lines"]
@@ -105,7 +113,21 @@ def test_several_runs_are_laid_over_one_another(make_run):
     ]
     differing = page[page.index("Settings that differ") :]
     cells = re.findall(r"<td>(.*?)</td>", differing[: differing.index("</table>")])
-    assert cells == ["model.embedding_dim", "80", "16", "train.seed", "1", "2"]
+    assert cells == ["model.embedding_dim", "80", "16", "model.wide_fields", "null", "[&#34;C1&#34;]"]
+
+
+def test_the_newest_evaluation_of_the_test_rows_is_shown(make_run):
+    run = make_run("device_0")
+    plain, calibrated = (run / f"evaluations/test-step-00000040{kind}.json" for kind in ("", "-calibrated"))
+    content = json.loads(plain.read_text())
+    calibrated.write_text(json.dumps(content | {"calibrated": "0.9 · logit", "best_possible": None}))
+    os.utime(plain, ns=(0, 0))
+    page = page_of(run)
+    assert "step 40, calibrated scores" in page and "Calibrated scores: device_0: 0.9 · logit" in page
+    assert "best possible" not in page  # no column without a value
+    os.utime(calibrated, ns=(0, 0))
+    os.utime(plain)
+    assert "alibrated scores" not in page_of(run)
 
 
 def test_a_note_stands_for_what_is_missing(make_run):
@@ -160,7 +182,8 @@ def test_effects_in_the_run_s_folder_are_drawn(make_run):
         of = {"column": column, "cells": cells, "value": value, "low": None, "high": None, "rows": 10}
         return of | {"mean_change": change, "mean_absolute_change": abs(change)}
 
-    lines = [line("I1", "all", None, 0.5), line("I1", "missing", None, 0.0), line("I1", "range", "0 to 3", -0.5)]
+    lines = [line("I1", "all", None, 0.5), line("I1", "missing", None, 0.0), line("I1", "range", "0", -0.3)]
+    lines += [line("I1", "range", "12,345 to 678,901", -0.5)]
     lines += [line("at", "all", None, 0.3), *(line("at", "hour", f"{hour}:00", 0.1) for hour in (9, 10))]
     lines += [
         line("at", "weekday", "monday", 0.2),
@@ -178,7 +201,9 @@ def test_effects_in_the_run_s_folder_are_drawn(make_run):
     drawn = charts(page)
     assert drawn["Mean absolute change by column"]["bars"][0]["tops"] == [0.5, 0.3, 0.2, 0]
     assert drawn["at: by hour"]["labels"] == ["9:00", "10:00"] and drawn["at: by weekday"]["labels"] == ["monday"]
-    assert drawn["I1: by range"]["labels"] == ["0 to 3"] and drawn["C1: its strongest values"]["labels"] == ["<b>"]
+    assert drawn["I1: by range"]["labels"] == ["0", "≤ 678,901"]
+    assert drawn["I1: by range"]["hover"]["texts"][1].startswith("12,345 to 678,901\n")
+    assert drawn["C1: its strongest values"]["labels"] == ["<b>"]
     both = charts(page_of(run, make_run("device_0.1")))
     assert "Mean absolute change by column" in both and "I1: by range" not in both
 
@@ -216,7 +241,7 @@ def test_a_sweep_s_page_has_a_column_and_a_chart_for_each_setting(sweep_page):
     rates = drawn["AUC by deep_optimizer.learning_rate"]
     assert rates["x"]["ticks"] == [[0, "0.001"], [1, "0.01"]]
     assert [(line["name"], len(line["x"])) for line in rates["lines"]] == [
-        ("best run", 1), ("1 epoch(s)", 7), ("2 epoch(s)", 3)
+        ("best run", 1), ("1 epoch", 7), ("2 epochs", 3)
     ]  # fmt: skip
     names = [line["name"] for line in drawn["Training loss"]["lines"]]
     assert names == [f"0.01 · 64-32 · {seed}" for seed in range(8)]
