@@ -1,6 +1,7 @@
 """The OpenAPI document against the service: the rows that it describes are those that are scored."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from app.serving.decoding import decode_rows
+from app.serving.forms import FORMS
 from app.serving.forms.form import RequestError
 from app.serving.forms.json_rows import row_schema
 from app.serving.options import Limits
@@ -31,8 +33,12 @@ CELLS = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(), SCA
 
 
 def is_scored(row, log_format):
+    return is_accepted("application/json", json.dumps({"rows": [row]}), log_format)
+
+
+def is_accepted(content_type, body, log_format):
     try:
-        chunk, _ = decode_rows("application/json", log_format, Limits(), json.dumps({"rows": [row]}).encode())
+        chunk, _ = decode_rows(content_type, log_format, Limits(), body.encode())
     except RequestError:
         return False
     return not (isinstance(chunk, Chunk) and rejected(chunk, choose_kernels("auto").parse_chunk(chunk, log_format)))
@@ -58,6 +64,18 @@ def test_every_type_of_the_schema_is_scored(log_format, kind):
         assert any(is_scored(row, log_format) for row in rows) == (
             any(Draft202012Validator(schema).is_valid(cell) for cell in examples)
         ), name
+
+
+@pytest.mark.parametrize("log_format", LOG_FORMATS)
+@pytest.mark.parametrize("content_type", ["text/plain", "text/csv", "application/json"])
+def test_the_example_of_each_form_is_accepted(log_format, content_type):
+    """A line has every column of the log, not only the fields."""
+    weighted = replace(log_format, columns={"weight": "weight", **log_format.columns})
+    text = f'a{log_format.separator} "b"' if log_format.quotes else "a b"
+    rows = [{"integer": 5, "float": 0.625, "boolean": True, "string": text, "list": "a|b"}, {"hex32": "68fd1e64"}]
+    for row in rows:
+        example = FORMS[content_type].describe(weighted, dict.fromkeys(FIELD_KINDS) | row)["example"]
+        assert is_accepted(content_type, example if isinstance(example, str) else json.dumps(example), weighted)
 
 
 @pytest.mark.parametrize("bundle", ["tiny_bundle", "text_bundle", "typed_bundle"])
