@@ -95,7 +95,8 @@ class SliceStream:
 
 def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
     """Raise ValueError unless each name in `by` is `time`, `unseen` or a field of the data."""
-    names = [*(field.name for field in schema.categorical), *_numeric_names(schema), TIME, UNSEEN]
+    names = [field.name for field in schema.categorical]
+    names += [*(field.name for field in schema.numeric if field.transform != INDICATOR), TIME, UNSEEN]
     for name in by:
         if name not in names:
             longer = [each for each in names if each.startswith(name)]  # Such as the hour of a timestamp.
@@ -112,7 +113,7 @@ def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Slices:
     between quantiles of the training rows, and missing cells.
     """
     if by != TIME:
-        by_field = _by_number if by in _numeric_names(schema) else _by_value
+        by_field = _by_value if by in [field.name for field in schema.categorical] else _by_number
         return _by_unseen(schema) if by == UNSEEN else by_field(by, folder, schema)
 
     def find(batch: Batch, first_row: int) -> np.ndarray:
@@ -166,10 +167,6 @@ def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
         return parts
 
     return Slices(by, names, find)
-
-
-def _numeric_names(schema: Schema) -> list[str]:
-    return [field.name for field in schema.numeric if field.transform != INDICATOR]
 
 
 def _by_number(by: str, folder: Path, schema: Schema) -> Slices:

@@ -5,6 +5,7 @@ and drift, and the parts that were held aside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from app.scoring.distribution import CHANGE
@@ -37,11 +38,9 @@ def online_page(name: str, lines: Sequence[Line], status: Mapping[str, Any]) -> 
     """Return the page of the online run `name` as HTML. `lines` are the measurements of its last parts, and `status`
     has the keys `held`, `waiting` and `withheld` of status.json.
     """
-    warnings = (
-        [PagePart("warning", f"The newest model is not published: {status['withheld']}")] if status["withheld"] else []
-    )
-    warnings += [PagePart("warning", f"Waiting for the labels of {status['waiting']}")] if status["waiting"] else []
-    sections = [_aside(status["held"]), _quality(lines), _vocabulary(lines), _lag(lines), _drift(lines), _parts(lines)]
+    texts = {"withheld": "The newest model is not published", "waiting": "Parts that wait for their labels"}
+    warnings = [PagePart("warning", f"{text}: {status[key]}") for key, text in texts.items() if status[key]]
+    sections = [_aside(status["held"]), *_charts(lines), _parts(lines)]
     subtitle = f"Its last {len(lines):,} parts" if lines else "No part was trained on yet"
     top = [PagePart("tiles", _figures(lines, status)), *warnings]
     return render_page(f"Online run {name}", subtitle, top, [section for section in sections if section is not None])
@@ -70,46 +69,39 @@ def _aside(reasons: Mapping[str, str]) -> Section | None:
     return Section("Parts held aside", table, note=note)
 
 
-def _quality(lines: Sequence[Line]) -> Section | None:
-    charts = [
-        _chart(lines, "AUC", {"auc": "online", "frozen_auc": "frozen", "best_auc": "best possible"}, size="wide"),
-        _chart(
-            lines, "Log loss", {"log_loss": "online", "frozen_log_loss": "frozen", "best_log_loss": "best possible"}
-        ),
-        _chart(lines, "Calibration", {"calibration": "online", "frozen_calibration": "frozen"}),
-    ]
-    note = (
-        "Each part is scored before it is trained on. Calibration is the clicks that the model expects for each that "
-        "came. The best possible is that of the true probabilities, which a synthetic log has."
-    )
-    return _section("Metrics", charts, note)
-
-
-def _vocabulary(lines: Sequence[Line]) -> Section | None:
-    of_parts = {"new_values": "new", "pending_values": "pending", "expired_values": "expired"}
-    charts = [_chart(lines, "Values", of_parts, low=0), _chart(lines, "Ids in use", {"ids_in_use": ""})]
-    note = "New values got ids. Pending ones came too seldom yet. Expired ones lost theirs."
-    return _section("Vocabulary", charts, note)
-
-
-def _lag(lines: Sequence[Line]) -> Section | None:
-    charts = [
-        _chart(lines, "From closed to served", {"lag_seconds": ""}, "seconds", low=0),
-        _chart(lines, "Rows", {"rows": "rows", "rejected": "bad lines"}, low=0),
-    ]
-    note = "From the last change of a part's file until the bundle of its model lay in the folder that is served."
-    return _section("Lag", charts, note)
-
-
-def _drift(lines: Sequence[Line]) -> Section | None:
-    charts = [
-        _chart(lines, "PSI of the scores", {"scores_psi": ""}, low=0),
-        _chart(lines, "PSI of the field that changed most", {"fields_psi": ""}, low=0),
-    ]
+def _charts(lines: Sequence[Line]) -> list[Section | None]:
+    """Return the sections with charts. None stands for a section for whose charts no part has a value."""
+    chart = partial(_chart, lines)
     fields = [line["shifted_field"] for line in lines[-1:] if line.get("shifted_field")]
     of_last = f" Of the last part that is {fields[0]}." if fields else ""
-    note = f"A part beside the parts before it. Above {CHANGE} one speaks of a change.{of_last}"
-    return _section("Shift between parts", charts, note)
+    return [
+        _section(
+            "Metrics",
+            chart("AUC", {"auc": "online", "frozen_auc": "frozen", "best_auc": "best possible"}, size="wide"),
+            chart("Log loss", {"log_loss": "online", "frozen_log_loss": "frozen", "best_log_loss": "best possible"}),
+            chart("Calibration", {"calibration": "online", "frozen_calibration": "frozen"}),
+            note="Each part is scored before it is trained on. Calibration is the clicks that the model expects "
+            "divided by those that came. The best possible is that of the true probabilities of a synthetic log.",
+        ),
+        _section(
+            "Vocabulary",
+            chart("Values", {"new_values": "new", "pending_values": "pending", "expired_values": "expired"}, low=0),
+            chart("Ids in use", {"ids_in_use": ""}),
+            note="New values got ids. Pending ones came too seldom yet. Expired ones lost theirs.",
+        ),
+        _section(
+            "Lag",
+            chart("From closed to served", {"lag_seconds": ""}, "seconds", low=0),
+            chart("Rows", {"rows": "rows", "rejected": "bad lines"}, low=0),
+            note="From the last change of a part's file until the bundle of its model was in the served folder.",
+        ),
+        _section(
+            "Shift between parts",
+            chart("PSI of the scores", {"scores_psi": ""}, low=0),
+            chart("PSI of the field that changed most", {"fields_psi": ""}, low=0),
+            note=f"A part beside the parts before it. Above {CHANGE} one speaks of a change.{of_last}",
+        ),
+    ]
 
 
 def _parts(lines: Sequence[Line]) -> Section | None:
@@ -123,7 +115,7 @@ def _cell(value: Any, kind: str) -> Any:
     return "–" if value is None else f"{value:.4f}" if kind == "right" else value
 
 
-def _section(title: str, charts: Sequence[Chart | None], note: str) -> Section | None:
+def _section(title: str, *charts: Chart | None, note: str) -> Section | None:
     present = [chart for chart in charts if chart is not None]
     return Section(title, PagePart("charts", present), note=note) if present else None
 

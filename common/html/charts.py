@@ -109,11 +109,11 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Siz
     lines = []
     for line in series:
         points = thin(list(zip(line.x, line.y, strict=True)))
+        shown = {"x": x_shown.values(p[0] for p in points), "y": y_shown.values(p[1] for p in points)}
         drawn = {"name": line.name, "dots": line.points, "colour": None if line.reference else next(colours)}
         drawn |= {} if line.line else {"bare": True}
-        drawn |= {"x": x_shown.values(p[0] for p in points), "y": y_shown.values(p[1] for p in points)}
         # The legend shall not have a name for which nothing is drawn.
-        lines += [drawn] if any(y is not None for y in drawn["y"]) else []
+        lines += [drawn | shown] if any(value is not None for value in shown["y"]) else []
     places = sorted({place for line in series for place in line.x})
     places = places[:: -(-len(places) // _MOST_HOVERED[size]) or 1]
     values = [(line.name, dict(zip(line.x, line.y, strict=True))) for line in series if line.name and line.line]
@@ -176,12 +176,7 @@ def histogram(title: str, edges: Sequence[float], series: Sequence[Density], x: 
 
 
 def bar_chart(
-    title: str,
-    labels: Sequence[str],
-    series: Sequence[Bars],
-    y: Axis,
-    size: Size = "wide",
-    below: Sequence[str] = (),
+    title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis, size: Size = "wide", below: Sequence[str] = ()
 ) -> Chart:
     """Return a bar chart that shows, side by side over each label, one bar of each element of `series`.
 
@@ -218,7 +213,7 @@ class _Scale:
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
         values = [*values, axis.low or 0.0, axis.high or 0.0]
-        drawable = [value for value in values if math.isfinite(value) and (value > 0 or not axis.log)]
+        drawable = [v for v in values if math.isfinite(v) and (v > 0 or not axis.log)]
         self._is_whole = axis.unit == "number" and all(float(value).is_integer() for value in drawable)
         self.ticks: list[float] = []
         if axis.labels:

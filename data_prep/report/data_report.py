@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -355,21 +356,15 @@ def _rejects(schema: Schema, folder: Path) -> Section:
     return Section(title, PagePart("table", REJECT_COLUMNS, rows), note=note)
 
 
-def _settings(schema: Schema) -> list[dict[str, object]]:
-    source: dict[str, object] = {
-        name: value for name, value in schema.source.items() if isinstance(value, (str, int)) and value != ""
-    }
-    source["size_bytes"] = number_text(schema.source["size_bytes"], "bytes")
-    source["lines"] = f"{schema.source['lines']:,}"
+def _settings(schema: Schema) -> list[Mapping[str, Any]]:
+    source = {name: value for name, value in schema.source.items() if isinstance(value, (str, int)) and value != ""}
+    size, lines = schema.source["size_bytes"], schema.source["lines"]
+    source |= {"size_bytes": number_text(size, "bytes"), "lines": f"{lines:,}"}
     files = {"layout": schema.layout, "type of ids": schema.ids_dtype, "rows per block": schema.block_rows}
-    options: dict[str, object] = {}
+    options: dict[str, str] = {}
     for name, value in schema.options.items():
         parts = {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
         options |= {key: setting_text(part) for key, part in parts.items() if part not in ({}, [], "", None)}
-    if "data.columns" in options:
-        options["data.columns"] = ", ".join(
-            f"{name}: {kind}" for name, kind in schema.options["data"]["columns"].items()
-        )
     return [options, source, files]
 
 

@@ -167,10 +167,9 @@ def evaluations(runs: Sequence[RunRecord]) -> Section:
     columns = [(word, "right") for run, _ in pairs for word in (label(runs, run, "value"), "95 % interval")]
     scores = [_scores(f": {run.name}" if several else "", content) for run, content in pairs]
     scores = scores if len(pairs) <= MOST_BESIDE else []
-    columns = [("metric", "text"), *columns, ("best possible", "right")]
-    lists = zip(columns, zip(*_metric_rows(pairs), strict=True), strict=True)
-    columns, lists = zip(*((column, cells) for column, cells in lists if set(cells) != {"–"}), strict=True)
-    table = PagePart("table", columns, list(zip(*lists, strict=True)))
+    columns, cells = [("metric", "text"), *columns, ("best possible", "right")], _metric_rows(pairs)
+    used = [place for place in range(len(columns)) if any(row[place] != "–" for row in cells)]
+    table = PagePart("table", [columns[place] for place in used], [[row[place] for place in used] for row in cells])
     table = table if len(pairs) <= MOST_BESIDE else _metrics_by_run(pairs)
     calibrated = [f"{run.name}: {content['calibrated']}" for run, content in pairs if content.get("calibrated")]
     return Section(
@@ -200,12 +199,10 @@ def _metric_rows(pairs: Evaluated) -> list[list[str]]:
             continue
         row = [metric.title]
         for _, content in pairs:
-            if metric.in_groups and not content["groups"]:
-                row += ["–", "–"]
-                continue
             value, interval = content["metrics"].get(key), content["intervals"].get(key)
+            unknown = "–" if metric.in_groups and not content["groups"] else "undefined"
             within = f"{interval[0]:.5f} … {interval[1]:.5f}" if interval else "–"
-            row += ["undefined" if value is None else f"{value:.5f}", within]
+            row += [unknown if value is None else f"{value:.5f}", within]
         best = {content["best_possible"][key] for _, content in pairs if key in (content["best_possible"] or {})}
         rows.append([*row, " / ".join(f"{value:.5f}" for value in sorted(best)) or "–"])
     return rows

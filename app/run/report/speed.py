@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from app.run.logs import PROFILED_STEPS
 from app.run.record import RunRecord
@@ -59,12 +60,9 @@ def time_and_memory(runs: Sequence[RunRecord]) -> Section:
         return Section(title, note=NOT_LOGGED)
     steps = [[line["step"] for line in run.steady_lines()] for run in runs]
     parts = [parts_over_steps(run) for run in runs]
-    means = [{name: sum(each) / len(each) for name, each in of_run.items()} for of_run in parts]
-    names = list(dict.fromkeys(name for of_run in means for name in of_run))
-    bars = [
-        Bars(label(runs, run, "mean"), [mean.get(name, 0.0) for name in names])
-        for run, mean in zip(runs, means, strict=True)
-    ]
+    names = list(dict.fromkeys(name for of_run in parts for name in of_run))
+    means = [[fmean(of_run.get(name, [0.0])) for name in names] for of_run in parts]
+    bars = [Bars(label(runs, run, "mean"), mean) for run, mean in zip(runs, means, strict=True)]
     # For several runs, draw the time of whole steps. For a single run, draw the time of each part of a step.
     if len(runs) > 1:
         whole = [[sum(each) for each in zip(*of_run.values(), strict=True)] for of_run in parts]
@@ -82,13 +80,12 @@ def time_and_memory(runs: Sequence[RunRecord]) -> Section:
         lines("Resident memory of the process", memory, x, Axis("memory", "bytes", low=0), NOT_LOGGED),
     ]
     columns = [pair for run in runs for pair in ((label(runs, run, "time per step"), "seconds"), ("share", "share"))]
-    rows = [
-        [name, *(v for mean in means for v in (mean.get(name, 0.0), mean.get(name, 0.0) / (sum(mean.values()) or 1)))]
-        for name in names
-    ]
+    shares = [[part / (sum(mean) or 1) for part in mean] for mean in means]
+    of_runs = [cells for pair in zip(means, shares, strict=True) for cells in pair]
+    rows = list(zip(names, *of_runs, strict=True))
     table = PagePart("table", [("part", "text"), *columns], rows)
     if len(runs) > MOST_BESIDE:
-        by_run = [[run.name, *(mean.get(name, 0.0) for name in names)] for run, mean in zip(runs, means, strict=True)]
+        by_run = [[run.name, *mean] for run, mean in zip(runs, means, strict=True)]
         table = PagePart("table", [("time per step", "text"), *((name, "seconds") for name in names)], by_run)
     return Section(title, PagePart("charts", charts), table, note=WARM_UP_NOTE)
 

@@ -10,8 +10,6 @@ from app.serving.forms.form import Form, RowsToScore, check_rows, rows_to_chunk,
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
-_QUOTE = '"'
-
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
     """Return the rows to score of a request body that has one row a line. Raise RequestError if a row is wrong or there
@@ -28,10 +26,7 @@ def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
     blanks = {name: cell for name, cell in log_format.blank_row.items() if name != log_format.label_column}
     cells = [blank if row.get(name) is None else str(row[name]) for name, blank in blanks.items()]
     if log_format.quotes:
-        cells = [
-            f'"{cell.replace(_QUOTE, 2 * _QUOTE)}"' if {log_format.separator, _QUOTE} & {*cell} else cell
-            for cell in cells
-        ]
+        cells = ['"' + cell.replace('"', '""') + '"' for cell in cells]
     return {"schema": {"type": "string"}, "example": log_format.separator.join(cells) + "\n"}
 
 
