@@ -357,14 +357,14 @@ def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray
 def inverse_transform(field: NumericField, transformed: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the numbers [n] whose transform in a column is `transformed` [n]. A timestamp column gives ages in days.
 
-    A rank at or beyond the ends of the transform "quantile" becomes the smallest or largest number that was fitted.
+    Where a transform gives all numbers beyond a bound the same value, the result is the bound.
     """
     numbers = transformed.astype(np.float64)
-    if field.transform == "log1p":
-        return np.copysign(np.expm1(np.abs(numbers)), numbers)
     if field.transform == "max":
         return numbers * field.parameters["max"]
-    if field.transform == "standardize":
-        return numbers * field.parameters["standard_deviation"] + field.parameters["mean"]
-    boundaries, ranks = np.array(field.quantiles).T
-    return np.interp(numbers, ranks, boundaries)
+    if field.transform == "quantile":
+        boundaries, ranks = np.array(field.quantiles).T
+        return np.interp(numbers, ranks, boundaries)
+    if "standardize" in field.transform:
+        numbers = numbers * field.parameters["standard_deviation"] + field.parameters["mean"]
+    return np.copysign(np.expm1(np.abs(numbers)), numbers) if "log1p" in field.transform else numbers

@@ -9,7 +9,7 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.first_pass import encoded_row_bytes, numeric_fields
 from data_prep.prepared.examples import Examples
-from data_prep.prepared.schema import NumericField, transform_numbers
+from data_prep.prepared.schema import NumericField, inverse_transform, transform_numbers
 from data_prep.statistics.statistics import NumericStatistics, RowSample
 
 
@@ -29,12 +29,19 @@ def test_no_transform_divides_by_0_or_turns_signs(integers, transform):
     low, high = transform_numbers(field, np.array([-6, 7]))
     assert np.isfinite([low, high]).all()
     assert low < high
+    np.testing.assert_allclose(inverse_transform(field, np.array([low, high])), [-6, 7])
 
 
 def test_log1p_of_the_extremes_is_finite():
     field = NumericField("I1", "I1", "log1p", {})
     low, high = transform_numbers(field, np.array([-(2**63), 2**63 - 1]))
     assert high == -low == pytest.approx(63 * np.log(2))
+    assert inverse_transform(field, np.array([low])) == pytest.approx(-(2**63))
+
+
+def test_ranks_are_turned_into_numbers():
+    field = NumericField("I1", "I1", "quantile", {}, quantiles=((-2.0, 0.0), (8.0, 1.0)))
+    assert inverse_transform(field, transform_numbers(field, np.array([-9, 3]))).tolist() == [-2, 3]
 
 
 def test_standardized_logs_have_mean_zero_and_bounds():
