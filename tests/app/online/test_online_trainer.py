@@ -179,6 +179,7 @@ def test_what_is_measured_is_of_the_model_before_the_part(never_killed, parts):
     assert [(part["part"], part["auc"]) for part in shown] == [(line["part"], line["auc"]) for line in lines]
     assert all(part["lag_seconds"] > 0 for part in shown)
     assert parts[2].name in (never_killed.path / "online/online.html").read_text()
+    assert [page.name for page in (never_killed.path / "online").glob("*.html")] == ["online.html"]
     status = json.loads((never_killed.path / "online/status.json").read_text())
     assert status["parts"] == 3
     assert status["last"]["part"] == parts[2].name
