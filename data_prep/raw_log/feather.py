@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.arrow_to_text import TableReader, check_columns, opened_table
+from data_prep.raw_log.arrow_to_text import TableReader, check_columns, is_list, opened_table, plain_type
 from data_prep.raw_log.formats import spread
 from data_prep.raw_log.storage import LogFile
 
@@ -35,12 +35,21 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
                 batch = chosen.get_batch(index)
                 # The batch is validated, because Arrow does not check the offsets of texts when it reads them.
                 batch.validate(full=True)
+                batch = pa.RecordBatch.from_arrays([*map(_without_views, batch.columns)], batch.schema.names)
                 for start in range(0, len(batch), size):
                     # Rows are copied, because a slice would be sent to a worker together with all other rows of its
                     # batch.
                     yield batch.take(np.arange(start, min(start + size, len(batch))))
 
         yield TableReader(file, log_format, table.count_rows(), batches)
+
+
+def _without_views(cells: pa.Array) -> pa.Array:
+    """Convert views of texts, as polars writes them, to plain texts, because Arrow cannot take rows of views."""
+    of_type = cells.type.value_type if is_list(cells.type) else cells.type
+    if not (pa.types.is_string_view(of_type) or pa.types.is_binary_view(of_type)):
+        return cells
+    return cells.cast(pa.large_list(plain_type(of_type)) if is_list(cells.type) else plain_type(of_type))
 
 
 def read_schema(file: LogFile) -> pa.Schema:
