@@ -79,6 +79,11 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
         check_names("the table", rows.column_names if is_table else rows.columns, log_format)
         names = [name for name, _ in log_format.fields]
         rows = rows.select(names) if is_table else rows[names]
+    if not is_table:
+        # Arrow has no intervals and periods. They become texts, as in a CSV file of the table.
+        kinds = {name: getattr(getattr(of, "categories", None), "dtype", of) for name, of in rows.dtypes.items()}
+        if texts := [name for name, of in kinds.items() if type(of).__name__ in ("IntervalDtype", "PeriodDtype")]:
+            rows = rows.astype(dict.fromkeys(texts, "string"))
     try:
         return rows if is_table else pa.Table.from_pandas(rows, preserve_index=False)
     except pa.ArrowException as error:
