@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ROWS = 100_000  # Number of rows that `describe` and `pre-check` read unless --rows says otherwise.
 INTEGER = re.compile(r"-?[0-9]{1,18}")
+_WHOLE = re.compile("-?[0-9]+")
 DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf")
 # Matches large whole numbers in the forms in which programs write floats.
 _LARGE_FLOAT = re.compile(r"-?[0-9]{16,}\.0+|-?[0-9](\.[0-9]+)?e\+[0-9]{2,3}")
@@ -137,15 +138,16 @@ class Column:
 
     @property
     def are_inexact(self) -> bool:
-        """True if the column has whole numbers of 2**53 or more that were written as floats, so digits may be lost.
+        """True if the column has whole numbers that were floats and are so large that they may have lost digits.
 
         pandas, for example, turns a column of integer ids into floats if one of its cells is missing.
         """
         import pyarrow as pa
 
-        is_float = self.of_type is not None and pa.types.is_floating(self.of_type)
-        large = filter((INTEGER if is_float else _LARGE_FLOAT).fullmatch, self.values)
-        return any(abs(float(value)) >= 2.0**53 for value in large)
+        form, limit = _LARGE_FLOAT, 2.0**53
+        if self.of_type is not None and pa.types.is_floating(self.of_type):
+            form, limit = _WHOLE, 2.0 ** (np.finfo(self.of_type.to_pandas_dtype()).nmant + 1)
+        return any(abs(float(value)) >= limit for value in filter(form.fullmatch, self.values))
 
     @cached_property
     def are_integers(self) -> bool:
@@ -249,7 +251,7 @@ def read_first_rows(log: Any, num_rows: int) -> FirstRows:
 
 
 def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
-    file, lines = files[0], _first_lines(files, num_rows + 1)
+    file, (lines, starts) = files[0], _first_lines(files, num_rows + 1)
     text = [line.decode("utf-8", errors="replace").replace("\r", " ") for line in lines]
     _check_form(text[:_LAYOUT_ROWS], file.location)
     separator, skip_blanks = _divide(text[:_LAYOUT_ROWS], file.location)
@@ -259,8 +261,8 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
         _check_quotes(lines[:_LAYOUT_ROWS], LogFormat(separator=separator, quotes=True, trim=skip_blanks), file)
     rows = list(_cells(text, separator, quotes, skip_blanks))
     width = _usual(map(len, rows[:_LAYOUT_ROWS]))[0]
-    if len(files) > 1 and not any(map(DECIMAL.fullmatch, rows[0])):
-        _check_headers(rows, rows[0], file.location)
+    if starts and _header(rows[: starts[0]][:_LAYOUT_ROWS], width, file.location):
+        _check_headers([rows[start] for start in starts], rows[0], file.location)
     found, first = _header(rows, width, file.location), rows[0]
     header, names = found is not None, found or _numbered(width)
     lines, rows = lines[header:][:num_rows], rows[header:][:num_rows]
@@ -305,17 +307,19 @@ def _findings(
 
 
 def _check_headers(rows: list[list[str]], names: list[str], location: str) -> None:
-    """Raise ValueError if a later line is the header of another file whose columns differ from those of the first file.
+    """Raise ValueError if one of `rows`, which begin later files, is a header that differs from the first file's.
 
-    A line counts as such a header if it contains all `names`, the columns of the first file, in another order or with
-    further names.
+    Such a header contains at least two and more than half of `names`, perhaps in other cases of letters.
     """
-    given = {*names}
-    other = next((row for row in rows[1:] if names[0] in row and row != names and given <= {*row}), None)
-    if other:
+    given, lower = {*names}, {name.lower() for name in names}
+    least = max(2, len(names) // 2 + 1)
+    several = (row for row in rows if row != names and len(lower.intersection(map(str.lower, row))) >= least)
+    if other := next(several, None):
+        by_name = "describe one file alone, and set others: ignored in its description: columns are then taken by name"
+        by_hand = "give all files the same names, or describe and prepare those that have them"
         raise ValueError(
-            f"{location} has the columns {', '.join(names)[:200]}, and a later file {', '.join(other)[:200]}; describe "
-            "one file alone, and set others: ignored in its description: columns are then taken by name"
+            f"{location} has the columns {', '.join(names)[:200]}, and a later file {', '.join(other)[:200]}; "
+            f"{by_name if given <= {*other} else by_hand}"
         )
 
 
@@ -324,16 +328,17 @@ def _numbered(width: int) -> list[str]:
     return criteo if len(criteo) == width else [f"column_{number}" for number in range(1, width + 1)]
 
 
-def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
-    """Return the first lines of several files of a log, without line ends.
+def _first_lines(files: Sequence[LogFile], num_lines: int) -> tuple[list[bytes], list[int]]:
+    """Return the first lines of several files, and the indices of the lines with which later files begin.
 
-    A header that each file repeats is returned once. A line longer than `MAX_LINE_BYTES` is returned as an empty line.
-    Raise ValueError if there are no lines, if all are empty or too long, if lines end in \\r alone or contain NUL
+    A header that is repeated in each file is included once. A line longer than `MAX_LINE_BYTES` is returned as an empty
+    line. Raise ValueError if there are no lines, if all are empty or too long, if lines end in \\r alone or contain NUL
     bytes, or if the lines are JSON objects.
     """
     samples = sample_log(files, LogFormat(), num_lines + len(files) - 1, estimate_bytes=0)
     parts = [sample.chunk.lines.split(b"\n")[:-1] for sample in samples if sample.chunk is not None]
-    all_lines = [line for part in parts for line in part[part is not parts[0] and part[0] == parts[0][0] :]]
+    parts = [part[part is not parts[0] and part[0] == parts[0][0] :] for part in parts]
+    all_lines = list(itertools.chain(*parts))
     file = files[0]
     if len(all_lines) == 1 and b"\r" in all_lines[0].removesuffix(b"\r"):
         raise ValueError(
@@ -356,7 +361,7 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
         raise ValueError(
             f"{file.location} holds JSON; a log with an object a line has a name that ends in .jsonl; rename it"
         )
-    return lines
+    return lines, [start for start in itertools.accumulate(map(len, parts)) if start < len(lines)]
 
 
 def _check_form(lines: list[str], location: str) -> None:
@@ -546,8 +551,15 @@ def _of_table(location: str, table: pa.Table) -> FirstRows:
     index = (table.schema.pandas_metadata or {}).get("index_columns", ())
     table = table.drop_columns([name for name in table.column_names if name in index or name.startswith("__index_")])
     columns = [_of_arrow(name, table.column(name)) for name in table.column_names]
+    import pyarrow as pa
+
     # A table has no lines of text. This layout describes a CSV file with the same columns, which a model can score too.
     layout: dict[str, Any] = {"separator": ",", "header": True, "quotes": True}
+    if table.num_rows == 1 and all(map(pa.types.is_struct, table.schema.types)):
+        raise ValueError(
+            f"{location} has one object with all rows, as pandas writes by default; write an object for each row: "
+            "frame.to_json(NEW, orient='records', lines=True)"
+        )
     layout |= {"trim": True} if any(map(_has_blanks, columns)) else {}
     return FirstRows(location, columns, layout, table=table)
 

@@ -110,7 +110,8 @@ class Proposal:
                 f"prepare.integer_buckets=true gives {', '.join(bucketed)} a category of their size as well: the order "
                 "of their numbers tells more of the label than single values."
             )
-        exact = {each.name for each in self.guesses if KINDS[each.kind].is_exact}
+        # The rounding may be the reason why a column is ignored, for example if all its numbers became equal.
+        exact = {each.name for each in self.guesses if KINDS[each.kind].is_exact or each.kind == "ignored"}
         if names := [column.name for column in self.rows.columns if column.name in exact and column.are_inexact]:
             comments.append(f"In {', '.join(names)} {INEXACT}.")
         return [*comments, *map(str, self.findings)]
