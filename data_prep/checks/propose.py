@@ -24,6 +24,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import INEXACT, TIME_FEATURES, ListForm, LogFormat
+from data_prep.options.prepare_options import PrepareOptions
 
 # If at least this many rows have a value and all of them are clicks, that is not chance.
 _MOST_BY_CHANCE = 50
@@ -69,7 +70,8 @@ class Proposal:
         findings = list(self.rows.findings)
         if bad := self.rows.bad_lines:
             what = f"{len(bad):,} of these rows are not valid UTF-8 and will be rejected"
-            findings.append(Finding(what, to_utf8(b"\n".join(bad))))
+            is_wrong = len(bad) > PrepareOptions.max_reject_fraction * self.rows.num_lines
+            findings.append(Finding(what, to_utf8(b"\n".join(bad)), is_wrong=is_wrong))
         elif any(_NO_TEXT in each.name for each in self.guesses):
             findings.append(Finding("the names of the columns are not valid UTF-8", to_utf8(b"")))
         shown = next((each.name for each in self.guesses if _IMPRESSIONS.search(each.name)), "")

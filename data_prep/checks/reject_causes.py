@@ -298,7 +298,9 @@ def _first_bad_cell(
     """Describe the cell because of which the first rejected line is bad. Return "" if the cell is not known."""
     _, reason, line = _first_rejects(folder, 1)[0].split(b"\t", 2)
     if reason == b"categorical" and not is_utf8(line):
-        return f"\nThe first one {_NOT_UTF8}; {to_utf8(line)}"
+        # A single line is too little text to recognize its encoding.
+        bad = b"\n".join(each for each in _first_rejects(folder, _LABELS_READ) if not is_utf8(each))
+        return f"\nThe first one {_NOT_UTF8}; {to_utf8(bad)}"
     # With others: ignored, the file may have its own order of columns, given by its header, which is not known here.
     if reason not in _REASONS_OF_CELLS or statistics.log_format.others == "ignored":
         return ""

@@ -40,7 +40,7 @@ _MARKS |= {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _TO_UTF8 = "convert it to UTF-8: iconv -f {} -t UTF-8 OLD > NEW"
 NUL_BYTES = (
     "NUL bytes: it is no text, but for example a database or a file of another packer, to be unpacked or written as "
-    f"CSV or Parquet first, or it is UTF-16: {_TO_UTF8.format('UTF-16LE')}"
+    f"CSV or Parquet first, or it is UTF-16: {_TO_UTF8.format('UTF-16LE')} (UTF-16BE if its first byte is NUL)"
 )
 
 

@@ -67,6 +67,7 @@ def laid_out_text(seed, separator=","):
         "site": lambda: np.array([f"s{number}" for number in random.integers(0, 9, num_rows)]),
         "word": lambda: random.choice(["north", "south", "west"], num_rows),
         "seen": lambda: np.array([f"2024-03-{day:02}" for day in random.integers(1, 28, num_rows)]),
+        "city": lambda: random.choice(["Köln", "Zürich", "Málaga"], num_rows),
     }
     drawn = random.choice([*kinds], random.integers(2, 6))
     columns = [random.integers(0, 2, num_rows), random.integers(0, 5, num_rows), *(kinds[kind]() for kind in drawn)]

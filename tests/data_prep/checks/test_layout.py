@@ -18,17 +18,26 @@ from tests.data_prep.checks.generated_tables import laid_out_text
 ROWS = 400
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(",;\t"))
-def test_header_is_told_from_rows(tmp_path_factory, seed, separator):
+ENCODINGS = {"utf-8-sig": "", "utf-16": "UTF-16 ", "utf-16-le": "UTF-16LE ", "utf-32": "UTF-32 ", "latin-1": "CP125"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(",;\t"), st.sampled_from(["utf-8"] * 3 + [*ENCODINGS]))
+def test_header_is_told_from_rows(tmp_path_factory, seed, separator, encoding):
     text, names, num_rows = laid_out_text(seed, separator)
     path = tmp_path_factory.mktemp("log") / "log.csv"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     if text.startswith("Clicks of March"):
         with pytest.raises(ValueError, match="stand in line 2; remove the lines before them"):
             describe(str(path))
-        path.write_text(text := text.partition("\n")[2])
+        text = text.partition("\n")[2]
+    path.write_text(text, encoding=encoding)
     first = "column_1" if names is None else names[0]
+    if not (text.isascii() and encoding == "latin-1") and (words := ENCODINGS.get(encoding)):
+        with pytest.raises(ValueError, match=f"(?s)iconv -f {words}") as found:
+            raise ValueError(*map(str, describe(str(path), label=first).findings))
+        assert encoding != "latin-1" or "rows are not valid UTF-8 and will be rejected" in str(found.value)
+        return
     proposal = describe(str(path), label=first)
     log_format = proposal.as_format()
     assert proposal.rows.num_rows == num_rows

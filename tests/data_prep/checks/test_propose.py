@@ -241,7 +241,16 @@ def test_lines_of_another_encoding_are_counted(tmp_path, capsys):
     found = "10 of these rows are not valid UTF-8 and will be rejected; convert the log: iconv"
     assert main(["describe", str(tmp_path / "log.csv")]) == 0
     output = capsys.readouterr()
-    assert f"# {found}" in output.out and f"\nodd: {found}" in output.err
+    assert f"# {found}" in output.out and f"\nwrong: {found}" in output.err
+
+
+def test_prepare_names_the_encoding_of_all_rejected_lines(tmp_path, capsys):
+    lines = ["click,city", *(f"{row % 2},{['Омск', 'Москва', 'Казань'][row % 3]}" for row in range(200))]
+    (tmp_path / "log.csv").write_bytes("\n".join(lines).encode("cp1251"))
+    (tmp_path / "my.yaml").write_text("separator: ','\nheader: true\ncolumns: {click: label, city: string}")
+    words = ["prepare", str(tmp_path / "log.csv"), str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml")]
+    assert main([*words, "prepare.workers=1"]) == 2
+    assert "iconv -f CP1251 -t UTF-8 OLD > NEW" in capsys.readouterr().err
 
 
 def test_names_of_another_encoding_are_reported(tmp_path):
