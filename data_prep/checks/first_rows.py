@@ -39,6 +39,7 @@ DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?in
 # Matches large whole numbers in the forms in which programs write floats.
 _LARGE_FLOAT = re.compile(r"-?[0-9]{16,}\.0+|-?[0-9](\.[0-9]+)?e\+[0-9]{2,3}")
 TYPE_IN_NAME = re.compile(r":(token|float|token_seq|float_seq)$")
+CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # Matches the position between two words of a name in camelCase.
 _SEPARATORS, _RARE_SEPARATORS = "\t,;|\x01 ", "^~\x02"
 _MOST_FILES = 20  # If a log has several files, at most this many of them are read.
 _LAYOUT_ROWS = 1_000  # The separator, the header and the quotes are decided from this many lines.
@@ -111,6 +112,11 @@ class Column:
         return np.bincount(self.codes[self.codes >= 0], minlength=len(self.values))
 
     @property
+    def plain_name(self) -> str:
+        """The name without a type at its end such as `:token`, and with `_` between the words of camelCase."""
+        return CAPITAL.sub("_", TYPE_IN_NAME.sub("", self.name))
+
+    @property
     def num_present(self) -> int:
         return int(self.counts.sum())
 
@@ -140,6 +146,7 @@ class Column:
     def are_inexact(self) -> bool:
         """True if the column has whole numbers that were floats and are so large that they may have lost digits.
 
+        These are numbers of 2**53 or more, or of 2**24 or more in a column of type float32.
         pandas, for example, turns a column of integer ids into floats if one of its cells is missing.
         """
         import pyarrow as pa
@@ -544,22 +551,22 @@ def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
 
 
 def _of_table(location: str, table: pa.Table) -> FirstRows:
-    if not table.num_rows:
-        raise ValueError(f"{location} has no rows to describe")
-    # If a pandas DataFrame was stored with its index, the index is a column of the table. It is removed, because frames
-    # that are scored later do not have that column.
-    index = (table.schema.pandas_metadata or {}).get("index_columns", ())
-    table = table.drop_columns([name for name in table.column_names if name in index or name.startswith("__index_")])
-    columns = [_of_arrow(name, table.column(name)) for name in table.column_names]
     import pyarrow as pa
 
-    # A table has no lines of text. This layout describes a CSV file with the same columns, which a model can score too.
-    layout: dict[str, Any] = {"separator": ",", "header": True, "quotes": True}
+    if not table.num_rows:
+        raise ValueError(f"{location} has no rows to describe")
     if table.num_rows == 1 and all(map(pa.types.is_struct, table.schema.types)):
         raise ValueError(
             f"{location} has one object with all rows, as pandas writes by default; write an object for each row: "
             "frame.to_json(NEW, orient='records', lines=True)"
         )
+    # If a pandas DataFrame was stored with its index, the index is a column of the table. It is removed, because frames
+    # that are scored later do not have that column.
+    index = (table.schema.pandas_metadata or {}).get("index_columns", ())
+    table = table.drop_columns([name for name in table.column_names if name in index or name.startswith("__index_")])
+    columns = [_of_arrow(name, table.column(name)) for name in table.column_names]
+    # A table has no lines of text. This layout describes a CSV file with the same columns, which a model can score too.
+    layout: dict[str, Any] = {"separator": ",", "header": True, "quotes": True}
     layout |= {"trim": True} if any(map(_has_blanks, columns)) else {}
     return FirstRows(location, columns, layout, table=table)
 

@@ -37,7 +37,7 @@ _CODE_NAMES = re.compile(
 )
 _ID_NAMES = re.compile(
     r"(^|[_ .-])(id|uid|guid|uuid|key|idx|index|no|nr|upc|ean|gtin|isbn|sku|barcode|phone|msisdn|imei)$"
-    r"|^id(?=[_ .-]|$)|(?-i:[a-z]I[dD])$",
+    r"|^id(?=[_ .-]|$)",
     re.IGNORECASE,
 )
 _GROUP_NAMES = re.compile(r"(^|[_ .-])(user|session|query|request|visit|visitor)([_ .-]?id)?$", re.IGNORECASE)
@@ -47,8 +47,12 @@ _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+|[-+]?[0-9]+")
 _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+|[-+]?[0-9]{1,3}")
 # Matches numbers with marks between thousands: 1,234.50 or 1.234,50.
 _GROUPED = re.compile(r"[-+]?[0-9]{1,3}(,[0-9]{3})*(\.[0-9]+)?|[-+]?[0-9]{1,3}(\.[0-9]{3})*(,[0-9]+)?")
-# Matches numbers with a currency sign or a percent sign: 12.5% and $3,000.
-_MARKED = re.compile(r"(?=.*[%$€£])[-+]?[$€£]?[-+]?[0-9]+([.,][0-9]+)* ?[%$€£]?")
+# Matches numbers with other characters: 12.5%, $3,000, (2.50), 5'000 and 61 kg.
+_MARKED = re.compile(
+    r"[-+\u2212(]?[$€£¥]?[-+\u2212]?[0-9]+([.,][0-9]+|['\u2019\u00a0\u202f][0-9]{3})* ?"
+    r"(?P<unit>[)%$€£¥]?|[a-zA-Z]{1,3})"
+)
+_UNMARKED = re.compile("[-+0-9.,]*")
 _MANY_ROWS = 1_000  # With at least this many rows, a column may have a few repeated values and still count as unique.
 _FEW_ROWS = 20  # With fewer rows, it is chance if all values of a column are distinct.
 # A column counts as unique if it has more distinct values than this fraction of its present cells.
@@ -95,11 +99,10 @@ _WITH_ZONE = re.compile(r".*:[0-9.]+ ?(Z|UTC|GMT|[+-][0-9:]{2,5})")
 _ONE_IN_BRACKETS = re.compile(r"\[ *(['\"0-9-].*)?\]")
 _FRACTION = re.compile(r" *-?[0-9]+\.[0-9]*([eE]-?[0-9]+)? *")
 _WEIGHTED = re.compile(r".+[:=]-?[0-9]+\.?[0-9]*")
+_UNIQUE_NUMBER = "an identifier, or a time; integer if it is an amount"
 _VECTOR = "a vector: no kind has several numbers in a cell, so give each a column of its own"
 _VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|[0-9]{1,3}")
-_VERSION_NAMES = re.compile(
-    r"(^|[_ .-])(v|ver|version|release|os|sdk|build|firmware)$|(?-i:[a-z](Version|Ver))$", re.IGNORECASE
-)
+_VERSION_NAMES = re.compile(r"(^|[_ .-])(v|ver|version|release|os|sdk|build|firmware)$", re.IGNORECASE)
 # A value only pads lists if, of all lists whose last two values are equal, more than this fraction end in the value.
 _MOST_FILLED = 0.9
 # Cells are lists if at least this fraction of them has several values. If all cells are in brackets, one cell with
@@ -214,7 +217,9 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return Guess(column.name, "boolean", of)
     if column.all_match(_HEX) and not column.are_integers:
         return Guess(column.name, "hex32", of)
-    form, of_time = time_form(column, is_code=bool(_ID_NAMES.search(column.name) or _CODE_NAMES.search(column.name)))
+    form, of_time = time_form(
+        column, is_code=bool(_ID_NAMES.search(column.plain_name) or _CODE_NAMES.search(column.plain_name))
+    )
     if form:
         has_zones = "%z" in form or (form == ISO and column.all_match(_WITH_ZONE))
         of_zone = "" if has_zones else f"; hours are those of UTC, or of timezone: {{{column.name}: Europe/Berlin}}"
@@ -224,8 +229,10 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return _guess_number(column, numbers, of + of_time, slips, labels)
     if "," in "".join(column.values) and column.all_match(_DECIMAL_COMMA) and not column.all_match(_THOUSANDS):
         return Guess(column.name, "float", of, decimal=",")
-    if column.all_match(_GROUPED) or column.all_match(_MARKED):
-        return Guess(column.name, "string", f"{of}; to have numbers, leave only digits and points in its cells")
+    if column.all_match(_GROUPED) or _are_marked(column):
+        return Guess(
+            column.name, "string", f"{of}; to have numbers, leave only digits, points and minus signs in its cells"
+        )
     if list_form := _list_form(column, separator):
         lists = [re.split(rf" *{re.escape(list_form.separator)} *", value.strip("[]{}() ")) for value in column.values]
         if all(_FRACTION.fullmatch(part) for parts in lists for part in parts):
@@ -235,6 +242,19 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
     if _is_unique(column):
         return Guess(column.name, "ignored", f"a new value in nearly every row: {shown}, …{of_time}")
     return _as_string(column, of + _nearly(column) + of_time)
+
+
+def _are_marked(column: Column) -> bool:
+    """Return True if all values are numbers and some have other characters beside the digits, such as a unit.
+
+    The unit is the same in all values that have one. If it consists of letters, there must be many numbers, because
+    codes such as 3G and 4G end in letters too.
+    """
+    matches = [_MARKED.fullmatch(value) for value in column.values]
+    units = {match["unit"] if match else None for match in matches} - {""}
+    if None in units or len(units) > 1 or column.all_match(_UNMARKED):
+        return False
+    return len(column.values) >= _MANY_NUMBERS or not any(map(str.isalpha, units))  # type: ignore[arg-type]
 
 
 def _as_string(column: Column, of: str) -> Guess:
@@ -248,7 +268,7 @@ def _as_string(column: Column, of: str) -> Guess:
         of += f"; {twice} and {twice}.0 are two values: write whole numbers alike"
     if "NA" in values and all(map(_COUNTRY.fullmatch, values)):
         of += '; NA is a value: missing: ["NA"] if it stands for none'
-    return Guess(column.name, "string", _with_group(column.name, of))
+    return Guess(column.name, "string", _with_group(column, of))
 
 
 def _of_list(lists: Sequence[Sequence[str]]) -> str:
@@ -308,7 +328,7 @@ def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
         return Guess(column.name, "timestamp", of, form)
     if declared == "float" and column.numbers is not None:
         return Guess(column.name, "integer" if column.are_integers else "float", of)
-    return Guess(column.name, "string", _with_group(TYPE_IN_NAME.sub("", column.name), of))
+    return Guess(column.name, "string", _with_group(column, of))
 
 
 def _are_booleans(column: Column) -> bool:
@@ -363,12 +383,12 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
     is_whole = bool(np.all(np.mod(numbers[np.isfinite(numbers)], 1) == 0))
     if np.any(np.abs(numbers) > _LARGEST_FLOAT32):
         return Guess(column.name, "ignored", f"{of}; some numbers are beyond float32: divide them")
-    is_id, is_version = bool(_ID_NAMES.search(column.name)), _are_versions(column, numbers)
+    is_id, is_version = bool(_ID_NAMES.search(column.plain_name)), _are_versions(column, numbers)
     gain, category_gain, ahead = _compare(column, numbers, labels)
     figures = f"log loss {gain:+.2%} as a number, {category_gain:+.2%} as a category" if labels else ""
     if is_whole and _is_unique(column) and (is_id or (is_integer and _is_identifier(column, numbers, gain))):
         named = of[of.index("; ") :] if "; " in of else ""
-        return Guess(column.name, "ignored", f"a new number in nearly every row: an identifier, or a time{named}")
+        return Guess(column.name, "ignored", f"a new number in nearly every row: {_UNIQUE_NUMBER}{named}")
     is_better = abs(ahead) > _SURE_ERRORS and min(gain, category_gain) < -_LEAST_GAIN
     if is_version and not (is_better and ahead < 0):
         return _as_string(column, f"{of}; {figures if is_better else 'versions'}; {kind} if it is an amount")
@@ -381,7 +401,7 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
         if ahead > 0:
             return _as_string(column, f"{of}; {figures}; {kind} if it is an amount")
         return Guess(column.name, kind, f"{of}; {figures}{slips}", is_bucketed=is_integer)
-    if _CODE_NAMES.search(column.name) or _are_like_codes(column, numbers):
+    if _CODE_NAMES.search(column.plain_name) or _are_like_codes(column, numbers):
         return _as_string(column, f"{of}; {kind} if it is an amount")
     return Guess(column.name, kind, f"{of}; string if these are codes{slips}")
 
@@ -394,7 +414,7 @@ def _are_versions(column: Column, numbers: NDArray[np.float64]) -> bool:
     if column.are_integers or not all(map(_VERSION.fullmatch, column.values)):
         return False
     has_twins = len(np.unique(numbers)) < len(numbers) and not any(value.endswith(".0") for value in column.values)
-    return bool(_VERSION_NAMES.search(column.name)) or has_twins
+    return bool(_VERSION_NAMES.search(column.plain_name)) or has_twins
 
 
 def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None) -> tuple[float, float, float]:
@@ -453,8 +473,9 @@ def _are_like_codes(column: Column, numbers: NDArray[np.float64]) -> bool:
     return bool(is_even and of_length.argmax() >= 3 and come_again)
 
 
-def _with_group(name: str, of: str) -> str:
-    return f"{of}; id if it is no feature, but metrics are grouped by it" if _GROUP_NAMES.search(name) else of
+def _with_group(column: Column, of: str) -> str:
+    is_group = _GROUP_NAMES.search(column.plain_name)
+    return f"{of}; id if it is no feature, but metrics are grouped by it" if is_group else of
 
 
 def _nearly(column: Column) -> str:

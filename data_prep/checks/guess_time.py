@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from data_prep.checks.first_rows import TYPE_IN_NAME, Column
+from data_prep.checks.first_rows import Column
 from data_prep.kernels.times import parse_times
 from data_prep.options.kinds import ISO, LIKELY_SECONDS, SECONDS, UNITS, time_pattern
 
 _TIME_NAMES = re.compile(
     r"(^|[_ .-])(time|timestamp|ts|date|datetime|at|when|seen|day|hour|time_?stamp|epoch|unixtime|dt|created|updated)"
-    r"([_ ]?(ms|us|ns|s|sec|seconds|millis|micros|nanos|utc|gmt|local|unix|epoch))?$|(?-i:[a-z](Time|Date|Day|At|Ts))$",
+    r"([_ ]?(ms|us|ns|s|sec|seconds|millis|micros|nanos|utc|gmt|local|unix|epoch))?$",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
@@ -31,7 +31,10 @@ _MOST_NO_TIMES = 0.5  # A column holds times although up to this fraction of its
 # `_LEAST_DISTINCT` of the rows.
 _MOST_SPREAD = 3 * 365 * 86_400
 _LEAST_DISTINCT = 0.5
-# If this many distinct numbers or more are all valid dates with a year of two digits, that is hardly chance.
+_EXCEL = range(25_000, 75_000)  # Excel counts times in days since 1899-12-30. These days are in 1968 to 2105.
+_OF_EXCEL = "; if it is a time of Excel, write dates, in pandas by to_datetime(f[{!r}], unit='D', origin='1899-12-30')"
+_TIME_OF_DAY = re.compile(r"[0-2]?[0-9]:[0-5][0-9](:[0-5][0-9]([.,][0-9]+)?)?( ?[AaPp][Mm])?")
+# If at least this many distinct numbers are all valid dates with a year of two digits, they are hardly so by chance.
 _FEW_DAYS = 24
 # Forms of dates without punctuation, by their number of digits. `_digit_form` demands more evidence for forms with a
 # year of two digits.
@@ -63,7 +66,7 @@ def time_form(column: Column, is_code: bool) -> tuple[str, str]:
     of the values that is nearly as likely, and the setting for it. `is_code` is True if the name of the column says
     that it holds identifiers. Numbers in such a column count as times only if the name also says time.
     """
-    is_named = bool(_TIME_NAMES.search(TYPE_IN_NAME.sub("", column.name)))
+    is_named = bool(_TIME_NAMES.search(column.plain_name))
     values = [value for value in column.values if value not in _NO_TIMES]
     num_without = column.count_of(_NO_TIMES)
     if not values or num_without > _MOST_NO_TIMES * column.num_present:
@@ -116,14 +119,16 @@ def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, s
         seconds = numbers / 10 ** (3 - power)
         if not ((seconds >= LIKELY_SECONDS.start) & (seconds < LIKELY_SECONDS.stop)).all():
             continue
-        steps = np.diff(np.array(column.values, np.float64)[column.codes[column.codes >= 0]])
+        # A float64 would round nanoseconds, so that codes of 19 digits close to each other would all be equal.
+        steps = np.diff(np.array(column.values, np.longdouble)[column.codes[column.codes >= 0]])
         is_sorted = bool((steps >= 0).all() or (steps <= 0).all())
         is_spread = np.ptp(seconds) < _MOST_SPREAD and (is_sorted or len(values) > _LEAST_DISTINCT * column.num_present)
         is_exact = form != SECONDS or any(number % 1 for number in numbers)
         if is_named or (is_spread and is_exact and len(values) > 1):
             return form, "" if is_named else "; string if these are codes"
         return "", f"; timestamp, with timestamps: {form}, if these are times"
-    return "", ""
+    are_excels = is_named and any(numbers % 1) and ((numbers >= _EXCEL.start) & (numbers < _EXCEL.stop)).all()
+    return "", _OF_EXCEL.format(column.name) * bool(are_excels)
 
 
 def _strays(values: Sequence[str], form: str) -> list[str] | None:
@@ -219,10 +224,9 @@ def _order_of_date(form: str) -> str:
 
 
 def _mixed_times(column: Column) -> str:
-    """Return a remark if a column seems to hold times in several forms or with names of time zones.
-
-    Otherwise return "".
-    """
+    """Return a remark if a column has times of day, times in several forms, or names of time zones. Else return ""."""
+    if column.all_match(_TIME_OF_DAY):
+        return "; times of day: join them with their dates, as 2024-05-07T22:08:37, to have a timestamp"
     if not all(map(_LIKE_A_MOMENT.fullmatch, itertools.islice(column.values, _FEW_TIMES))):
         return ""
     return "; times of several forms or zones: write all alike, as 2024-05-07T22:08:37+02:00, to have a timestamp"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.checks.first_rows import DECIMAL, INTEGER, TYPE_IN_NAME, Column
+from data_prep.checks.first_rows import CAPITAL, DECIMAL, INTEGER, TYPE_IN_NAME, Column
 from data_prep.checks.held_out import category_losses, entropy, some_rows
 from data_prep.kernels.parse import parse_labels
 from data_prep.kernels.strings import Strings
@@ -39,7 +39,6 @@ _FIRST, _LAST = "in the first column that has values of several rows", "in the l
 _YES_AND_NO, _MORE_THAN_TWO = "two values, of yes and no", "more than two values"
 
 _LETTERS = re.compile(r"[^\W\d_]+")
-_CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # Matches the position between two words of a name in camelCase.
 
 
 def _words(text: str) -> frozenset[str]:
@@ -186,8 +185,8 @@ class Label:
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words in the name of a column, in lower case, without a type at its end such as `:token`."""
-    return [word.lower() for word in _LETTERS.findall(_CAPITAL.sub(" ", TYPE_IN_NAME.sub("", name)))]
+    """Split the name of a column into words in lower case. A type at its end, such as `:token`, is left out."""
+    return [word.lower() for word in _LETTERS.findall(CAPITAL.sub(" ", TYPE_IN_NAME.sub("", name)))]
 
 
 def find_label(columns: Sequence[Column], has_names: bool) -> Label:

@@ -74,7 +74,7 @@ class Proposal:
             findings.append(Finding(what, to_utf8(b"\n".join(bad)), is_wrong=is_wrong))
         elif any(_NO_TEXT in each.name for each in self.guesses):
             findings.append(Finding("the names of the columns are not valid UTF-8", to_utf8(b"")))
-        shown = next((each.name for each in self.guesses if _IMPRESSIONS.search(each.name)), "")
+        shown = next((each.name for each in self.rows.columns if _IMPRESSIONS.search(each.plain_name)), "")
         if shown and self.label.clicked == ">= 1":
             what = f"a row with clicks of several impressions ({shown}) is one click here"
             findings.append(Finding(what, "write a row for each click and each other one"))
@@ -225,7 +225,7 @@ def _without_leaks(
             reason = _REMARK.format(reason, auc)
         elif each.name != label and (value := _value_in_clicks_alone(column, clicks, good)):
             reason = _IN_CLICKS_ALONE.format(reason, value)
-        is_weight = each.name != label and column.numbers is not None and _WEIGHT_NAME.search(each.name)
+        is_weight = each.name != label and column.numbers is not None and _WEIGHT_NAME.search(column.plain_name)
         new_guesses.append(replace(each, reason=reason + _WEIGHT * bool(is_weight)))
     return new_guesses
 

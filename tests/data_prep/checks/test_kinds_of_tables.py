@@ -171,7 +171,7 @@ def test_decimals_with_marks_between_thousands_are_named_as_numbers(tmp_path, ma
     ]
     assert (price.kind, price.reason.split("; ")[1]) == (
         "string",
-        "to have numbers, leave only digits and points in its cells",
+        "to have numbers, leave only digits, points and minus signs in its cells",
     )
 
 

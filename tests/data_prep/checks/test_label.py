@@ -7,6 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from data_prep.__main__ import main
 from data_prep.checks.propose import describe
@@ -161,14 +163,24 @@ def test_a_column_named_label_is_a_candidate(tmp_path, name):
     assert 0 < describe(str(path), label=choice).click_rate < 1
 
 
-@pytest.mark.parametrize(
-    "names", [("click", "buy"), ("clicked", "is_converted"), ("label", "purchase_flag"), ("clk", "cvr_label")]
+LABEL_NAMES = ["click", "clicked", "clk", "isClick", "label", "buy", "is_converted", "purchase_flag", "cvr_label"]
+LABEL_VALUES = [("0", "1"), ("no", "yes"), ("-1", "1"), ("False", "True"), ("0.0", "1.0")]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.sampled_from(LABEL_NAMES), min_size=2, max_size=2, unique=True),
+    st.lists(st.sampled_from(LABEL_VALUES), min_size=2, max_size=2),
+    st.floats(0.2, 0.9),
+    st.booleans(),
 )
-def test_another_label_is_no_feature(tmp_path, names):
+def test_another_label_is_no_feature(tmp_path_factory, names, values, share, is_in_front):
     first, second = names
-    columns = table(first)
-    columns[second] = np.where(np.random.default_rng(2).random(ROWS) < 0.5, columns[first], "0")
-    path = write_csv(tmp_path / "log.csv", columns)
+    columns = table(first, values[0])
+    has_second = (columns[first] == values[0][1]) & (np.random.default_rng(2).random(ROWS) < share)
+    of_second = {second: np.array(values[1])[has_second.astype(int)]}
+    columns = of_second | columns if is_in_front else columns | of_second
+    path = write_csv(tmp_path_factory.mktemp("log") / "log.csv", columns)
     with pytest.raises(ValueError, match="not sure") as error:
         describe(str(path))
     assert f"  {first}: " in str(error.value) and f"  {second}: " in str(error.value)
