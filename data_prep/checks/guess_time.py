@@ -34,7 +34,7 @@ _LEAST_DISTINCT = 0.5
 _EXCEL = range(25_000, 75_000)  # Excel counts times in days since 1899-12-30. These days are in 1968 to 2105.
 _OF_EXCEL = "; if it is a time of Excel, write dates, in pandas by to_datetime(f[{!r}], unit='D', origin='1899-12-30')"
 _TIME_OF_DAY = re.compile(r"[0-2]?[0-9]:[0-5][0-9](:[0-5][0-9]([.,][0-9]+)?)?( ?[AaPp][Mm])?")
-# If at least this many distinct numbers are all valid dates with a year of two digits, they are hardly so by chance.
+# If this many distinct numbers or more are all valid dates with a year of two digits, that is hardly chance.
 _FEW_DAYS = 24
 # Forms of dates without punctuation, by their number of digits. `_digit_form` demands more evidence for forms with a
 # year of two digits.

@@ -185,7 +185,7 @@ class Label:
 
 
 def words_of(name: str) -> list[str]:
-    """Split the name of a column into words in lower case. A type at its end, such as `:token`, is left out."""
+    """Return the words in the name of a column, in lower case, without a type at its end such as `:token`."""
     return [word.lower() for word in _LETTERS.findall(CAPITAL.sub(" ", TYPE_IN_NAME.sub("", name)))]
 
 
