@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.files import fields_of, from_dict
 from data_prep.execution.pieces import storable
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.crosses import text_columns
@@ -316,10 +315,8 @@ def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) ->
     lookup, *additions = tables = [tables_of(*link) for link in chain]
     for each in tables:
         each.check(schema.vocabulary_size)
-    recorded = fields_of(EncodingOptions, schema.options)
-    recorded["data"] = fields_of(LogFormat, recorded["data"])
-    options = from_dict(recorded, EncodingOptions)
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options.without_label(), additions, expired_of(chain))
+    options = schema.encoding.without_label()
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options, additions, expired_of(chain))
 
 
 def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:

@@ -186,9 +186,16 @@ class Schema:
         return "zoo" if self.options.get("layout") == "zoo" else "blocks"
 
     @property
+    def encoding(self) -> EncodingOptions:
+        """The options that decide how a row of the log is encoded."""
+        recorded = fields_of(EncodingOptions, self.options)
+        recorded["data"] = fields_of(LogFormat, recorded.get("data", {}))
+        return from_dict(recorded, EncodingOptions)
+
+    @property
     def log_format(self) -> LogFormat:
         """The format of the log from which the folder was prepared."""
-        return from_dict(fields_of(LogFormat, self.options.get("data", {})), LogFormat)
+        return self.encoding.data
 
     @property
     def label_in_words(self) -> str:
@@ -198,8 +205,7 @@ class Schema:
     @property
     def bucket_fields(self) -> set[str]:
         """Names of the categorical fields that the setting `prepare.integer_buckets` made from integer columns."""
-        columns = EncodingOptions(self.log_format, self.options.get("integer_buckets", False)).categorical_columns
-        return {column.name for column in columns if column.kind == "bucket"}
+        return {column.name for column in self.encoding.categorical_columns if column.kind == "bucket"}
 
     @property
     def num_numeric(self) -> int:
