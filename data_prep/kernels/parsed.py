@@ -261,11 +261,13 @@ class ParsedChunk:
 
         `rejects` are four arrays with an element for each rejected line: its index in the chunk, the offsets of its
         start and its end in `chunk.lines` (both ascending), and the code of the reason. All lines may be rejected, so
-        they are written all at once, without a Python object for each.
+        they are written many at once, without a Python object for each.
         """
         counts = np.bincount(rejects[-1]).tolist()
         by_reason = Counter({REASONS[code]: count for code, count in enumerate(counts) if count})
-        return cls(rows, by_reason, _rejects_tsv(chunk, *rejects) if by_reason else b"")
+        starts = range(0, len(rejects[-1]), _ROWS_AT_ONCE)
+        texts = (_rejects_tsv(chunk, *(part[first : first + _ROWS_AT_ONCE] for part in rejects)) for first in starts)
+        return cls(rows, by_reason, b"".join(texts))
 
     def without_inexact_ids(self, chunk: Chunk, are_bad: NDArray[np.bool_]) -> ParsedChunk:
         """Return a copy in which the rows that `are_bad` [n] marks are rejected too. The reason is an inexact id."""

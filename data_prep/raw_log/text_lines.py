@@ -159,8 +159,8 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TextReader]:
         with unpacked(file.location, buffered) as stream:
             _check_text(file.location, stream)
             plain_location = file.location if stream is buffered else None
-            # Every cell takes at least one byte of its line: the separator or line end after it.
-            least_line_bytes = max(len(log_format.columns), _SHORT_LINE_BYTES)
+            # A short cell takes two bytes of its line: a character, and the separator or line end after it.
+            least_line_bytes = max(2 * len(log_format.columns), _SHORT_LINE_BYTES)
             before = _skip_header(file.location, stream, log_format)
             reader = TextReader(stored, stream, plain_location, before, least_line_bytes)
             yield reader
