@@ -81,8 +81,7 @@ def pre_check(
         columns = list(_columns(rows, log_format))
         _print_columns([*columns, *cross_columns(rows, log_format, categorical)], known, log_format)
         show(log_format.label_in_words)
-        is_labelled = np.concatenate([part.labels if part.weights is None else part.weights > 0 for part in rows])
-        is_labelled |= labels | (log_format.label != "optional")
+        is_labelled = np.concatenate([part.labelled for part in rows])
         findings += _check_labels(labels[is_labelled], facts["clicks"] / facts["rows"] if facts else None)
         findings += _check_columns(columns, known, len(labels))
         findings += [

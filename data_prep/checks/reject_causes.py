@@ -220,9 +220,10 @@ def check_statistics(
             )
         )
     if statistics.num_training_rows == 0 and is_fitted:
+        counting = " with a label and a weight above 0" if statistics.log_format.weight_source else ""
         raise ValueError(
-            f"{log_name}: none of {statistics.num_lines:,} lines is a training row; give more lines or a larger "
-            "prepare.train_fraction"
+            f"{log_name}: none of {statistics.num_lines:,} lines is a training row{counting}; give more lines or a "
+            "larger prepare.train_fraction"
         )
 
 

@@ -250,7 +250,7 @@ class GrowingVocabulary:
         options, next_id = self._options, self.schema.vocabulary_size
         counted = LogStatistics(options, Path(), _ANY_BYTES)
         for rows, of_rows in zip(parts, ids, strict=True):
-            unknown = self.encoder.are_unknown(of_rows)
+            unknown = self.encoder.are_unknown(of_rows) & rows.counting[:, None]
             counted.values.add(count_numbers(rows, options, unknown))
             counted.texts.add(count_texts(rows, options, unknown))
         by_name = {field.name: field for field in self.schema.categorical}

@@ -171,7 +171,7 @@ class RawTable:
         blocks = {self.log_format.integer_fields: self.integers, self.log_format.hex_fields: self.hex_values}
         # A table to score has no labels, so the labels are False and the weights 0.
         labels, weights = np.zeros(self.num_lines, np.bool_), np.zeros(self.num_lines, np.float32)
-        return ParsedRows(np.arange(self.num_lines), labels, {}, weights=weights, blocks=blocks)
+        return ParsedRows(np.arange(self.num_lines), labels, labels, {}, weights=weights, blocks=blocks)
 
 
 def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:

@@ -23,7 +23,7 @@ from data_prep.kernels.parsed import (
     Chunk,
     ParsedChunk,
     ParsedRows,
-    without_labels,
+    weights_of_labelled,
 )
 from data_prep.kernels.strings import PADDING_BYTES, Lists, Strings
 from data_prep.kernels.times import zone_table
@@ -110,6 +110,7 @@ def _rows_of(
     Their strings are slices of `text`.
     """
     labels = outputs["labels"][:num_rows]
+    labelled = labels != _UNLABELLED
     weights = outputs["weights"][:num_rows].copy() if log_format.weight else None
     strings = {}
     if texts := outputs.form.texts:
@@ -118,13 +119,14 @@ def _rows_of(
     return ParsedRows(
         row_numbers=outputs["line_numbers"][:num_rows] + first_line,
         labels=labels == 1,
+        labelled=labelled,
         separate={name: Cells(strings[name], strings[name].lengths > 0) for name in log_format.text_fields},
         blocks={
             names: Cells(*(_filled(outputs[each], num_rows) for each in (name, f"{name}_present")))
             for name, names in outputs.form.blocks.items()
             if names
         },
-        weights=without_labels(weights, labels == _UNLABELLED) if log_format.label == "optional" else weights,
+        weights=weights_of_labelled(weights, labelled) if log_format.label == "optional" else weights,
         keys={name: strings[name].keys().view(np.int64) for name in log_format.key_fields},
     )
 

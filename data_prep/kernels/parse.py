@@ -25,7 +25,7 @@ from data_prep.kernels.parsed import (
     Chunk,
     ParsedChunk,
     ParsedRows,
-    without_labels,
+    weights_of_labelled,
 )
 from data_prep.kernels.strings import Strings, trim_blanks
 from data_prep.kernels.times import Parsed, parse_times, parse_whole_numbers
@@ -233,7 +233,7 @@ def _parse_cells(
         ends = np.where(missing, starts, ends)
     columns = {name: (starts[index], ends[index]) for index, name in enumerate(names)}
     columns.setdefault(log_format.label_column, (starts[0], starts[0]))  # A log to score may lack the label.
-    labels, unlabelled, good_labels = parse_labels(text.cells(*columns[log_format.label_column]), log_format)
+    labels, labelled, good_labels = parse_labels(text.cells(*columns[log_format.label_column]), log_format)
     bad, parsed, weights = {LABEL: ~good_labels}, {}, None
     for name, kind in log_format.fields:
         values, present, good = _parse_column(text, *columns[name], name, log_format)
@@ -245,8 +245,9 @@ def _parse_cells(
     rows = ParsedRows(
         row_numbers=row_numbers,
         labels=labels,
+        labelled=labelled,
         separate=parsed,
-        weights=without_labels(weights, unlabelled) if log_format.label == "optional" else weights,
+        weights=weights_of_labelled(weights, labelled) if log_format.label == "optional" else weights,
         keys={name: text.cells(*columns[name]).keys().view(np.int64) for name in log_format.key_fields},
     )
     reasons = np.zeros(len(row_numbers), np.int8)
@@ -283,8 +284,8 @@ def _parse_column(
 def parse_labels(cells: Strings, log_format: LogFormat) -> Parsed:
     """Parse the cells [n] of the label column.
 
-    Return three arrays [n]: the labels (True for a click), a mask of the cells whose label is missing although the
-    format allows that, and a mask of the good cells.
+    Return three arrays [n]: the labels (True for a click), a mask of all cells except those whose label is missing
+    although the format allows that, and a mask of the good cells.
     """
     if log_format.click_rule is None:
         clicked, not_clicked, rest = log_format.label_cells
@@ -298,7 +299,7 @@ def parse_labels(cells: Strings, log_format: LogFormat) -> Parsed:
         good &= present
         labels = good & _RELATIONS[relation](numbers, bound)
     unlabelled = (cells.lengths == 0) & ~good & (log_format.label == "optional")
-    return labels, unlabelled, good | unlabelled
+    return labels, ~unlabelled, good | unlabelled
 
 
 def _are_utf8(text: _Text, cells: Strings) -> NDArray[np.bool_]:

@@ -110,6 +110,7 @@ class ParsedRows:
     # Index of each row's line [n] among all lines of the log, from 0, including rejected lines.
     row_numbers: NDArray[np.int64]
     labels: NDArray[np.bool_]  # Label of each row [n]: True for a click.
+    labelled: NDArray[np.bool_]  # Mask [n] of the rows that have a label. The others have the label False.
     separate: dict[str, Cells]  # Cells of the fields that are stored in arrays of their own, by name.
     # Values of the list columns, by name. Empty until `with_lists` was called.
     lists: dict[str, Lists] = field(default_factory=dict)
@@ -118,6 +119,11 @@ class ParsedRows:
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     # Cells of the fields that are stored together in arrays [len(names), n], by the tuple of their names.
     blocks: dict[tuple[str, ...], Cells] = field(default_factory=dict)
+
+    @property
+    def counting(self) -> NDArray[np.bool_]:
+        """Mask [n] of the rows with a label and a weight above 0. Only these rows change anything in a training."""
+        return np.ones(len(self.labels), np.bool_) if self.weights is None else self.weights > 0
 
     @functools.cached_property
     def columns(self) -> dict[str, Cells]:
@@ -141,6 +147,7 @@ class ParsedRows:
         return ParsedRows(
             row_numbers=self.row_numbers[indices],
             labels=self.labels[indices],
+            labelled=self.labelled[indices],
             separate={name: cells.take(indices) for name, cells in self.columns.items()},
             weights=None if self.weights is None else self.weights[indices],
             keys={name: keys[indices] for name, keys in self.keys.items()},
@@ -194,6 +201,7 @@ class ParsedRows:
         return ParsedRows(
             row_numbers=np.tile(self.row_numbers, len(names)),
             labels=np.tile(self.labels, len(names)),
+            labelled=np.tile(self.labelled, len(names)),
             separate={name: cells.copies(is_kept[name]) for name, cells in self.columns.items()},
             lists={name: lists.copies(is_kept[name]) for name, lists in self.lists.items()},
         )
@@ -219,12 +227,12 @@ class ParsedRows:
         return Cells(values, present)
 
 
-def without_labels(weights: NDArray[np.float32] | None, unlabelled: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return the weights [n] of rows, changed to 0 for the rows that `unlabelled` [n] marks.
+def weights_of_labelled(weights: NDArray[np.float32] | None, labelled: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Return the weights of rows [n], with weight 0 for the rows that `labelled` [n] does not mark.
 
-    If `weights` is None, all other rows get the weight 1.
+    If `weights` is None, the rows that it marks get the weight 1.
     """
-    return (~unlabelled).astype(np.float32) if weights is None else np.where(unlabelled, np.float32(0), weights)
+    return labelled.astype(np.float32) if weights is None else np.where(labelled, weights, np.float32(0))
 
 
 HOUR = 3_600_000  # An hour in milliseconds.

@@ -77,7 +77,11 @@ def count_log(
 
 @dataclass(frozen=True)
 class ChunkCounter:
-    """The task that workers run in the first pass: parse a chunk of the log and count its training rows."""
+    """The task that workers run in the first pass: parse a chunk of the log and count its training rows.
+
+    Only training rows with a label and a weight above 0 are counted. A training learns nothing from the others, so a
+    value that occurs only in them must not get an id.
+    """
 
     split: SplitRule
     options: PrepareOptions
@@ -94,7 +98,7 @@ class ChunkCounter:
         rows = parsed.rows.with_lists(self.options.data, kernels).with_whole_numbers(self.whole_numbers)
         parsed = dataclasses.replace(parsed, rows=rows)
         rows = parsed.rows
-        training = assign_rows(self.split, rows, chunk.file.place) == TRAIN
+        training = (assign_rows(self.split, rows, chunk.file.place) == TRAIN) & rows.counting
         return dataclasses.replace(
             self.count_lines(chunk, parsed, training),
             numeric=[self._numeric(rows, name, training) for name in self.options.data.numeric_fields],
@@ -106,9 +110,9 @@ class ChunkCounter:
     def count_lines(self, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_]) -> ChunkCounts:
         """Return those counts of a chunk that affect neither ids nor numeric transforms.
 
-        They are the numbers of lines, rejects, missing cells and cut lists, the histograms of numbers, and the rows per
-        span of lines. `training` [n] marks the training rows of `parsed`. The fields `numeric`, `values` and `texts` of
-        the result stay empty.
+        They are the numbers of lines, rejects, missing cells and cut lists, the histograms of numbers, and the rows
+        per span of lines. `training` [n] marks the training rows of `parsed` to count. The fields `numeric`, `values`
+        and `texts` of the result stay empty.
         """
         rows, log_format, columns = parsed.rows, self.options.data, self.options.categorical_columns
         count_bins = choose_kernels(self.options.kernels).count_bins
@@ -129,18 +133,8 @@ class ChunkCounter:
                 (count_float_bins if name in log_format.float_fields else count_bins)(*rows.columns[name], training)
                 for name in log_format.sized_fields
             ],
-            spans=ChunkSpans.of(rows.row_numbers, self.labelled(rows), rows.labels),
+            spans=ChunkSpans.of(rows.row_numbers, rows.labelled, rows.labels),
         )
-
-    def labelled(self, rows: ParsedRows | Examples) -> NDArray[np.bool_]:
-        """Return a mask [n] of the rows that have a label.
-
-        The parser gives a row without a label the label 0 and the weight 0. So if labels are optional, a row has a
-        label if its weight or its label is not 0.
-        """
-        if self.options.data.label != "optional" or rows.weights is None:
-            return np.ones(len(rows.labels), np.bool_)
-        return (rows.weights != 0) | (rows.labels != 0)
 
     def _numeric(self, rows: ParsedRows, name: str, training: NDArray[np.bool_]) -> NumericStatistics:
         numbers, present = rows.columns[name]
@@ -184,8 +178,8 @@ class EncodedRest:
     unlabelled: dict[str, int]  # Number of rows without a label.
     weightless: dict[str, int]  # Number of rows of weight 0.
     weights: dict[str, NumericStatistics]  # Statistics of the weights above 0.
-    # For each categorical column [C], the number of training rows with an out-of-vocabulary value. A row with a list
-    # counts if any value of the list is out of vocabulary.
+    # For each categorical column [C], the number of training rows with an out-of-vocabulary value, among those with a
+    # label and a weight above 0. A row with a list is included if any value of the list is out of vocabulary.
     unknown: NDArray[np.int64]
     counts: ChunkCounts | None  # Counts of lines, rejects and missing cells. None if a first pass already counted them.
 
@@ -216,8 +210,8 @@ class Encoder:
         splits = assign_rows(self.counter.split, rows, chunk.file.place)
         row_indices = {name: np.flatnonzero(splits == index) for index, name in enumerate(SPLITS)}
         by_split = {name: encoded.take(of_split) for name, of_split in row_indices.items()}
-        ids = by_split["train"].ids
-        is_unknown = (ids < self.rows.first_own_id) & (ids != NO_ID)
+        counting, ids = rows.counting, by_split["train"].ids
+        is_unknown = (ids < self.rows.first_own_id) & (ids != NO_ID) & counting[row_indices["train"], None]
         lengths = self.rows.lengths
         # A list column has several ids per row; combine them into one flag per column. The condition skips this if
         # there are no lists, because reduceat would then take two thirds of the counting time for nothing.
@@ -226,11 +220,11 @@ class Encoder:
         rest = EncodedRest(
             {name: rows.row_numbers[of_split] for name, of_split in row_indices.items()},
             {name: int(part.labels.sum()) for name, part in by_split.items()},
-            {name: int(np.count_nonzero(~self.counter.labelled(part))) for name, part in by_split.items()},
+            {name: int(np.count_nonzero(~rows.labelled[of_split])) for name, of_split in row_indices.items()},
             {name: 0 if part.weights is None else int((part.weights == 0).sum()) for name, part in by_split.items()},
             {name: _weight_statistics(part) for name, part in by_split.items()},
             is_unknown.sum(axis=0),
-            self.counter.count_lines(chunk, parsed, splits == TRAIN) if self.counts else None,
+            self.counter.count_lines(chunk, parsed, (splits == TRAIN) & counting) if self.counts else None,
         )
         return {**by_split, REST: rest}
 

@@ -237,12 +237,12 @@ def _make_files(
         check_ids_fit(vocabulary.size)
 
     # Second pass: workers encode and split rows. Once all rows of a file are encoded, a worker shuffles and writes it.
-    window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
+    num_rows = statistics.num_lines - statistics.num_rejects
+    window_rows = min(options.shuffle_window_rows, num_rows or options.shuffle_window_rows)
     window_bytes = window_rows * encoded_row_bytes(options, len(numeric), vocabulary.ids_dtype)
     reading.num_workers, num_writers = memory_and_disk.encoding_workers(
         options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
     )
-    num_rows = statistics.num_lines - statistics.num_rejects
     check_room(work_dir.folder, least_bytes(num_rows, *_row_bytes(options)))
     rows = RowEncoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, options.encoding)
     encoder = Encoder(rows, ChunkCounter(split, options), counts=is_only_pass)

@@ -59,9 +59,11 @@ def write_report(folder: Path) -> Path:
     Raise FileNotFoundError and ValueError as `read_schema`, `read_statistics` and `read_timing` do.
     """
     schema, profile, timing = read_schema(folder), read_statistics(folder), read_timing(folder)
+    counting = " with a label and a weight above 0" if schema.weight else ""
     subtitle = (
         f"{schema.num_categorical} categorical and {len(profile.numeric)} numeric fields. Figures of fields are of the "
-        f"{profile.training_rows:,} training rows, all others of the whole log. The {schema.label_in_words}."
+        f"{profile.training_rows:,} training rows{counting}, all others of the whole log. "
+        f"The {schema.label_in_words}."
     )
     sections = [
         Section("Splits", PagePart("table", SPLIT_COLUMNS, _splits(schema)), note=SPLIT_RULES[schema.options["split"]]),

@@ -346,6 +346,11 @@ def _log(x: float) -> float:
     return math.copysign(math.log1p(abs(x)), x)
 
 
+def trains(weight: float) -> bool:
+    """Whether a weight is above 0 as float32, whose smallest number is 2^-149."""
+    return weight > 2.0**-150
+
+
 def _fitted(transform: str, training: list):
     """The transform of a number that is fitted to the training rows' numbers."""
     if transform == "quantile":
@@ -384,7 +389,10 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
     fields = fields or [(f"{name}_present", "present", name) for name in numeric[:1]]
     of_name = {name: (kind, source) for name, kind, source in fields}
     fields += [("*".join(parts), "cross", parts) for parts in options.crosses]
-    training = [cells for (*_, cells), split in zip(rows, splits, strict=True) if split == "train"]
+    weight_of = next((name for name, kind in kinds.items() if kind == "weight"), "")
+    weights = [0.0 if label is None else cells.get(weight_of, 1.0) for _, _, label, cells in rows]
+    in_training = [split == "train" and trains(weight) for split, weight in zip(splits, weights, strict=True)]
+    training = [cells for (*_, cells), counts in zip(rows, in_training, strict=True) if counts]
 
     def value_of(cells, kind, source):
         if kind in ("hour", "weekday") and cells[source] is not None:
@@ -453,7 +461,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
     present = {name: [number_of(cells, name) for cells in training if cells[name] is not None] for name in numeric}
     transforms = {name: _fitted(options.numeric_transform, present[name]) for name in numeric}
     prepared = {split: [] for split in SPLITS}
-    for (line, _, label, cells), split in zip(rows, splits, strict=True):
+    for (line, _, label, cells), split, weight in zip(rows, splits, weights, strict=True):
         of_row = []
         for name, kind, source in fields:
             owner, length = shares.get(name, name), length_of(name, kind, source)
@@ -465,8 +473,6 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
         found = [number_of(cells, name) for name in numeric]
         numbers = [0.0 if x is None else transforms[name](x) for name, x in zip(numeric, found, strict=True)]
         numbers += [float(x is None) for x in found] if options.layout != "zoo" else []
-        weight = next((cells[name] for name, kind in kinds.items() if kind == "weight"), 1.0)
-        weight, label = (0.0, 0) if label is None else (weight, label)
         keys = {name: _key(cells[name]) for name, kind in kinds.items() if kind == "id"}
-        prepared[split].append((line, label, of_row, numbers, weight, keys))
+        prepared[split].append((line, label or 0, of_row, numbers, weight, keys))
     return Prepared(num_lines, rejects, prepared, vocabulary)

@@ -4,6 +4,7 @@ import dataclasses
 from fractions import Fraction
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from data_prep.options.log_format import LogFormat
@@ -11,7 +12,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import Split, read_schema
+from data_prep.prepared.schema import VOCABULARY_FILE, Split, read_schema
 from data_prep.report.data_report import _over_time
 from data_prep.statistics.statistics import read_statistics
 from tests.prepared_folders import ALL_TRAINED
@@ -57,6 +58,41 @@ def test_schema_names_the_mean_weight_of_rows_that_count(tmp_path, chunk_bytes, 
     assert train.mean_weight == float(sum(map(Fraction, counting)) / len(counting))
     if label == "required":  # rows of weight 0 have a label
         assert (train.unlabelled, train.click_rate) == (0, 0.5)
+
+
+@pytest.mark.parametrize("vocabulary", ["counted", "hash"])
+@pytest.mark.parametrize("transform", ["max", "standardize", "quantile"])
+def test_rows_that_train_nothing_count_nowhere(tmp_path, vocabulary, transform):
+    """The vocabulary and all statistics equal those of the log of the other rows alone."""
+    rng = np.random.default_rng(1)
+    columns = {"click": "label", "w": "weight", "n": "integer", "x": "float", "s": "string", "l": "list"}
+    log_format = LogFormat(columns, ",", label="optional")
+    options = dataclasses.replace(OPTIONS, data=log_format, vocabulary=vocabulary, numeric_transform=transform)
+    options = dataclasses.replace(options, crosses=(("l", "s"),), shuffle_window_rows=100)
+    mixed, counting = [], []
+    for kind in rng.integers(4, size=300):  # 0: it counts, 1: no label, 2: weight 0, 3: weight 0 of a click
+        cells = [("01"[rng.integers(2)], "", "0", "1")[kind], "2" if kind < 2 else "0"]
+        cells += [rng.choice(["", "1", "1000" * kind, "7"]), f"{rng.normal() * (kind + 1)}"]
+        cells += [
+            f"{rng.choice(['a', 'b', ''])}{kind}",
+            "|".join(rng.choice(["p", "q", f"r{kind}"], 1 + 29 * (kind == 1))),
+        ]
+        mixed.append(",".join(cells))
+        counting += [] if kind else mixed[-1:]
+    found = []
+    for name, lines in {"mixed": mixed, "counting": counting}.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join([*lines, ""]))
+        schema, profile = prepare(tmp_path / f"{name}.csv", tmp_path / name, options), read_statistics(tmp_path / name)
+        fitted = (
+            schema.numeric,
+            schema.categorical,
+            schema.vocabulary_size,
+            pq.read_table(tmp_path / name / VOCABULARY_FILE),
+        )
+        found.append((*fitted, profile.training_rows, profile.numeric, profile.categorical))
+    assert found[0] == found[1]
+    assert (schema.splits["train"].num_labelled, len(counting)) == (profile.training_rows,) * 2
+    assert whole_log(read_schema(tmp_path / "mixed")).num_labelled == sum(line[0] != "," for line in mixed)
 
 
 def test_a_log_whose_labels_are_all_clicks_is_reported(tmp_path, caplog):
