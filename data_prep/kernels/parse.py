@@ -176,18 +176,7 @@ def _parse_lines(
     rows, reasons[shaped] = _parse_cells(text, starts, ends, names, chunk.first_line + shaped, log_format)
     bad = np.flatnonzero(reasons)
     rows = rows.take(reasons[shaped] == 0)
-    return ParsedChunk.of(chunk, rows, bad, *_raw_lines(chunk, bad), reasons[bad])
-
-
-def _raw_lines(chunk: Chunk, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the offsets [k] in the chunk's bytes at which k of its lines start, and the offsets [k] at which they end.
-
-    `numbers` [k] are the indices of these lines in the chunk.
-    """
-    if not len(numbers):
-        return numbers, numbers
-    ends = np.flatnonzero(np.frombuffer(chunk.lines, np.uint8) == _NEWLINE)
-    return np.append(0, ends[:-1] + 1)[numbers], ends[numbers]
+    return ParsedChunk.of(chunk, rows, bad, *chunk.offsets_of(bad), reasons[bad])
 
 
 def _cells(

@@ -66,6 +66,16 @@ class Chunk:
         """Number of the chunk's first line within its file, counted from 1."""
         return self.first_line - self.file.first_line + self.file.num_header_lines + 1
 
+    def offsets_of(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the offsets [k] in `lines` at which k of the lines start, and the offsets [k] at which they end.
+
+        `numbers` [k] are the indices of these lines in the chunk.
+        """
+        if not len(numbers):
+            return numbers, numbers
+        ends = np.flatnonzero(np.frombuffer(self.lines, np.uint8) == ord("\n"))
+        return np.append(0, ends[:-1] + 1)[numbers], ends[numbers]
+
     def check_num_lines(self, num_lines: int) -> None:
         """Raise ValueError unless the chunk has `num_lines` lines, which are the lines that the parser has found in it.
 
@@ -279,12 +289,8 @@ class ParsedChunk:
 
     def without_inexact_ids(self, chunk: Chunk, are_bad: NDArray[np.bool_]) -> ParsedChunk:
         """Return a copy in which the rows that `are_bad` [n] marks are rejected too. The reason is an inexact id."""
-        lines = self.rows.row_numbers[are_bad] - chunk.first_line
-        ends = np.flatnonzero(np.frombuffer(chunk.lines, np.uint8) == ord("\n"))
-        starts = np.concatenate([[0], ends[:-1] + 1])
-        more = ParsedChunk.of(
-            chunk, self.rows.take(~are_bad), lines, starts[lines], ends[lines], np.full(len(lines), INEXACT_ID)
-        )
+        lines, kept = self.rows.row_numbers[are_bad] - chunk.first_line, self.rows.take(~are_bad)
+        more = ParsedChunk.of(chunk, kept, lines, *chunk.offsets_of(lines), np.full(len(lines), INEXACT_ID))
         by_reason = self.rejects_by_reason + more.rejects_by_reason
         return ParsedChunk(more.rows, by_reason, self.rejects_tsv + more.rejects_tsv)
 
