@@ -34,7 +34,7 @@ def inspect(folder: Path) -> None:
     show(f"layout: {schema.layout} ({', '.join(_file_ranges(schema))})")
     show(f"{schema.vocabulary_size:,} ids, {schema.rejected_rows:,} of {schema.source['lines']:,} lines rejected")
     whole = whole_log(schema)
-    show(f"{schema.label_in_words}; click rate {whole.click_rate:.2%}")
+    show(f"{schema.log_format.label_in_words}; click rate {whole.click_rate:.2%}")
     print_table(
         "Splits",
         ["rows", "fraction", "files", "clicks", "click rate"],

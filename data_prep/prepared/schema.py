@@ -198,16 +198,6 @@ class Schema:
         return self.encoding.data
 
     @property
-    def label_in_words(self) -> str:
-        """A text that names the log's label column and the cells in it that count as clicks."""
-        return self.log_format.label_in_words
-
-    @property
-    def bucket_fields(self) -> set[str]:
-        """Names of the categorical fields that the setting `prepare.integer_buckets` made from integer columns."""
-        return {column.name for column in self.encoding.categorical_columns if column.kind == "bucket"}
-
-    @property
     def num_numeric(self) -> int:
         """N, the number of numeric columns of the rows."""
         return len(self.numeric)

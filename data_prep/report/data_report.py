@@ -63,7 +63,7 @@ def write_report(folder: Path) -> Path:
     subtitle = (
         f"{schema.num_categorical} categorical and {len(profile.numeric)} numeric fields. Figures of fields are of the "
         f"{profile.training_rows:,} training rows{counting}, all others of the whole log. "
-        f"The {schema.label_in_words}."
+        f"The {schema.log_format.label_in_words}."
     )
     sections = [
         Section("Splits", PagePart("table", SPLIT_COLUMNS, _splits(schema)), note=SPLIT_RULES[schema.options["split"]]),

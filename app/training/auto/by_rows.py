@@ -216,7 +216,7 @@ def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
     """Return the categorical fields that the model should see: without the fields of prepare.integer_buckets if there
     are too few rows for them, else all.
     """
-    buckets = schema.bucket_fields
+    buckets = {column.name for column in schema.encoding.categorical_columns if column.kind == "bucket"}
     without_buckets = [field for field in schema.categorical if field.name not in buckets]
     num_values = sum(field.num_values for field in without_buckets if not field.cross)
     enough = min(_ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS * num_values)

@@ -99,4 +99,5 @@ def test_removed_settings_of_an_earlier_release_are_ignored():
     removed = {name.rpartition(".")[2]: 1 for name in REMOVED if name.startswith("prepare.data.")}
     earlier = replace(now, options={**options, "block_rows": 64, "data": {**options["data"], **removed}})
     assert removed and earlier.log_format == now.log_format == data
-    assert (earlier.label_in_words, earlier.bucket_fields) == (now.label_in_words, {"n_bucket"})
+    assert earlier.encoding == now.encoding
+    assert [column.name for column in now.encoding.categorical_columns] == ["site", "n_bucket"]
