@@ -87,6 +87,13 @@ def test_rows_that_train_nothing_count_nowhere(tmp_path, vocabulary, transform):
     assert whole_log(read_schema(tmp_path / "mixed")).num_labelled == sum(line[0] != "," for line in mixed)
 
 
+def test_a_log_of_rows_that_train_nothing_is_refused(tmp_path):
+    (tmp_path / "log.csv").write_text(",u,1,s\n1,u,0,s\n")
+    options = dataclasses.replace(OPTIONS, data=dataclasses.replace(OPTIONS.data, label="optional"))
+    with pytest.raises(ValueError, match="none of 2 lines is a training row with a label and a weight above 0; give"):
+        prepare(tmp_path / "log.csv", tmp_path / "out", options)
+
+
 def test_a_log_whose_labels_are_all_clicks_is_reported(tmp_path, caplog):
     log_format = LogFormat({"site": "string", "click": "label"}, ",", label="optional")
     (tmp_path / "log.csv").write_text("a,1\nb,\nc,1\nd,\n")
