@@ -38,7 +38,7 @@ from app.tables.checks import check_bounds, check_row_ids, check_table
 from app.tables.interface import Indices, PlaceRows, RowArray, TablesSpec
 from app.tables.optimizers import LAST_STEP, MEAN, MEAN_STEP
 from common.arrays.disk import Progress, no_progress
-from common.arrays.format import ArrayEntry, arrays_in, map_arrays, map_file, read_entries
+from common.arrays.format import ArrayEntry, arrays_in, dtype_of, map_arrays, map_file, read_entries
 from common.arrays.read import ArrayReader, read_arrays_once, read_checked
 from common.files import DamagedFileError, FileRecord, check_size
 from data_prep.prepared.data_files import union
@@ -338,7 +338,7 @@ class FileTable:
     def read(self, name: str, indices: Indices) -> np.ndarray:
         files, rows = self._file[indices], self._index[indices]
         array = self.layout[name]
-        values = np.empty((rows.size, array.width), array.dtype)
+        values = np.empty((rows.size, array.width), dtype_of(array.dtype))
         for number in np.unique(files):
             of_file = files == number
             values[of_file] = self._files[number][name][rows[of_file]]

@@ -32,7 +32,7 @@ from app.checkpoint.tower_slices import WHOLE_FILE
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
 from common.arrays.disk import Progress, RowSource, no_progress
-from common.arrays.format import item_bytes
+from common.arrays.format import dtype_of, item_bytes
 from common.arrays.write import ArraySource, column_of, write_arrays
 from common.files import FileRecord, replace_folder, room_for, sync_folder
 
@@ -174,7 +174,7 @@ def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str,
     def column_of_rows(name: str, array: RowArray) -> ArraySource:
         def read(piece: slice, out: np.ndarray) -> None:
             places = piece if isinstance(indices, slice) else indices[piece]
-            values = out.view(array.dtype).reshape(-1, array.width)
+            values = out.view(dtype_of(array.dtype)).reshape(-1, array.width)
             if isinstance(rows, ReadsInto) and values.flags.aligned:
                 rows.read_into(name, places, values)
             else:

@@ -76,11 +76,11 @@ def widen(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32) if values.dtype == BFLOAT16 else values
 
 
-def nearest(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
+def nearest(values: np.ndarray, dtype: str) -> np.ndarray:
     """Round values to the nearest value of `dtype`, if that is bfloat16. Finite values stay finite.
 
     For any other dtype, return `values` unchanged.
     """
-    if np.dtype(dtype) != BFLOAT16 or values.dtype == BFLOAT16:
+    if dtype != BFLOAT16.name or values.dtype == BFLOAT16:
         return values
     return np.where(np.isfinite(values), values.clip(-LARGEST, LARGEST), values).astype(BFLOAT16)

@@ -21,8 +21,7 @@ import numpy as np
 DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "bfloat16": "BF16"}
 # Checkpoints do not use the following dtypes. They occur only in the tables of bundles and in the temporary files of a
 # preparation.
-DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64"}
-DTYPE_NAMES |= {"bool": "BOOL", "uint32": "U32"}
+DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64", "bool": "BOOL", "uint32": "U32"}
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
 LENGTH_BYTES = 8
 # Largest accepted header, enough for some 10,000 arrays. It bounds the memory for a damaged file, because parsed JSON
@@ -53,6 +52,19 @@ def item_bytes(dtype: str) -> int:
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
+def dtype_of(name: str) -> np.dtype:
+    """Return the dtype with a name of `DTYPE_NAMES`. The dtype bfloat16 is that of the package ml_dtypes.
+
+    `np.dtype("bfloat16")` would be another one as soon as MindSpore is imported, which registers its own dtype under
+    this name. Arrays of the two dtypes have the same bits, but the dtypes compare as different.
+    """
+    if name == "bfloat16":
+        import ml_dtypes  # Bundles do not require this package.
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
 def make_header(arrays: Mapping[str, tuple[str, tuple[int, ...]]], alignment: int) -> bytes:
     """Return the first bytes, length and header, of a file that will hold `arrays`, which maps names to (dtype, shape).
 
@@ -81,7 +93,7 @@ def arrays_in(content: mmap.mmap, entries: Mapping[str, ArrayEntry]) -> dict[str
 
     `entries` are the locations of the arrays in the file.
     """
-    return {name: np.ndarray(entry.shape, entry.dtype, content, entry.start) for name, entry in entries.items()}
+    return {name: np.ndarray(e.shape, dtype_of(e.dtype), content, e.start) for name, e in entries.items()}
 
 
 def map_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ import xxhash
 
 from common.arrays import disk
 from common.arrays.disk import Progress, lend_buffers, no_progress, open_direct
-from common.arrays.format import ArrayEntry, take_entries
+from common.arrays.format import ArrayEntry, dtype_of, take_entries
 from common.files import DamagedFileError, FileRecord, check_size, format_checksum
 
 READS_AHEAD = 4
@@ -142,7 +142,7 @@ class ArrayReader:
 
         `entry` must be the location of this array. Raise DamagedFileError if the file ends before the array does.
         """
-        array = np.empty(entry.shape, entry.dtype)
+        array = np.empty(entry.shape, dtype_of(entry.dtype))
         self._check_all_came(self._reader.take_into(array.reshape(-1).view(np.uint8)), entry.num_bytes)
         return array
 
@@ -159,7 +159,7 @@ class ArrayReader:
             count = min(max(ready, 1), end - start)
             block = self._reader.take(count * row_bytes)
             self._check_all_came(len(block), count * row_bytes)
-            yield np.frombuffer(block, entry.dtype).reshape(count, *entry.shape[1:])
+            yield np.frombuffer(block, dtype_of(entry.dtype)).reshape(count, *entry.shape[1:])
             start += count
 
     def _check_all_came(self, num_bytes: int, expected: int) -> None:

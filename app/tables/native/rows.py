@@ -16,6 +16,7 @@ import numpy as np
 from app.tables.checks import check_finite, check_released
 from app.tables.interface import Indices, RowArray, TablesSpec
 from app.tables.native.library import NO_MEMORY, OK, TABLE_NUMBERS, NativeHandle
+from common.arrays.format import dtype_of
 from common.native_library import address, output_address
 from common.process import require_memory
 
@@ -49,8 +50,8 @@ class NativeTableSnapshot:
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
         slots = np.ascontiguousarray(self.slots[indices])
-        dtype, width = self.layout[name]
-        num_bytes = slots.size * width * np.dtype(dtype).itemsize
+        dtype, width = dtype_of(self.layout[name].dtype), self.layout[name].width
+        num_bytes = slots.size * width * dtype.itemsize
         if not self.buffer or self.buffer[0].size < num_bytes:
             self.buffer[:] = [np.empty(num_bytes, np.uint8)]
         values = self.buffer[0][:num_bytes].view(dtype).reshape(slots.size, width)
@@ -163,7 +164,7 @@ class NativeRows:
     def read(self, table: str, slots: np.ndarray) -> dict[str, np.ndarray]:
         """Return copies of all state arrays of the rows in `slots`, by name."""
         layout = self._layouts[table].items()
-        arrays = {name: np.empty((slots.size, width), dtype) for name, (dtype, width) in layout}
+        arrays = {name: np.empty((slots.size, width), dtype_of(dtype)) for name, (dtype, width) in layout}
         for number, values in enumerate(arrays.values()):
             self._handle.call("read", TABLE_NUMBERS[table], number, *_slots(slots), output_address(values))
         return arrays
@@ -186,7 +187,7 @@ class NativeRows:
         values = np.require(values, requirements=["C", "A"])
         dtype, width = self._layouts[table][name]
         array = TABLE_NUMBERS[table], self._array_number(table, name)
-        if not self._handle.call("write", *array, *_slots(slots), address(values, dtype, slots.size, width)):
+        if not self._handle.call("write", *array, *_slots(slots), address(values, dtype_of(dtype), slots.size, width)):
             check_finite(table, name, row_ids, values)
 
     def overwrite(self, table: str, slots: np.ndarray, arrays: dict[str, np.ndarray]) -> None:

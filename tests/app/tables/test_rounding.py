@@ -1,5 +1,6 @@
 """Rounding of bfloat16 rows: to one of two neighbours, in the right proportion, whatever the value."""
 
+import mindspore  # noqa: F401 (It registers a dtype of its own under the name bfloat16.)
 import numpy as np
 import pytest
 
