@@ -40,6 +40,7 @@ from app.scoring.bundle_tables import (
     TABLES,
     BundleTables,
     BundleTablesSpec,
+    count_ones,
 )
 from common.arrays.write import ArraySource, column_of, write_arrays
 from common.files import (
@@ -213,7 +214,7 @@ def _index(row_ids: np.ndarray, num_ids: int) -> np.ndarray:
     present = np.zeros(-(-num_ids // 64) * 64, np.bool_)
     present[row_ids] = True
     bits = np.packbits(present, bitorder="little").view(np.uint64)
-    counts = np.bitwise_count(bits).astype(np.uint64)
+    counts = count_ones(bits).astype(np.uint64)
     return np.stack([bits, np.cumsum(counts) - counts], axis=1)
 
 

@@ -116,7 +116,7 @@ def drifting(stream: Stream, every: int) -> dict[str, Any]:
     most_ids = online[-1].schema.vocabulary_size // 2
     bounded, _ = stream.go_on_online(warm, "bounded", "--most-ids", str(most_ids))
     retrains = {after: stream.train(after) for after in range(every, num_parts, every)}
-    lines = []
+    lines: list[dict[str, Any]] = []
     for number, part in enumerate(stream.parts):
         labels, truth = labels_of(part), truth_path(part)
         models = {"frozen": frozen, "online": online[number], "bounded": bounded[number]}

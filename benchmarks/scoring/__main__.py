@@ -166,7 +166,8 @@ def contest(folder: Path, rounds: int) -> dict[str, float]:
         return seconds_of(lambda: run_command(*command, folder=folder))
 
     turns = in_turns({"ours": partial(seconds, ours), "peer": partial(seconds, peer)}, rounds)
-    of_ours, of_peer, ratio = map(np.median, (turns["ours"], turns["peer"], np.divide(turns["peer"], turns["ours"])))
+    both = np.array([turns["ours"], turns["peer"]])
+    of_ours, of_peer, ratio = np.median([*both, both[1] / both[0]], axis=1)
     return {"predict_seconds": float(of_ours), "peer_seconds": float(of_peer), "ratio": float(ratio)}
 
 

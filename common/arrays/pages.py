@@ -22,7 +22,7 @@ class HugeBuffer:
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
 
-    def array(self, shape: tuple[int, int]) -> np.ndarray:
+    def array(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return a float32 array of `shape` at the start of the buffer. Enlarge the buffer if it is too small.
 
         The array shares its memory with the arrays that earlier calls returned, so values written to it overwrite
