@@ -42,21 +42,27 @@ def texts(
     `evaluated` is None if no rows were measured.
     """
     versions = manifest.versions
-    requirements = "".join(f"{name}=={versions[name]}\n" for name in PACKAGES)
-    environment = {"python": versions["python"], "dependencies": ["-r requirements.txt"]}
     flavor = {
         "loader_module": f"{CODE_PACKAGE}.app.scoring.predictor",
         "code": CODE,
         "python_version": versions["python"],
         "env": {"virtualenv": "python_env.yaml"},
     }
-    model = {"flavors": {"python_function": flavor}, "mlflow_version": MLFLOW_VERSION}
     return {
-        "requirements.txt": requirements,
-        "python_env.yaml": dump_yaml(environment),
-        "MLmodel": dump_yaml(model),
+        "requirements.txt": requirements(versions),
+        "python_env.yaml": dump_yaml({"python": versions["python"], "dependencies": ["-r requirements.txt"]}),
+        "MLmodel": dump_yaml({"flavors": {"python_function": flavor}, "mlflow_version": MLFLOW_VERSION}),
         "README.md": _card(manifest, settings, schema, evaluated, table_bytes),
     }
+
+
+def requirements(versions: Mapping[str, str]) -> str:
+    """Return the content of requirements.txt, which pins the packages of scoring to `versions`, except NumPy.
+
+    MindSpore needs NumPy 1, so the environment of the export has it. Scoring works with NumPy 2 too.
+    """
+    pins = {name: f"=={versions[name]}" for name in PACKAGES} | {"numpy": ">=1.26.4,<3"}
+    return "".join(f"{name}{pin}\n" for name, pin in pins.items())
 
 
 def _card(

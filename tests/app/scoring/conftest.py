@@ -11,7 +11,8 @@ import pytest
 
 from app.checkpoint.write import ModelState
 from app.scoring.predictor import Predictor
-from app.scoring.trained.write_bundle import PACKAGES, ExportedModel, finish, write_model
+from app.scoring.trained.card import requirements
+from app.scoring.trained.write_bundle import ExportedModel, finish, write_model
 from app.tables.interface import TableState
 from app.tables.model_fields import fields_of_model, num_deep_inputs
 from data_prep.encoding.rows_to_score import arrow_table
@@ -73,11 +74,10 @@ def make_bundle(tmp_path_factory):
     def make(prepared, config, state, rows="float32", history=None, parent=None, folder=None, beside=None):
         folder = folder or tmp_path_factory.mktemp("bundle") / "bundle"
         folder.mkdir()
-        manifest = write_model(
-            folder, ExportedModel(state, config, prepared, CHECKPOINT, history), rows, parent
-        ).manifest
-        requirements = "".join(f"{name}=={manifest.versions[name]}\n" for name in PACKAGES)
-        finish(folder, manifest, {"README.md": "card\n", "requirements.txt": requirements}, beside or folder.parent)
+        model = ExportedModel(state, config, prepared, CHECKPOINT, history)
+        manifest = write_model(folder, model, rows, parent).manifest
+        texts = {"README.md": "card\n", "requirements.txt": requirements(manifest.versions)}
+        finish(folder, manifest, texts, beside or folder.parent)
         return folder
 
     return make
