@@ -185,10 +185,8 @@ class KeyNumbers:
         order = np.argsort(everything)
         self._numbers = np.concatenate([self._numbers, len(self._keys) + np.arange(len(new))])[order]
         self._keys = everything[order]
-        numbers: np.ndarray = self._numbers[np.searchsorted(self._keys, distinct)][inverse]
-        return numbers
+        return self._numbers[np.searchsorted(self._keys, distinct)][inverse]
 
     def keys_of(self, numbers: np.ndarray) -> np.ndarray:
         """Return the keys [n] int64 to which `of` has given the numbers `numbers` [n]."""
-        keys: np.ndarray = self._keys[np.argsort(self._numbers)][numbers]
-        return keys
+        return self._keys[np.argsort(self._numbers)][numbers]

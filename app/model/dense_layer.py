@@ -159,8 +159,7 @@ def memory_of(parameter: Parameter) -> np.ndarray:
     place, view = parameter.data_ptr(), getattr(parameter, "kept_view", None)
     if view is None or view[0] != place:
         view = parameter.kept_view = place, parameter.asnumpy()
-    values: np.ndarray = view[1]
-    return values
+    return view[1]
 
 
 @functools.cache

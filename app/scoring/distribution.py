@@ -119,8 +119,7 @@ def _count(counts: np.ndarray, bins: np.ndarray) -> None:
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:
-    shares: np.ndarray = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    return shares
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
 
 def stability_index(here: np.ndarray, there: np.ndarray) -> np.ndarray:
@@ -131,8 +130,7 @@ def stability_index(here: np.ndarray, there: np.ndarray) -> np.ndarray:
     Shares below _LEAST_SHARE are raised to it.
     """
     p, q = (np.maximum(_shares(counts), _LEAST_SHARE) for counts in (here, there))
-    psi: np.ndarray = ((p - q) * np.log(p / q)).sum(axis=1)
-    return psi
+    return ((p - q) * np.log(p / q)).sum(axis=1)
 
 
 def expected_by_chance(here: np.ndarray, there: np.ndarray) -> np.ndarray:
@@ -142,5 +140,4 @@ def expected_by_chance(here: np.ndarray, there: np.ndarray) -> np.ndarray:
     (bins - 1) (1 / n + 1 / m).
     """
     num_here, num_there = (np.maximum(counts.sum(axis=1), 1) for counts in (here, there))
-    expected: np.ndarray = (here.shape[1] - 1) * (1 / num_here + 1 / num_there)
-    return expected
+    return (here.shape[1] - 1) * (1 / num_here + 1 / num_there)

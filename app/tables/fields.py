@@ -85,5 +85,4 @@ def sum_in_order(terms: np.ndarray) -> np.ndarray:
     """
     if not terms.shape[1]:
         return np.zeros(len(terms), np.float32)
-    total: np.ndarray = np.add.accumulate(terms, axis=1)[:, -1]
-    return total
+    return np.add.accumulate(terms, axis=1)[:, -1]

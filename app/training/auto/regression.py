@@ -43,8 +43,7 @@ class FittedRegression:
 
     def logits(self, features: Any) -> NDArray[np.float32]:
         """Return the logits, float32 [n], of n rows. `features` is a sparse matrix [n, N + V] from `read_features`."""
-        logits: NDArray[np.float32] = features @ np.float32(self.weights) + np.float32(self.intercept)
-        return logits
+        return features @ np.float32(self.weights) + np.float32(self.intercept)
 
 
 def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> FittedRegression:
