@@ -50,7 +50,9 @@ class CommandParser(argparse.ArgumentParser):
         """
         optional = {name: action for action in self._actions if action.nargs == "?" for name in action.option_strings}
         return [
-            f"{word}={optional[word].const}" if word in optional and following not in optional[word].choices else word
+            f"{word}={optional[word].const}"
+            if word in optional and following not in (optional[word].choices or ())
+            else word
             for word, following in itertools.zip_longest(words, words[1:], fillvalue="")
         ]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.evaluation.curves import calibration_deciles
 from app.evaluation.measure import Evaluation
-from app.evaluation.metrics import MEASURED, METRICS, Metrics
+from app.evaluation.metrics import MEASURED, METRICS, Metrics, few_clicks_note
 from app.evaluation.results import Groups
 from app.evaluation.slices import Slice
 from data_prep.prepared.truth import Best
@@ -42,6 +42,9 @@ def describe(evaluation: Evaluation) -> str:
         lines += _group_lines(evaluation.measured.groups)
     for by, slices in itertools.groupby(evaluation.slices, lambda each: each.by):
         lines += _slice_lines(by, list(slices))
+    measured = [(evaluation.intervals, metrics), *((each.intervals, each.metrics) for each in evaluation.slices)]
+    if note := few_clicks_note([(of.rows, of.click_rate) for intervals, of in measured if intervals]):
+        lines.append(f"  {note}")
     return "\n".join(lines)
 
 

@@ -264,6 +264,8 @@ def test_a_calibrated_evaluation_of_parts_is_printed_and_in_the_report(trained, 
     assert parts["by"].tolist() == ["", *(each.by for each in calibrated.slices)]
     assert parts["log_loss"].tolist() == [each.metrics.log_loss for each in [calibrated, *calibrated.slices]]
     assert (parts["auc_low"][0], parts["auc_high"][0]) == calibrated.intervals["auc"]
+    few = [each for each in calibrated.slices if each.intervals and each.metrics.rows * each.metrics.click_rate < 20]
+    assert ("Intervals of fewer than 20 clicks are too narrow" in printed) is bool(few)
     (written,) = run.evaluations.query("split == 'test' and calibrated").to_dict("records")
     assert (written["auc"], written["auc_high"]) == pytest.approx((parts["auc"][0], parts["auc_high"][0]), abs=1e-6)
     assert repr(calibrated).startswith(f"<Evaluation test, step {calibrated.step}, calibrated: auc 0.")
@@ -275,6 +277,7 @@ def test_a_calibrated_evaluation_of_parts_is_printed_and_in_the_report(trained, 
     page = run.report().page
     assert "Where the model is wrong" in page
     assert str(calibrated.calibration) in page
+    assert ("clicks are too narrow" in page) is bool(few)
     assert calibrated.metrics.auc == pytest.approx(evaluate(run, split="test").metrics.auc, abs=1e-6)
 
 

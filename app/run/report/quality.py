@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from app.evaluation.metrics import MEASURED, METRICS
+from app.evaluation.metrics import MEASURED, METRICS, few_clicks_note
 from app.evaluation.results import name_in_group
 from app.run.record import Points, RunRecord
 from common.html.charts import Axis, Chart, Density, Series, Size, histogram, line_chart
@@ -182,8 +182,16 @@ def evaluations(runs: Sequence[RunRecord]) -> Section:
             for prefix, of in each
             if of.get("slices")
         ),
+        *(PagePart("paragraph", note) for _, of in each if (note := _few_clicks(of))),
         *(_group_table(prefix, of["groups"], of["metrics"]) for prefix, of in each if of.get("groups")),
         note="; ".join(map(", ".join, zip(rows, models, strict=True))),
+    )
+
+
+def _few_clicks(content: dict[str, Any]) -> str:
+    parts = [content, *content.get("slices", [])]
+    return few_clicks_note(
+        [(of["metrics"]["rows"], of["metrics"]["click_rate"]) for of in parts if of.get("intervals")]
     )
 
 

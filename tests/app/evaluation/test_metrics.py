@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from app.evaluation.metrics import MetricStream, confidence_intervals
+from app.evaluation.metrics import MetricStream, confidence_intervals, few_clicks_note
 
 TOLERANCE = 1e-6
 
@@ -188,3 +188,8 @@ def test_a_perfect_ranking_of_one_click_in_ten_has_the_largest_lift():
     assert measured(logits, labels).top_decile_lift == pytest.approx(10)
     assert measured(-logits, labels).top_decile_lift == 0
     assert measured(np.zeros(50, np.float32), labels).top_decile_lift == pytest.approx(1)
+
+
+def test_intervals_from_few_clicks_are_remarked_on():
+    assert few_clicks_note([(100, 0.2), (1000, 0.02)]) == few_clicks_note([]) == ""
+    assert few_clicks_note([(100, 0.2), (100, 0.19)]).startswith("Intervals of fewer than 20 clicks are too narrow")
