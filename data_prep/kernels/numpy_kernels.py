@@ -64,8 +64,8 @@ class FieldLookup:
     """Search table from values to ids, for a field whose values are integers.
 
     `words` [K] are the numbers value << 32 | (id - base_id) in ascending order, so a binary search for a value finds
-    its id. `starts` is a directory that shortens the search: the words of the values whose upper bits are b = value >>
-    shift are words[starts[b] : starts[b + 1]].
+    its id. `base_id` is the first id of the field. `starts` is a directory that shortens the search: the words of
+    the values that have the same upper bits b = value >> shift are words[starts[b] : starts[b + 1]].
     """
 
     words: NDArray[np.uint64]
@@ -82,7 +82,8 @@ def encode_values(
 ) -> NDArray[np.signedinteger]:
     """Return the ids [n, C], with dtype `dtype`, of the `values` [C, n] of C fields in n rows.
 
-    `present` [C, n] marks the cells that are not missing. A missing cell gets the `missing_id` of its field.
+    `fields` are the search tables of the C fields, in which the ids are looked up. `present` [C, n] marks the cells
+    that are not missing. A missing cell gets the `missing_id` of its field.
     """
     ids = np.empty((values.shape[1], len(fields)), dtype)
     for index, field in enumerate(fields):
@@ -133,10 +134,11 @@ class StringLookup:
 
     @functools.cached_property
     def later_of_a_key(self) -> dict[bytes, int]:
-        """Mapping from each string whose key (hash) equals that of an earlier string in the table to the string's id.
+        """Ids, by string, of all strings that have the same key (hash) as the string before them in this table.
 
-        A binary search by key only finds the first string that has the key. Even many strings with the same key do not
-        slow down the lookup, because Python seeds the hashes of a dictionary at random.
+        A binary search by key only finds the first string with a key, so `find_strings` looks up later ones here. Even
+        many strings with the same key do not slow down the lookup, because Python seeds the hashes of a dictionary at
+        random.
         """
         later = np.flatnonzero(self.keys[1:] == self.keys[:-1]) + 1
         return dict(zip(self.texts.take(later).tolist(), self.ids[later].tolist(), strict=True))
@@ -163,10 +165,10 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
     return ids
 
 
-# A value and its count are packed into a 64-bit number, with the value in the upper half, because sorting such numbers
-# is several times faster than sorting by an index. Values therefore have 32 bits. With values of 64 bits, which could
-# also be the keys of texts, there would be no room for the count, and np.unique would take 1.6 times as long: 0.24 µs
-# more for each row in Criteo's format, which takes 2.2 µs in all.
+# A value and its count are packed into a 64-bit number, with the value in the upper half. Sorting such numbers is
+# several times faster than sorting values and counts by an array of indices. Therefore values have 32 bits. Values of
+# 64 bits, such as the keys (hashes) of texts, would leave no room for the count, and np.unique would take 1.6 times as
+# long: 0.24 µs more for each row in Criteo's format, which takes 2.2 µs in all.
 COUNT_BITS = np.uint64(32)
 COUNT_MASK = np.uint64(2**32 - 1)
 
@@ -239,22 +241,24 @@ def _lower_end(size: int, bins: NumberBins) -> float:
 
 
 def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return, for each key [n], its estimated count in a count-min sketch, the sum over the sketch's parts.
+    """Return the estimated count of each key [n]: the sum of its estimates from H count-min sketches.
 
-    `halves` [H, rows, W] are the H parts of the sketch.
+    `halves` [H, rows, W] are the cells (counters) of these sketches. `sketch.ValueSketch` has one for recent counts and
+    one for older counts.
     """
     cells = _sketch_cells(keys, halves.shape[1:])
     return np.sum([_least(half, cells) for half in halves], axis=0, dtype=np.int64)
 
 
 def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
-    """Add counts [n] of distinct keys [n] to one part of a count-min sketch, `half` [rows, W], in place.
+    """Add the `counts` [n] of distinct `keys` [n] to a count-min sketch with the cells (counters) `half` [rows, W].
 
-    This is the conservative update of such a sketch: it raises a cell only as far as the estimate of a key requires.
+    Change `half` in place. This is the conservative update of such a sketch: it raises a cell only as far as the
+    estimated count of a key requires.
     """
     cells = _sketch_cells(keys, half.shape)
-    # All sums are computed from the cells before the update, and a cell becomes the largest of its sums. Therefore the
-    # order of the keys does not matter.
+    # The new estimates of all keys, `sums`, are computed from the cells before the update. A cell is raised to the
+    # largest new estimate of the keys that share it, so the order of the keys does not matter.
     sums = np.minimum(_least(half, cells) + counts, np.iinfo(np.uint32).max).astype(np.uint32)
     for row, of_row in zip(half, cells, strict=True):
         np.maximum.at(row, of_row, sums)
@@ -276,7 +280,7 @@ def _least(half: NDArray[np.uint32], cells: NDArray[np.int64]) -> NDArray[np.int
 
 @dataclass(frozen=True)
 class CountedStrings:
-    """K distinct strings with their counts, in the order of their keys (hashes). All fields have K elements."""
+    """K distinct strings with their keys (hashes) and counts, sorted by key. Each attribute has K elements."""
 
     keys: NDArray[np.uint64]
     counts: NDArray[np.int64]
@@ -315,7 +319,7 @@ def count_strings(texts: Strings) -> CountedStrings:
 
 
 def merge(parts: Sequence[CountedStrings]) -> CountedStrings:
-    """Return the distinct strings of several parts. The count of a string is the sum of its counts in all parts."""
+    """Return the distinct strings in all `parts`. The count of a string is the sum of its counts in the parts."""
     all_parts = CountedStrings.concatenate(parts)
     return add_up(all_parts.keys, all_parts.counts, all_parts.texts)
 
@@ -365,10 +369,10 @@ def group_equal(keys: NDArray[np.uint64], texts: Strings) -> tuple[NDArray[np.in
 def _order_by_bytes(
     order: NDArray[np.int64], sorted_keys: NDArray[np.uint64], shared: NDArray[np.uint64], texts: Strings
 ) -> None:
-    """Sort strings that share a key (hash) by their bytes: change `order`, the strings' indices in the order of keys.
+    """Sort strings that have the same key (hash) by their bytes, by changing the array `order` in place.
 
-    It is changed in place. `shared` are the keys that several different strings have; only strings with these keys are
-    sorted. `sorted_keys` are the keys of the strings in the order `order`.
+    `order` has the indices of all strings, sorted by key, and `sorted_keys` has the keys in this order. `shared` are
+    the keys that several different strings have. Strings with other keys keep their places in `order`.
     """
     for key in shared:
         run = slice(np.searchsorted(sorted_keys, key), np.searchsorted(sorted_keys, key, side="right"))

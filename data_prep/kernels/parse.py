@@ -103,12 +103,12 @@ def take_quotes_off(lines: bytes, log_format: LogFormat) -> tuple[bytes, list[in
     bare, badly_quoted = [], []
     for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n")):
         if len(line) > MAX_LINE_BYTES:
-            bare.append(line)  # The parser will reject the line for its length.
+            bare.append(line)  # The line is too long, so the parser will reject it.
         elif _BARE in line:  # No cell may contain BARE_SEPARATOR, so this line alone is rejected.
             badly_quoted.append(number)
             bare.append(b"")
         elif b'"' not in line:
-            # The result must equal that of the fast path above, because it must not depend on other lines.
+            # Do the same as the fast path above, because the cells of a line must not depend on other lines.
             bare.append(line.replace(divided, _BARE))
         else:
             cells = quoted_cells(line, log_format)
@@ -153,7 +153,8 @@ def _parse_lines(
 ) -> ParsedChunk:
     """Parse the lines of a chunk, whose cells have no quotes and are divided by the byte `separator`.
 
-    `lines` are the lines without quotes. `badly_quoted` are the indices of lines that are rejected for their quotes.
+    `lines` is the text of the chunk, from which `take_quotes_off` has removed the quotes if the format has quotes.
+    `badly_quoted` are the indices of the lines to reject with the reason QUOTES.
     """
     text = _Text(lines)
     # The padding is left out of the search for separators, because it consists of "0", which may be the separator.
@@ -188,8 +189,8 @@ def _cells(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the start and end offsets, [columns, n] each, of the cells of n lines that have `num_columns` columns.
 
-    `separators` are the offsets of all separators and line ends of the chunk. `line_lasts` [n] are the indices in this
-    array of the ends of the n lines. `line_starts` [n] are the offsets at which the lines start.
+    `separators` are the offsets of all separators and line ends of the chunk. `line_lasts` [n] are the indices, in
+    `separators`, of the ends of the n lines. `line_starts` [n] are the offsets at which the lines start.
     """
     if len(line_lasts) * num_columns == len(separators):
         by_line = separators.reshape(-1, num_columns)
@@ -211,7 +212,7 @@ def _parse_cells(
     row_numbers: NDArray[np.int64],
     log_format: LogFormat,
 ) -> tuple[ParsedRows, NDArray[np.int8]]:
-    """Parse the cells of n lines, given by the offsets [columns, n] at which they start and end.
+    """Parse the cells of n lines. `starts` and `ends`, [columns, n] each, are the offsets of the cells in `text`.
 
     Return all n lines as rows, and for each line the code of the reason to reject it, or 0 if the line is good.
     """
@@ -324,7 +325,7 @@ def _parse_hex(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]) 
     # Each byte of `low` is 0 to 9 for a valid digit, and 1 to 6 for a valid letter.
     low = words ^ (_bytes(0x30) + is_letter * 0x30)
     digits = low + is_letter * 9
-    # Marks the invalid character '`', which comes before 'a' in ASCII.
+    # `is_zero_letter` marks each invalid character '`', which comes right before 'a' in ASCII.
     is_zero_letter = is_letter & ~(low | low >> 1 | low >> 2)
     bad = _above_9(low) | digits & _bytes(0xF0) | is_zero_letter
     good = (bad == 0) & (ends - starts == _HEX_DIGITS)

@@ -54,11 +54,15 @@ class Chunk:
     file: FileOfLog = ONLY_FILE
     # True if the cells are separated by BARE_SEPARATOR and have no quotes, even if the format has quotes.
     is_bare: bool = False
-    # Columns of a table that are copied to the output beside the scores. Their cells may contain separators.
+    # Columns of cells that a prediction copies from a table (such as a Parquet file) to the output beside the scores.
+    # The cells may contain separators.
     kept: tuple[list[str], ...] = ()
 
     def load(self) -> Chunk:
-        """Return the chunk itself. Tasks of other classes, such as `text_lines.StoredChunk`, read their lines here."""
+        """Return the chunk itself, which already holds its lines.
+
+        Objects of other classes, such as `text_lines.StoredChunk`, read the lines from the file in this method.
+        """
         return self
 
     @property
@@ -121,7 +125,7 @@ class ParsedRows:
     row_numbers: NDArray[np.int64]
     labels: NDArray[np.bool_]  # Label of each row [n]: True for a click.
     labelled: NDArray[np.bool_]  # Mask [n] of the rows that have a label. The others have the label False.
-    separate: dict[str, Cells]  # Cells of the fields that are stored in arrays of their own, by name.
+    separate: dict[str, Cells]  # Cells, by name of the field, of all fields that are not in `blocks`.
     # Values of the list columns, by name. Empty until `with_lists` was called.
     lists: dict[str, Lists] = field(default_factory=dict)
     weights: NDArray[np.float32] | None = None  # Weight of each row [n], or None if all weights are 1.
@@ -166,7 +170,7 @@ class ParsedRows:
     def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> ParsedRows:
         """Return a copy of the rows in which the cells of list columns are split into values.
 
-        A list without values counts as missing. Rows without list columns are returned themselves.
+        A list without values counts as missing. If the log has no list columns, return this object and not a copy.
         """
         lists, separate = {}, dict(self.separate)
         for name in log_format.list_fields:
@@ -202,9 +206,10 @@ class ParsedRows:
         return are_bad
 
     def blanked(self, *names: str) -> ParsedRows:
-        """Return one copy of the rows for each of `names`, one after the other, in which the field so named is missing.
+        """Return a copy of the rows for each name in `names`, one copy after the other.
 
-        If a name is not a field, no field of its copy becomes missing. The copies have neither weights nor keys.
+        In each copy, the cells of the field with this name are missing. If no field has the name, the copy has all
+        cells. The copies have neither weights nor keys.
         """
         of_copies, num_rows = np.array(names)[:, None], len(self.labels)
         is_kept = {name: np.broadcast_to(of_copies != name, (len(names), num_rows)) for name in self.columns}
@@ -217,10 +222,10 @@ class ParsedRows:
         )
 
     def number_columns(self, groups: Sequence[NumberGroup]) -> Cells:
-        """Return the cells of the M categorical columns that have integer values.
+        """Return the cells of the M categorical columns that have integer values: values and a mask, both [M, n].
 
-        They are the values and a mask of the present cells, both [M, n]. `groups` describe these columns and are the
-        result of `columns.number_groups`.
+        The mask marks the cells that are not missing. `groups`, the result of `columns.number_groups`, describe the M
+        columns.
         """
         if len(groups) == 1 and groups[0].kind == "hex32":
             return self.block(groups[0].sources)
@@ -278,8 +283,8 @@ class ParsedChunk:
         """Return the result of parsing `chunk`, made from its good lines, `rows`, and from its rejected lines.
 
         `rejects` are four arrays with an element for each rejected line: its index in the chunk, the offsets of its
-        start and its end in `chunk.lines` (both ascending), and the code of the reason. All lines may be rejected, so
-        they are written many at once, without a Python object for each.
+        start and its end in `chunk.lines` (both ascending), and the code of the reason. All lines of the chunk may be
+        rejected, so the texts of many rejected lines are made at once, without a Python object for each.
         """
         counts = np.bincount(rejects[-1]).tolist()
         by_reason = Counter({REASONS[code]: count for code, count in enumerate(counts) if count})
@@ -304,7 +309,7 @@ def _rejects_tsv(
 ) -> bytes:
     """Return the text that is written to rejects.tsv about the rejected lines of a chunk.
 
-    The arrays are the `rejects` of `ParsedChunk.of`.
+    `lines`, `starts`, `ends` and `codes` are the four arrays that `ParsedChunk.of` gets as `rejects`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -324,8 +329,8 @@ def _rejects_tsv(
     return memoryview(data)[: np.frombuffer(places, np.int64)[len(rows)]].tobytes()
 
 
-# Buckets are stored as their difference from this smallest bucket, so that they are not negative and stay in order. All
-# smaller integers are in the smallest bucket too.
+# Smallest bucket of an integer (see `bucket_of`). Smaller integers are in this bucket too. A categorical column stores
+# the difference between a bucket and this one, which is not negative and keeps the order of the buckets.
 SMALLEST_BUCKET = -(2**31)
 
 
@@ -347,5 +352,5 @@ def are_inexact(numbers: NDArray[np.floating]) -> NDArray[np.bool_]:
     return (np.abs(numbers) >= 2.0 ** (np.finfo(numbers.dtype).nmant + 1)) & np.isfinite(numbers)
 
 
-# Stands for the missing value among integer values. It sorts before all of them, as "" sorts before all other strings.
+# Number for the missing value of a column of integers. It sorts before all values, as "" sorts before other strings.
 MISSING = -1

@@ -215,11 +215,11 @@ def places_in_lists(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def shorten(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return how many values to keep of K lists in each row, so that the row has at most `most` combinations of them.
+    """Return how many values to keep of each of K lists in each row, so that at most `most` combinations remain.
 
-    `lengths` [K, n] are the numbers of values, and the result is such an array too. As long as a row has too many
-    combinations, its longest list loses its last value. If several lists are equally long, the last of them is
-    shortened.
+    A combination has one value from each list. `lengths` [K, n] are the numbers of values in the lists, and the result
+    [K, n] are the numbers to keep. As long as a row has too many combinations, its longest list loses its last value.
+    If several lists are equally long, the last of them is shortened.
     """
     num_values = lengths.copy()
     while len(rows := np.flatnonzero(num_values.prod(axis=0) > most)):
@@ -252,8 +252,8 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
     filled = np.flatnonzero(cells.lengths)
     starts, ends = cells.starts[filled], (cells.starts + cells.lengths)[filled]
     separators = np.flatnonzero(cells.data[:-PADDING_BYTES] == ord(separator))
-    # Cells follow each other without gaps. Therefore, once both arrays are sorted, each start stands at the same index
-    # as the end of its value.
+    # Cells follow each other without gaps. Therefore, once the starts and the ends of values are both sorted, the start
+    # and the end of a value have the same index.
     value_starts, value_ends = (
         np.sort(np.concatenate(both)) for both in ((starts, separators + 1), (ends, separators))
     )
@@ -308,9 +308,9 @@ def spans_in_brackets(cell: bytes, separator: str) -> list[tuple[int, int]] | No
 def divider_in_brackets(text: bytes, separator: str) -> str:
     """Return the character that divides the values of a list, given the list's text without its brackets.
 
-    It is `separator` if that occurs outside of quotes. Otherwise it is a comma, if one occurs: pandas, polars and
-    duckdb write lists in CSV files with commas, whatever the separator of the column is. NumPy writes arrays with
-    blanks between numbers or quoted values.
+    The result is `separator` if `separator` occurs outside of quotes. Otherwise it is a comma, if one occurs: pandas,
+    polars and duckdb write lists in CSV files with commas, whatever the separator of the column is. NumPy writes arrays
+    with blanks between numbers or quoted values.
     """
     unquoted = _quoted_values(separator).sub(b"", text)
     marks = (",", separator) if separator == " " else (separator, ",")
