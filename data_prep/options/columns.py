@@ -55,7 +55,7 @@ class EncodingOptions:
     field_max_length: dict[str, int] = field(default_factory=dict)
     kernels: Literal["auto", "native", "numpy"] = "auto"
 
-    # Cached, because otherwise most of the time to score a single row would be spent here.
+    # The columns are cached. Otherwise, most of the time to score a single row would be spent in this property.
     @functools.cached_property
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
         """All categorical columns, in order: columns of the log, features of timestamps, buckets, then crosses.

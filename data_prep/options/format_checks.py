@@ -106,7 +106,10 @@ def _check_rule(log_format: LogFormat, rule: str) -> None:
 
 
 def check_list(form: ListForm) -> None:
-    """Raise ValueError, with what to write instead, if no list may have the separator or maximum length of `form`."""
+    """Raise ValueError if `form` has a separator or a maximum length that the format of a list may not have.
+
+    The message says what is allowed.
+    """
     if len(form.separator.encode()) != 1 or form.separator in '\n\r"':
         raise ValueError(f"a list's separator must be one ASCII character such as '|'; found {form.separator!r}")
     if not 1 <= form.max_length <= MAX_LIST_LENGTH:

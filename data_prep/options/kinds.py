@@ -70,13 +70,13 @@ class ColumnKind:
     value: Callable[[str], Any] = str  # Function that converts a cell that is not missing to a Python value.
     # Type of the column's tensor that the service declares in the Open Inference Protocol (V2).
     datatype: str = "BYTES"
-    # Types of the column's tensor that a request in this protocol may have.
+    # Types that the column's tensor may have in a request in the Open Inference Protocol.
     datatypes: tuple[str, ...] = ("BYTES", *_NUMBERS)
-    # Function that makes a valid cell from any number. If the values of the kind are integers, the cell stands for this
-    # number.
+    # Function that makes a valid cell from any number, for rows made up to test a scoring bundle. If the values of the
+    # kind are integers, the cell stands for this number.
     made_up: Callable[[int], str] = "outside-{}".format
-    # JSON schema of the column's value in a request for scores. A kind with `booleans` also takes true and false, and a
-    # list an array of such values. A text is taken as the cell of a line, so every kind takes texts.
+    # JSON schema of the column's value in a request for scores. If the kind has `booleans`, true and false are accepted
+    # too. A list column accepts an array of such values. Every kind accepts texts, which are read like cells of a line.
     json_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": ("string", "number", "null")})
 
 

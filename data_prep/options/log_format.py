@@ -35,7 +35,7 @@ INEXACT = (
     "whole numbers so large are not exact as floats, so that several ids become one (a missing cell makes floats of "
     "integers): give integers, of pandas type Int64, or texts"
 )
-# As the value of `clicked` or `not_clicked`, it stands for all cells that the other of the two does not list.
+# Value of the setting `clicked` or `not_clicked` that stands for all cells that the other of the two does not list.
 REST = "rest"
 MAX_LIST_LENGTH = 1_000  # Upper bound of a list's `max_length`. Every row takes memory for `max_length` ids.
 
@@ -106,7 +106,7 @@ class LogFormat:
     # the vocabulary.
     point_zero: tuple[str, ...] = ()
 
-    # Says in error messages where the expected columns come from.
+    # Text for error messages that says where the names of the expected columns come from.
     origin = "prepare.data.columns (--data FILE, which describe proposes)"
     key_fields = _of_kind("id")
     numeric_fields = _of_kind(*NUMERIC_KINDS)
@@ -140,8 +140,8 @@ class LogFormat:
 
     def _labels_of_booleans(self) -> tuple[str, ...]:
         clicked, not_clicked, rest = self.label_cells
-        # One text of a pair must be listed if all other cells have the opposite meaning, or if an empty cell means no
-        # click. Otherwise both must be.
+        # A pair, such as true and false, is only used if the label's settings list both texts. One of the two suffices
+        # if all cells that are not listed have the opposite meaning, or if an empty cell means no click.
         pairs, num_known = (*BOOLEANS, ("1", "-1")), 1 if rest or "" in not_clicked else 2
         return next((pair for pair in pairs if len({*pair} & {*clicked, *not_clicked}) >= num_known), ())
 
@@ -254,7 +254,8 @@ class LogFormat:
 class FormatToScore(LogFormat):
     """The format of a log of rows to score, which may lack the label and other columns that do not affect scores."""
 
-    keep: tuple[str, ...] = ()  # Columns that are copied to the output beside the scores, even if not described.
+    # Names of columns that are copied to the output beside the scores, even if the format does not describe them.
+    keep: tuple[str, ...] = ()
 
     origin = "the model"
     # Set here, because otherwise the decorator would generate a hash that fails for dictionaries.

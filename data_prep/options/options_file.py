@@ -13,7 +13,7 @@ from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_a
 
 # This module reads only this section of a run's YAML file. The package `app` checks the other sections.
 PREPARE_SECTION = "prepare"
-RECIPE = Path("configs/auto.yaml")  # The settings of commands and Python functions that get no others.
+RECIPE = Path("configs/auto.yaml")  # File of the settings for commands and functions to which the user gives none.
 DOWNLOAD_SECTION = "download"
 # Settings of the section `prepare` that earlier releases had, with the explanation of their removal.
 REMOVED = {

@@ -23,8 +23,8 @@ RECORDED = {
     "field_hash_size": "hash_size",
     "field_max_length": "max_length",
 }
-# Number of rows in a sample (record) of a MindRecord file. The layout of the model zoo prescribes it. Readers use the
-# value of block_rows in schema.json.
+# Number of rows in a sample (record) of a MindRecord file. The layout of MindSpore's model zoo prescribes it. Readers
+# of a prepared folder use the value of `block_rows` in its schema.json instead.
 BLOCK_ROWS = ZOO_BLOCK_ROWS = 1_000
 MAX_CROSSED = 4  # Maximum number of fields of a cross.
 MOST_OF_A_CROSS = 1 << 24  # Maximum number of values of a cross that get ids, unless the user sets its max_size.
