@@ -4,8 +4,8 @@
 `split_files` runs the second pass: it shuffles the training rows and writes MindRecord files. In both passes, workers
 run the tasks that `chunk_tasks` defines. `split` assigns rows to train, valid and test.
 
-`memory_and_disk` divides the memory and checks beforehand that the disk has room. `zoo_layout` rewrites the files in
-the model zoo's layout if that is asked for.
+`memory_and_disk` divides the memory and checks beforehand that the disk has room. With `layout: zoo`, `zoo_layout`
+rewrites the files so that MindSpore's model zoo can read them.
 
 Array shapes use these letters: n rows, N numeric columns, C categorical columns.
 """

@@ -110,9 +110,9 @@ class ChunkCounter:
     def count_lines(self, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_]) -> ChunkCounts:
         """Return those counts of a chunk that affect neither ids nor numeric transforms.
 
-        They are the numbers of lines, rejects, missing cells and cut lists, the histograms of numbers, and the rows
-        per span of lines. `training` [n] marks the training rows of `parsed` to count. The fields `numeric`, `values`
-        and `texts` of the result stay empty.
+        They are the numbers of lines, rejects, missing cells and cut lists, the histograms of numbers, and the number
+        of rows in each span of consecutive lines (`ChunkSpans`). `training` [n] marks the training rows of `parsed` to
+        count. The fields `numeric`, `values` and `texts` of the result stay empty.
         """
         rows, log_format, columns = parsed.rows, self.options.data, self.options.categorical_columns
         count_bins = choose_kernels(self.options.kernels).count_bins
@@ -230,6 +230,6 @@ class Encoder:
 
 
 def _weight_statistics(rows: Examples) -> NumericStatistics:
-    """Return statistics of those weights of rows that are above 0. If the rows have no weights, their count is 0."""
+    """Return statistics of the weights above 0 of rows. They have the count 0 if the rows have no weights."""
     weights = np.zeros(0, np.float32) if rows.weights is None else rows.weights
     return NumericStatistics.of_floats(weights[weights > 0].astype(np.float64))

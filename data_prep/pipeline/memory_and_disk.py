@@ -33,7 +33,7 @@ _TEXT_BYTES_A_ROW, _PACKED_BYTES_A_ROW = 243, 104
 # Estimated bytes per row of the temporary files of the first pass, which are removed after that pass.
 _COUNTS_BYTES_A_ROW = 60
 # A finished folder takes at least this fraction of `encoded_row_bytes` times the rows: the line numbers of training
-# rows are not written, and the zoo's layout stores small ids in fewer bytes.
+# rows are not written, and the layout of MindSpore's model zoo stores small ids in fewer bytes.
 _LEAST_FRACTION = 0.6
 # Estimate of the rows that are in temporary files at the same time: this fraction of the log for valid and test, plus
 # this number of rows for files being written and chunks encoded in advance.
@@ -45,16 +45,17 @@ log = logging.getLogger(__name__)
 _LIMIT_FOR_LARGE_CHUNKS = 2048 * _MIB
 _LARGE_CHUNK_BYTES, _SMALL_CHUNK_BYTES = 8 * _MIB, 2 * _MIB
 _MAIN_BYTES = 200 * _MIB  # Memory of the main process: Python, its libraries, and results that workers have sent.
-_ZOO_BYTES = 420 * _MIB  # Memory of MindSpore, which reads the rows again for the zoo's layout.
-# Memory to write one MindRecord file: packed rows, pages, and MindSpore's library. The window of rows that is shuffled
-# comes on top.
+_ZOO_BYTES = 420 * _MIB  # Memory of MindSpore, which reads the rows again for the layout of its model zoo.
+# Memory to write one MindRecord file: packed rows, pages, and MindSpore's library. The training rows that are shuffled
+# together (a window) take additional memory.
 _FILE_BYTES = 60 * _MIB
 # Memory of a worker per byte of a chunk: text, columns, rows and results. Native kernels take less.
 _WORKER_BYTES_A_CHUNK_BYTE = 10
-# Additional memory if the log has list columns: bytes per byte of a chunk for the places of the lists' values, and
-# bytes per id of a row for the lists' ids.
+# Additional memory if the log has list columns. The first number is in bytes per byte of a chunk, for the positions of
+# the lists' values in the text. The second number is in bytes per id of a row, for the ids of the lists.
 _LIST_BYTES_A_CHUNK_BYTE, _LIST_BYTES_A_POSITION = 24, 12
-# Additional memory per row for the texts and counts of crosses: once if there are any crosses, and again for each.
+# Additional memory per row for the texts and counts of crosses. The first number counts once if there are any crosses,
+# the second number once for each cross.
 _CROSSED_BYTES_A_ROW, _CROSS_BYTES_A_ROW = 200, 50
 # Memory for each combination of values from crossed lists: its text, and where its values are in the lists.
 _COMBINATION_BYTES = 120
@@ -76,8 +77,8 @@ def guess_rows(files: Sequence[LogFile]) -> int:
 def whole_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
     """Return the estimated peak disk usage in bytes of a preparation of `num_rows` rows of `row_bytes` bytes each.
 
-    `zoo_row_bytes` is the size of a row in the zoo's layout, or 0 if that layout is not asked for. Files in the zoo's
-    layout are made from finished files in the usual layout, so both exist at the same time.
+    `zoo_row_bytes` is the size of a row in the layout of MindSpore's model zoo, or 0 if that layout is not asked for.
+    Files in that layout are made from finished files in the usual layout, so both exist at the same time.
     """
     pieces_rows = min(num_rows, int(num_rows * _PIECES_FRACTION) + _PIECES_ROWS)
     beside = max(pieces_rows * row_bytes, num_rows * _COUNTS_BYTES_A_ROW, num_rows * zoo_row_bytes)
@@ -151,8 +152,8 @@ def _text(num_bytes: int) -> str:
 def chunk_bytes(options: PrepareOptions) -> int:
     """Return the size in bytes of the chunks into which a preparation cuts the log.
 
-    It depends on `memory_limit`. It is smaller if the log has lists or crosses, which take more memory per byte of
-    text.
+    The size depends on `memory_limit`. If the log has lists or crosses, which take more memory per byte of text, the
+    size is smaller.
     """
     usual = _LARGE_CHUNK_BYTES if options.memory_limit_bytes >= _LIMIT_FOR_LARGE_CHUNKS else _SMALL_CHUNK_BYTES
     return max(usual * _WORKER_BYTES_A_CHUNK_BYTE // _worker_bytes_a_chunk_byte(options), _LEAST_CHUNK_BYTES)
@@ -181,8 +182,8 @@ def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) 
 def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) -> int:
     """Return the number of bytes of memory that counts of values may take in the first pass.
 
-    It is half of the memory that `memory_limit` leaves beside the main process and the workers, because merging counts
-    needs them twice.
+    It is half of the memory that `memory_limit` leaves beside the main process and the workers, because a merge of
+    counts takes twice the memory of the counts.
     """
     room = options.memory_limit_bytes - _MAIN_BYTES - num_workers * worker_bytes(options, chunk_bytes)
     return max(room, 0) // 2
@@ -213,7 +214,7 @@ def encoding_workers(
 def _writing_bytes(options: PrepareOptions) -> int:
     """Return the bytes of memory that the main process takes while one file is written.
 
-    The window of rows that is shuffled is not included.
+    The memory of the training rows that are shuffled together (a window) is not included.
     """
     return _MAIN_BYTES + _FILE_BYTES + (_ZOO_BYTES if options.layout == "zoo" else 0)
 

@@ -120,7 +120,8 @@ def prepare(
     clock = RunClock()
     executor = executor or ExecutorChoice()
     files, output = find_log(inputs), real_output(output)
-    if executor.kind != "processes":  # Workers on other machines have other working directories.
+    # Workers on other machines have other working directories, so give them absolute paths.
+    if executor.kind != "processes":
         files, output = tuple(map(absolute, files)), output.absolute()
     if extend and vocabulary_of is None:
         raise ValueError("--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR")
@@ -147,7 +148,8 @@ def prepare(
         timing = clock.stop()
         # Write the report before the folder is renamed to `output`, so that every finished folder has one.
         if report:
-            # An interrupted run may have written all files but the report. Then no pass ran, and there are no stages.
+            # An interrupted run may have written all files but the report. Then this run has made no pass over the log,
+            # and has no times of passes (stages) to record.
             if timing.stages:
                 write_timing(timing, work_dir.folder)
             write_report(work_dir.folder)
@@ -207,9 +209,9 @@ def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: P
 
 
 def _row_bytes(options: PrepareOptions) -> tuple[int, int]:
-    """Return the estimated bytes of an encoded row, and the bytes of a row in the zoo's layout.
+    """Return the estimated bytes of an encoded row, and the bytes of a row in the layout of MindSpore's model zoo.
 
-    The latter are 0 if that layout is not used.
+    The second number is 0 if the preparation does not use that layout.
     """
     num_columns = len(options.data.numeric_fields) + len(options.categorical_columns)
     return usual_row_bytes(options), zoo_row_bytes(num_columns) if options.layout == "zoo" else 0
@@ -255,7 +257,8 @@ def _make_files(
 
     if is_only_pass:
         check_statistics(statistics, options.max_reject_fraction, reading.name, work_dir.folder, bad_cell, base is None)
-        if not base:  # The counts in vocabulary.parquet are only known after this pass, so write the file again.
+        # The counts in vocabulary.parquet are only known after the second pass, so write the file again.
+        if not base:
             vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
     write_statistics(statistics, work_dir.folder)
     clock.stages, clock.workers = reading.seconds, num_workers
@@ -272,7 +275,7 @@ def describe(
 ) -> schema.Schema:
     """Return the content of schema.json for `folder`.
 
-    All other files in it must be complete, as they are checksummed.
+    All other files in the folder must be complete, because the result includes their checksums.
     """
     in_splits = {file.name for split in splits.values() for file in split.files}
     return schema.Schema(
@@ -370,7 +373,7 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    # Remove the folder of the table's Parquet file, and those that killed runs for the same output have left.
+    # Remove the folder of the table's Parquet file, and such folders that killed runs for the same output have left.
     for path in output.parent.glob(f"{glob.escape(output.name)}.table-{'[0-9a-f]' * 16}"):
         shutil.rmtree(path, ignore_errors=True)
     return schema

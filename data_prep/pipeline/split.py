@@ -35,9 +35,10 @@ NO_TIME, _AFTER_ALL = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 TRAIN, VALID, TEST = range(3)  # Indices into schema.SPLITS.
 _LABELS = (False, True)
-# A stratified split searches for a bound, such as the hash below which 80 % of the clicks lie, among the hashes within
-# this distance of that fraction of the hash range. In a small log chance can move the bound further away. Then a second
-# pass over the log searches among all hashes.
+# A stratified split searches for a bound, such as the hash below which 80 % of the clicks lie. Hashes are uniform, so
+# this bound is likely near 80 % of the range of hashes, and the first pass over the log only keeps the hashes between
+# 78 % and 82 % of the range. In a small log, chance can move the bound further away. Then a second pass keeps all
+# hashes.
 _HALF_WIDTHS = (0.02, 1.0)
 
 
@@ -256,8 +257,8 @@ class LabelHashes:
     def end_of(self, index: int, fraction: float) -> int | None:
         """Return the bound below which `fraction` of all hashes lie: the lowest hash that is not among them.
 
-        The bound is searched among the hashes that were kept for the range with this index. Return None if it is not
-        one of them. Return 2**64 if all hashes lie below the bound.
+        The bound is searched among `inside[index]`, the hashes that were kept for one of the ranges. Return None if the
+        bound is not one of these hashes. Return 2**64 if all hashes lie below the bound.
         """
         rank = round(fraction * self.num_rows)
         if rank == self.num_rows:
@@ -295,7 +296,7 @@ def find_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> 
     """Return the rule by which the rows of a log are split, as the options (`prepare.split` and others) ask.
 
     A chronological or stratified split needs a pass over the log to find its bounds. The rule is stored in `pieces`,
-    and a resumed run reads it from there.
+    the files of intermediate results, and a resumed run reads it from there.
     """
     split: SplitRule | None = pieces.read("split")
     if split is None:

@@ -50,8 +50,8 @@ _PIECE_ROWS = 50_000
 class FileToWrite:
     """The task for workers that writes one MindRecord file of a split.
 
-    The rows of a split are numbered from 0 in the order of the log. Shuffling a window of rows gives each of them
-    another number in the same window.
+    The rows of a split are numbered from 0 in the order of the log. Shuffling exchanges the numbers of rows in the same
+    window (see `Windows`).
     """
 
     folder: Path  # Folder of the finished file.
@@ -167,8 +167,8 @@ def _writers(reading: LogReading, most: int) -> Iterator[TasksBeside]:
         yield tasks
         start = time.monotonic()
         tasks.wait()
-        # Files written during the pass count in the time of the pass ("rows"). This stage ("files") has the time that
-        # the remaining files take after it.
+        # The time of the pass over the log ("rows") includes the files that are written during the pass. Therefore the
+        # time of the stage "files" only includes the files that are written after the pass.
         reading.seconds[_FILES_TITLE] = time.monotonic() - start
 
 
@@ -179,7 +179,8 @@ def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[
     that an interrupted run finished hold all of them.
     """
     ends = dict.fromkeys(outputs, 0)
-    of_first: list[Collection[str]] = []  # Needed parts of the first chunks, which an interrupted run has encoded.
+    # Names of the needed parts of each of the first chunks, which an interrupted run has encoded.
+    of_first: list[Collection[str]] = []
     rest: EncodedRest | None
     while (rest := pieces.read(numbered(_TITLE, len(of_first), REST))) is not None:
         for split, row_numbers in rest.row_numbers.items():
@@ -356,9 +357,9 @@ class WindowShuffle:
         self._rows: Examples | None = None
 
     def add(self, rows: Examples) -> Iterator[Examples]:
-        """Add the next rows. For each window that is now full, yield its rows shuffled.
+        """Add the next rows. If they complete windows, yield the rows of these windows in shuffled order.
 
-        They are yielded in slices of at most `_PIECE_ROWS` rows.
+        A window is a range of `window_rows` consecutive rows. Its rows are yielded in slices of at most `_PIECE_ROWS`.
         """
         if self._rows is None:
             self._rows = rows.room(self._window_rows)
@@ -373,7 +374,7 @@ class WindowShuffle:
     def finish(self) -> Iterator[Examples]:
         """Shuffle the rows of the current window, which need not be full, and yield them. Start the next window.
 
-        They are yielded in slices of at most `_PIECE_ROWS` rows.
+        Rows are yielded in slices of at most `_PIECE_ROWS` rows.
         """
         if self._rows is None:
             return

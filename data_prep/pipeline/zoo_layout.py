@@ -1,6 +1,6 @@
 """Rewrite finished files for `layout: zoo`: as MindRecord files that the MindSpore model zoo's Wide&Deep can read.
 
-    train_input_part.mindrecord00 …     whole samples of 1,000 rows. The zoo opens the first and finds the others
+    train_input_part.mindrecord00 …     whole samples of 1,000 rows. The zoo opens the first file and finds the others
     test_input_part.mindrecord0 …       the same for test, and for valid
     <split>_input_rest.mindrecord       the remaining rows, which the zoo's own preparation drops
 
@@ -31,10 +31,10 @@ from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import Split
 from data_prep.prepared.writer import as_os_error, require_room
 
-# Allowed numbers of shards. The zoo's reader opens the shard named "00" of train and "0" of valid or test, so the
-# numbers of train's shards need two digits and those of the other splits one digit.
+# Allowed numbers of shards (numbered files). The reader of MindSpore's model zoo opens shard "00" of train and shard
+# "0" of valid or test, so the numbers of train's shards need two digits and those of the other splits one digit.
 _FEWEST, _MOST = {"train": 11, "valid": 2, "test": 2}, {"train": 100, "valid": 10, "test": 10}
-# Numbers of shards that the zoo's own preparation writes.
+# Numbers of shards that the preparation of MindSpore's model zoo writes.
 _USUAL = {"train": 21, "valid": 3, "test": 3}
 # Size of a file's header. It lists the pages of a shard, so it must be large enough for the largest shard.
 _HEADER_BYTES = 1 << 20
@@ -50,9 +50,10 @@ log = logging.getLogger(__name__)
 
 
 def num_shards(split: str, num_samples: int) -> int:
-    """Return into how many files to divide `num_samples` samples of a split, so that the smallest remainder is left.
+    """Return the number of files among which to divide `num_samples` samples evenly, so that the fewest are left over.
 
-    Among several such numbers, choose the one nearest to the number of files that the zoo's own preparation writes.
+    If several numbers leave equally few samples over, choose the one nearest to the number of files that the
+    preparation of MindSpore's model zoo writes for the split.
     """
     possible = range(_FEWEST[split], _MOST[split] + 1)
     return min(possible, key=lambda number: (num_samples % number, abs(number - _USUAL[split])))
@@ -73,12 +74,15 @@ def rest_file(split: str) -> str:
 
 
 def zoo_row_bytes(num_columns: int) -> int:
-    """Return the bytes of a row in the zoo's layout: an int32 id and a float32 value for each column, and the label."""
+    """Return the number of bytes of a row in the layout of MindSpore's model zoo.
+
+    A row has an int32 id and a float32 value for each of `num_columns` columns, and a float32 label.
+    """
     return 8 * num_columns + 4
 
 
 def check_ids_fit(vocabulary_size: int) -> None:
-    """Raise ValueError if a vocabulary of `vocabulary_size` ids is too large for int32, the ids of the zoo's layout."""
+    """Raise ValueError if `vocabulary_size` ids are too many for int32, the type of ids in the model zoo's layout."""
     if vocabulary_size >= 2**31:
         raise ValueError(
             f"layout zoo has int32 ids, and the vocabulary has {vocabulary_size:,}; raise prepare.min_count, or set "
@@ -87,7 +91,7 @@ def check_ids_fit(vocabulary_size: int) -> None:
 
 
 def lay_out_for_zoo(splits: dict[str, Split], blocks_folder: Path, folder: Path) -> dict[str, Split]:
-    """Rewrite the MindRecord files in `blocks_folder` in the zoo's layout. Write the new files into `folder`.
+    """Convert the MindRecord files in `blocks_folder` to the model zoo's layout. Write the new files into `folder`.
 
     Return the entries of the splits for schema.json, with the new files. Raise OSError if a file cannot be written.
     """
@@ -103,8 +107,8 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     each = num_samples // shards
     rows: dict[str, tuple[int, str]] = {}  # File name -> its number of rows, and the checksums of its blocks.
     if each:
-        # Each write gives every shard one sample. So blocks are read in an order in which shard 0 gets the first `each`
-        # blocks of the split, shard 1 the next ones, and so on.
+        # Each write gives every shard one block of rows as a sample, and a shard gets `each` blocks in all. Blocks are
+        # read in such an order that shard 0 gets the first blocks of the split, shard 1 the next ones, and so on.
         numbers = [shard * each + index for index in range(each) for shard in range(shards)]
         blocks = read_files(blocks_folder, sources, numbers)
         checksums = _write_samples(folder / f"{name}_input_part.mindrecord", shards, blocks)
@@ -155,7 +159,7 @@ def _write_samples(path: Path, shards: int, blocks: Iterable[Examples]) -> list[
 
 
 def _sample(block: Examples) -> dict[str, Any]:
-    """Convert a block of rows to a sample of the zoo's layout (see schema.py). Return its arrays by name.
+    """Convert a block of rows to a sample of the model zoo's layout (see schema.py). Return its arrays by name.
 
     Each row has N + C ids and N + C values. A numeric column has its index as id and its number as value; a categorical
     column has its id and the value 1.
