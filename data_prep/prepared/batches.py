@@ -207,7 +207,8 @@ class Prefetcher(Generic[Item]):
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        # Empty the queue: the thread may be waiting for space in it, and looks at `_stopped` only after that.
+        # Take items out of the queue until the thread ends. The thread may be waiting for space in the queue, and it
+        # checks `_stopped` only when it has put its item there.
         while self._thread.is_alive():
             try:
                 self._ready.get(timeout=0.05)

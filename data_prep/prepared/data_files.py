@@ -116,7 +116,7 @@ def all_files(schema: Schema) -> Iterator[DataFile]:
 def wrong_sizes(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
     """Yield an error message for each MindRecord file or index file that is missing or has a wrong size.
 
-    Only files whose names begin with `names` are checked. Their content is not read.
+    Only files whose names begin with the text `names` are checked. Their content is not read.
     """
     for file in all_files(schema):
         path = folder / file.name
@@ -130,7 +130,7 @@ def wrong_sizes(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
 def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
     """Yield an error message for each file that is missing, or that differs from its size or checksum in schema.json.
 
-    Only files whose names begin with `names` are checked.
+    Only files whose names begin with the text `names` are checked.
     """
     for file in all_files(schema):
         path = folder / file.name

@@ -26,10 +26,11 @@ _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_val
 
 
 def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Examples]:
-    """Yield the blocks of rows of a split that have the given numbers, in the order of `numbers`. With None, yield all.
+    """Yield the blocks of rows of a split that have the given numbers, in the order of `numbers`.
 
-    Ids that expired or were renumbered since the rows were written are replaced by their present ids. Raise ValueError
-    if MindSpore cannot read a file, or if a block differs from the one that was written.
+    If `numbers` is None, yield all blocks. Ids that expired or were renumbered since the rows were written are replaced
+    by their present ids. Raise ValueError if MindSpore cannot read a file, or if a block differs from the one that was
+    written.
     """
     numbers = range(len(block_sizes(schema, split))) if numbers is None else numbers
     if not len(numbers):
@@ -84,10 +85,12 @@ def read_samples(
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the samples of .mindrecord files that have the given numbers, in the order of `numbers`.
 
-    With None, yield all. Samples are numbered from 0 over all files. A sample is a tuple of arrays: ids, numbers and
-    labels, followed by the columns named in `beside`. Raise RuntimeError if MindSpore cannot read the files.
+    If `numbers` is None, yield all samples. Samples are numbered from 0 over all files. A sample is a tuple of arrays:
+    ids, numbers and labels, followed by the columns named in `beside`. Raise RuntimeError if MindSpore cannot read the
+    files.
     """
-    # Signals are deferred: if Python ends while MindSpore is half imported, it aborts with pages of messages.
+    # Signals are deferred during the import. If a signal ended Python while MindSpore is half imported, the process
+    # would abort with pages of messages.
     with held():
         import mindspore.dataset as ds
 
@@ -96,7 +99,7 @@ def read_samples(
     reader = ds.MindDataset(
         list(map(str, paths)),
         columns_list=[*_COLUMNS[layout], *beside],
-        num_parallel_workers=1,  # More workers read no faster, and would take cores from the tower.
+        num_parallel_workers=1,  # More workers read no faster, and would take cores from the training.
         **order,
     )
     yield from reader.create_tuple_iterator(num_epochs=1, output_numpy=True)
@@ -136,7 +139,7 @@ def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarr
     `zoo`, `ids` and `values` are [n · (N + C)], and there is nothing else.
     """
     n, num_numeric = len(labels), schema.num_numeric
-    if schema.layout == "zoo":  # The layout zoo has no further columns.
+    if schema.layout == "zoo":  # The layout zoo has no columns of weights or keys.
         ids, values = ids.reshape(n, -1), values.reshape(n, -1)
         ids, values = np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric])
         return Examples(ids, values, labels)

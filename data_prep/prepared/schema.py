@@ -130,8 +130,8 @@ class Split:
     def num_counting(self) -> int:
         """Number of rows of the split that have a label and a weight above 0.
 
-        Folders of earlier releases do not record how many rows have weight 0. There it is the number of rows that have
-        a label.
+        Folders of earlier releases do not record how many rows have weight 0. For such a folder it is the number of
+        rows that have a label.
         """
         return self.rows - max(self.unlabelled, self.weightless)
 
@@ -171,7 +171,8 @@ class Schema:
     rejected_rows: int
     options: dict[str, Any]  # Options of the preparation: min_count, split rule, numeric transform, seed …
     source: dict[str, Any]  # Facts about the raw log: name, size, checksum, number of lines.
-    other_files: tuple[DataFile, ...]  # Entries of the other files: vocabulary.parquet, rejects.tsv, the .db files …
+    # Entries of the files that no split lists: vocabulary.parquet, rejects.tsv, the .db files …
+    other_files: tuple[DataFile, ...]
     weight: str = ""  # Name of the log's column of weights. Empty if rows have no weights.
     keys: tuple[str, ...] = ()  # Names of the log's columns of kind id, whose texts are stored as 64-bit hashes (keys).
 
@@ -301,7 +302,7 @@ def _instead_of(file: Path) -> str:
 
 INDICATOR = "missing"
 MISSING_KEY = 0  # The key (64-bit hash) that is stored for a missing cell in a column of kind id.
-NO_ID = -1  # Stands in place of an id in the columns of a list field after the list's last value.
+NO_ID = -1  # Number that fills the columns of a list field after the id of the list's last value.
 NEWEST = "newest"
 MOST_DEVIATIONS = 10.0  # Bound of the result of the transform log1p_standardize.
 DAY = 86_400_000  # Milliseconds per day.

@@ -136,8 +136,8 @@ class MindRecordWriter:
         self._writer.set_shard_header(self._header)
 
     def _require_room(self, num_bytes: int) -> None:
-        # Up to a block's bytes at the end of each page stay unused, and two pages may be half full: one of blocks and
-        # one of the blocks' numbers.
+        # At the end of each page, up to the size of one block may stay unused. In addition, two pages may be half full:
+        # a page of blocks and a page of the blocks' numbers.
         require_room(self._path, num_bytes + num_bytes // _PAGE_BLOCKS + 2 * self._page_bytes)
 
     def _fitting_page(self, block: Examples) -> int:
@@ -171,7 +171,8 @@ def require_room(path: Path, num_bytes: int) -> None:
         try:
             os.posix_fallocate(probe.fileno(), size, num_bytes)
         except OSError as error:
-            # Ignore other errors: they mean that the file system does not support `posix_fallocate`.
+            # Errors that do not mean a lack of space are ignored: then the file system does not support
+            # `posix_fallocate`.
             if error.errno in NO_ROOM:
                 raise OSError(error.errno, error.strerror, str(path)) from error
 
