@@ -108,10 +108,11 @@ class TableReader:
     file: LogFile
     log_format: LogFormat
     num_rows: int
-    # Function that takes the names of columns and a maximum number of rows, and yields these columns in batches of at
-    # most so many rows.
+    # Function that takes the names of columns and a maximum number of rows, and yields these columns in batches that do
+    # not exceed this number of rows.
     batches: Callable[[list[str], int], Iterator[pa.RecordBatch]]
-    # False, because a worker cannot start to read such a file at any row. It gets the rows themselves.
+    # False, because a worker cannot read a chunk from the middle of such a file. The rows themselves are sent to the
+    # worker.
     is_plain = False
     _num_rows_read = 0
 
@@ -127,7 +128,8 @@ class TableReader:
     def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
         """Yield the rows of the file as tasks, each with the rows of about `chunk_bytes` bytes of text.
 
-        Each task comes with None, because a worker cannot read its rows from the file itself.
+        The second element of each pair is None instead of a task for later passes over the log, because a worker cannot
+        read the rows of a task from the file itself.
         """
         names = columns_to_read(self.log_format)
         for rows in self.batches(names, max(chunk_bytes // (_CELL_BYTES * len(names)), 1)):
@@ -427,7 +429,7 @@ def _float_text(cells: pa.Array) -> pa.Array:
     is_whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.less(pc.abs(numbers), 2.0**63))
     whole = pc.if_else(is_whole, numbers, 0.0).cast(pa.int64()).cast(pa.large_string())
     if not pa.types.is_float64(cells.type):
-        # The writer most likely meant the shortest decimal that identifies the float32.
+        # Whoever wrote the file most likely meant the shortest decimal that identifies the float32.
         numbers = numbers.cast(pa.float32())
     return pc.if_else(is_whole, whole, numbers.cast(pa.large_string()))
 

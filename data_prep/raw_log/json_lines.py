@@ -128,7 +128,7 @@ class JsonReader:
     lines: TextReader
     log_format: LogFormat
     location: str
-    is_plain = False  # False: the positions of chunks are not recorded for the next pass.
+    is_plain = False  # Later passes divide the file again, because positions of chunks are not recorded.
 
     @property
     def stored_bytes_read(self) -> int:

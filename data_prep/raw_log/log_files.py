@@ -172,7 +172,7 @@ def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> Non
 def _some_names(names: Iterable[str]) -> str:
     """Return a text with the first few names in natural order, and the number of further names.
 
-    Without names, "nothing".
+    If there are no names, return "nothing".
     """
     return shortened(sorted(names, key=natural_order), _NAMES_SHOWN) or "nothing"
 

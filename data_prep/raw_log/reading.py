@@ -219,7 +219,7 @@ class LogReading:
             _check_unchanged(file)
 
     def _tasks(self, file: LogFile, of_log: FileOfLog) -> Iterator[tuple[Task, int]]:
-        """Yield each chunk of a file as a task, with the number of bytes that the stored file has up to its end."""
+        """Yield each chunk of a file as a task, with the number of bytes of the stored file up to the chunk's end."""
         _check_unchanged(file)
         if not self._tasks_of.get(of_log.place):
             yield from self._read(file, of_log)
@@ -240,7 +240,8 @@ class LogReading:
                     num_lines += task.num_lines
                     yield task, reader.stored_bytes_read
         except ValueError:
-            _check_unchanged(file)  # A compressed file looks damaged if it changes while it is read.
+            # A compressed file looks damaged if it changes while it is read. In this case, report the change instead.
+            _check_unchanged(file)
             raise
         _check_unchanged(file)
         if num_lines == 0 and len(self.files) > 1:

@@ -31,8 +31,8 @@ from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile, changed_
 log = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
 _SHORT_LINE_BYTES = 16  # The assumed minimum length of a line is at least this, even if the log has few columns.
-# If the names of columns do not stand in the first line, an error message can point them out in this many further
-# lines.
+# If the first line does not contain the names of the columns, this many of the next lines are searched for them, so
+# that an error message can say in which line they are.
 MOST_LINES_BEFORE = 10
 # Byte order marks of other encodings. UTF-32 comes first, because its mark begins with the mark of UTF-16.
 _MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"}
@@ -86,7 +86,7 @@ class TextReader:
     before: bytes  # The bytes of the byte order mark and the header, as far as the file has them.
     # Assumed minimum length of a line in bytes. It limits the number of lines in a chunk.
     least_line_bytes: int = 1
-    fingerprint: Fingerprint | None = None  # None until the whole file has been read.
+    fingerprint: Fingerprint | None = None  # Size and checksum, or None until the whole file has been read.
 
     @property
     def is_plain(self) -> bool:
@@ -249,8 +249,8 @@ def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
 def columns_of_header(names: list[str], first_row: list[str]) -> list[str]:
     """Return the names of a file's columns, given the names in its header and the cells of its first row.
 
-    Only one of the two lines may end in additional separators. If it is the first row, the additional columns, which
-    are empty, get the name "". If it is the header, its additional names, which are empty, are removed.
+    Only one of the two lines may end in additional separators. If the first row does, its additional columns, which are
+    empty, get the name "". If the header does, its additional names, which are empty, are removed.
     """
     more = len(first_row) - len(names)
     if more > 0 and not any(cell.strip(" ") for cell in first_row[-more:]):
@@ -337,13 +337,13 @@ class _Zstd(io.RawIOBase):
 
 
 class _Distrusted(ValueError):
-    """Raised if an archive has a member that the archive of a log would not have, and that may be an attack."""
+    """Raised if a tar archive contains a file that the archive of a log would not have, and that may be an attack."""
 
 
 class _Member(tarfile.TarInfo):
-    """A member of a tar archive. Size and number of its headers are limited.
+    """A member (file or folder) of a tar archive. The size and the number of its extension headers are limited.
 
-    The module tarfile itself would read any number of headers of any size into memory.
+    Without these limits, the module tarfile would read any number of headers of any size into memory.
     """
 
     def _proc_member(self, archive: Any) -> Any:
@@ -403,7 +403,7 @@ def _log_in_tar(location: str, unzipped: io.BufferedIOBase) -> Iterator[io.Buffe
                     )
     except _Distrusted as error:
         raise ValueError(f"{location} is not trusted: its member {error}; get the archive again") from error
-    while unzipped.read(_READ_BYTES):  # Read the rest, so that gzip's checksum at the end is verified.
+    while unzipped.read(_READ_BYTES):  # Read the rest of the archive, so that gzip's checksum at its end is verified.
         pass
 
 
@@ -412,7 +412,7 @@ def _is_log(member: tarfile.TarInfo) -> bool:
 
 
 def _safe_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar archive. Check before that each is not dangerous.
+    """Yield each member (file or folder) of a tar archive after a check that the member is not dangerous.
 
     Raise _Distrusted if there are too many members, or for a member that is a link or a device, or whose path would
     lead out of the folder into which the archive is unpacked.
