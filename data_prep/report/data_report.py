@@ -223,9 +223,9 @@ def _coverage(schema: Schema, profile: Profile) -> list[Section]:
 def _num_values(field: CategoricalProfile) -> int:
     """Return the number of values that a field has in the training rows.
 
-    A list has several values, a missing cell none.
+    A list has several values, a missing cell none. If there are no values, return 1, because the result is a divisor.
     """
-    return field.rows[0] or 1  # The smallest of `min_counts` is 1, which every value has.
+    return field.rows[0] or 1  # `rows[0]` belongs to the `min_count` 1, which every value reaches.
 
 
 def _numeric(schema: Schema, profile: Profile) -> Section:
