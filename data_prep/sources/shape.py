@@ -211,8 +211,8 @@ def draw_fields(shape: LogShape, uniforms: np.ndarray) -> tuple[np.ndarray, np.n
 def _stretched(positions: np.ndarray) -> np.ndarray:
     """Convert ranks u in (0, 1) to a scale that is logarithmic in the lowest and in the highest hundredth.
 
-    The result is 0.01 - log10(0.01 / u) for u below 0.01, 0.99 + log10(0.01 / (1 - u)) for u above 0.99, and u in
-    between.
+    The result is 0.01 - log10(0.01 / u) for u below 0.01, 0.99 + log10(0.01 / (1 - u)) for u above 0.99, and u itself
+    for ranks between 0.01 and 0.99.
     """
     edge = QUANTILES[0]
     low = edge + np.log10(np.clip(positions, 1e-12, edge) / edge)
@@ -233,7 +233,8 @@ WALKING_SHARE = 0.3  # Share of the variance of a value's effect that changes ov
 KNOTS = {16.0: 0.6, 4.0: 0.4}
 SHOCK_DAY, SHOCK_LOGIT = 15, -0.3
 SHOCK_FIELDS = tuple(CATEGORICAL_NAMES.index(name) for name in ("C9", "C17"))
-_AFTER_SHOCK = 1 << 40  # Added to a value before hashing from SHOCK_DAY on, so that the value gets another effect.
+# From SHOCK_DAY on, this number is added to a value before it is hashed, so that the value gets another effect.
+_AFTER_SHOCK = 1 << 40
 UNIT_UNIFORM = np.sqrt(3.0)  # Uniform numbers in [-√3, √3] have variance 1.
 
 
@@ -267,8 +268,8 @@ class Drift:
     def values(self, shape: LogShape, ranks: np.ndarray, days: np.ndarray) -> np.ndarray:
         """Return the values [C, n] that have the given `ranks` [C, n] at the times `days` [n].
 
-        Values are named by numbers. A value that never dies has its rank as number. Each time the value with a rank
-        dies, another value takes the rank, whose number is higher by the field's number of ranks.
+        Values are named by numbers. A value that never dies has its rank as number. When a value dies, a new value
+        takes its rank. The number of the new value is that of the old value plus the number of ranks of the field.
         """
         values = ranks.copy()
         for field, of_field in enumerate(ranks):
@@ -342,8 +343,8 @@ LATENT_WIDTH = 4
 # Standardized numbers are cut off at this absolute value, so that an extreme number does not decide alone about a row.
 LARGEST_NUMBER = 2.5
 # The effect of a value is multiplied by s / (s + half), where s is the value's share of all rows, and `half` differs
-# for frequent and rare values. So rarer values matter less: millions of rows teach a model more than 94,000 rows do,
-# but values that are too rare to be learned from any log have hardly an effect.
+# for frequent and rare values. So rarer values matter less: a model learns more from millions of rows than from
+# thousands, but values that are too rare to be learned from any log have hardly an effect.
 HALF_FREQUENT = 2e-2
 HALF_RARE = 2e-5
 WAVE = 0.4  # Weight of the cosine term in a number's effect on the log odds. The linear term has weight 1.
@@ -355,7 +356,7 @@ _EFFECT, _LATENT, _SLOPE, _WAVE, _MISSING = range(5)
 
 @dataclass(frozen=True)
 class Now:
-    """For n rows of a log that changes over time: their times in days [n], and the numbers of their values [C, n]."""
+    """The times in days [n] and the values [C, n] of n rows of a log with `Drift`. Values are named by numbers."""
 
     drift: Drift
     days: np.ndarray
@@ -405,9 +406,10 @@ class PlantedClicks:
         )
 
     def value_effects(self, field: int, values: np.ndarray, shares: np.ndarray, now: Now | None = None) -> np.ndarray:
-        """Return what the values [n] that a categorical field has in n rows add to the rows' log odds of a click, [n].
+        """Return the numbers [n] that a categorical field adds to the log odds of a click in n rows.
 
-        `shares` [n] are the values' shares of all rows. `now` is given for a log with `Drift`.
+        `values` [n] are the values of the field in these rows, and `shares` [n] the values' shares of all rows. `now`
+        is given for a log with `Drift`.
         """
         strength = np.where(
             shares < RARE_SHARE,
@@ -460,10 +462,10 @@ class PlantedClicks:
 def plant(
     seed: int, shape: LogShape, numbers: np.ndarray, ranks: np.ndarray, number_missing: np.ndarray
 ) -> PlantedClicks:
-    """Return the click model with the given `seed`, whose weights and bias are computed from the given rows.
+    """Return the click model with the given `seed`, whose weights and bias are computed from a sample of rows.
 
-    The rows are results of `draw_fields`. On them the model has the click rate of `shape`, the expected AUC `BEST_AUC`
-    and the `PART_SHARES`.
+    `numbers`, `ranks` and `number_missing`, a result of `draw_fields`, are the cells of these rows. On them the model
+    has the click rate of `shape`, the expected AUC `BEST_AUC` and the `PART_SHARES`.
     """
     members = len(INTERACTING_NUMBERS) + len(INTERACTING_FIELDS)
     plain = PlantedClicks(seed, shape, np.zeros((members, LATENT_WIDTH)), np.ones(len(PART_SHARES)), bias=0.0)
@@ -478,10 +480,11 @@ def plant(
 def solve_scale_and_bias(scores: np.ndarray, click_rate: float, best_auc: float) -> tuple[float, float]:
     """Return (scale, bias) such that the probabilities sigmoid(scale · scores + bias) have the mean `click_rate`.
 
-    They are taken as click probabilities. The expected AUC of a model that predicts them is `best_auc`.
+    If these are the true click probabilities, a model that predicts them has the expected AUC `best_auc`.
     """
     ordered = np.sort(scores)
-    # Bounds of the scale, which is found by bisection. With 0.1 clicks are almost pure chance, with 10 almost certain.
+    # Bounds of the scale, which is found by bisection. At scale 0.1, clicks are almost pure chance. At scale 10, the
+    # scores almost determine them.
     low, high = 0.1, 10.0
     for _ in range(24):
         scale = np.sqrt(low * high)
