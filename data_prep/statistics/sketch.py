@@ -27,9 +27,9 @@ class ValueSketch:
     """Approximate counts of the values of several columns, in fixed memory.
 
     `note` records counts of values, and `add` then adds all recorded counts to the sketch. The sketch has a current and
-    a previous half. When `add` would bring the current half above W occurrences, the current half becomes the previous
-    one, and the former previous half is dropped. So a count covers at least the last W occurrences of all values, and
-    at most the last 2 W (or more if a single `add` has more than W).
+    a previous half, which both consist of rows of W cells (counters). When `add` would bring the current half above W
+    occurrences, the current half becomes the previous one, and the former previous half is dropped. So a count covers
+    at least the last W occurrences of all values, and at most the last 2 W (or more if a single `add` has more than W).
 
     >>> sketch = ValueSketch(num_bytes=LEAST_BYTES, kernels="numpy")
     >>> sketch.note(0, np.array([7, 8]), np.array([2, 1]))
@@ -62,7 +62,10 @@ class ValueSketch:
         return {"halves": self._halves, "num_counted": self._num_counted}
 
     def load_state(self, halves: NDArray[np.uint32], num_counted: NDArray[np.int64]) -> None:
-        """Restore the sketch from the arrays that `state` returned. Raise ValueError if it had another size."""
+        """Restore the sketch from the arrays that `state` returned.
+
+        Raise ValueError if these arrays belong to a sketch of another size.
+        """
         if halves.shape != self._halves.shape:
             raise ValueError(
                 f"counts of values are in {halves.nbytes:,} bytes, expected {self._halves.nbytes:,}; give the memory "

@@ -197,14 +197,14 @@ class RowSample:
     into chunks.
     """
 
-    hashes: NDArray[np.uint64]  # [k]
-    numbers: NDArray[np.float64]  # [N, k], NaN for a missing cell
+    hashes: NDArray[np.uint64]  # Hashes [k] of the k rows in the sample.
+    numbers: NDArray[np.float64]  # Numbers [N, k] of these rows in N numeric fields. NaN stands for a missing cell.
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], numbers: NDArray[np.float64]) -> RowSample:
         """Return the sample of n rows with the given hashes [n].
 
-        `numbers` [N, n] are those in their N numeric fields.
+        `numbers` [N, n] are the numbers of these rows in N numeric fields.
         """
         lowest = np.argsort(hashes)[:SAMPLED_ROWS]
         return cls(hashes[lowest], numbers[:, lowest])
@@ -271,7 +271,7 @@ class LogStatistics:
     def coverage(self) -> list[Coverage]:
         """Coverage of the vocabulary of each categorical column (see `Coverage`).
 
-        It is all zeros for a vocabulary of which `frequent` (value_counts.py) was not called.
+        The coverage of a vocabulary is all zeros if `frequent` (value_counts.py) was never called for that vocabulary.
         """
         return [(self.texts if column.is_text else self.values).coverage[column.place] for column in self.columns]
 
@@ -311,7 +311,10 @@ class LogStatistics:
         self.texts.close()
 
     def state(self) -> dict[str, Any]:
-        """Return the statistics as plain values and arrays, which a piece can store. Counts of values are left out."""
+        """Return the statistics, except counts of values, in a form that a temporary file (piece) can store.
+
+        The result has plain values and arrays, by name.
+        """
         timeline = self.timeline.span_lines, self.timeline.counts
         coverage = (self.values.coverage, self.texts.coverage)
         return {name: getattr(self, name) for name in _SAVED_FIELDS} | {"timeline": timeline, "coverage": coverage}
@@ -350,7 +353,7 @@ class CategoricalProfile:
     unknown: int
     values: tuple[int, ...]
     rows: tuple[int, ...]
-    cut: int | None = None  # None if the field is no list.
+    cut: int | None = None  # Number of lists that were cut, or None if the field is no list.
 
 
 @dataclass(frozen=True)
@@ -370,7 +373,8 @@ class Profile:
     min_counts: tuple[int, ...]
     numeric: dict[str, NumericProfile]
     categorical: dict[str, CategoricalProfile]
-    labelled: tuple[int, ...] = ()  # Empty if it equals `rows`, that is, if all lines have a label.
+    # Number of rows with a label in each span, or () if all rows have a label.
+    labelled: tuple[int, ...] = ()
 
 
 def write_statistics(statistics: LogStatistics, folder: Path) -> None:

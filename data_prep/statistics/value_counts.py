@@ -117,7 +117,10 @@ def count_texts(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool
 
 
 def _masks_of_columns(mask: NDArray[np.bool_], options: PrepareOptions) -> dict[str, NDArray[np.bool_]]:
-    """Return, for each categorical column by name, a mask [n, max_length] of those of its cells that `mask` selects."""
+    """Return a mask [n, max_length] for each categorical column, by name: the cells of the column to count.
+
+    `mask` selects rows, [n], or cells of `Examples.ids`, [n, P].
+    """
     columns = options.categorical_columns
     ends = np.cumsum([column.max_length for column in columns])
     of_rows = mask if mask.ndim == 2 else mask[:, None]
