@@ -258,7 +258,7 @@ class FormatToScore(LogFormat):
     keep: tuple[str, ...] = ()
 
     origin = "the model"
-    # Set here, because otherwise the decorator would generate a hash that fails for dictionaries.
+    # The hash is set here. Otherwise the decorator would generate a hash that fails for dictionaries.
     __hash__ = LogFormat.__hash__
 
     @classmethod

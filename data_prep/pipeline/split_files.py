@@ -59,7 +59,7 @@ class FileToWrite:
     split: str
     number: int
     rows: range  # Numbers, after shuffling, of the rows that the file gets.
-    # Ranges of rows, by their numbers before shuffling, each with the name of the piece that holds these rows.
+    # Ranges of rows, by their numbers before shuffling, each with the name of the file (piece) that holds them.
     parts: tuple[tuple[range, str], ...]
     windows: Windows
 
@@ -215,7 +215,7 @@ class _SplitOutput:
         # No file of row numbers is written for train, because training rows are shuffled and lose the order of the log.
         row_numbers_path = self.work_dir.folder / row_numbers_file(self.split)
         self._row_numbers = ArrayWriter(row_numbers_path) if self.split != "train" else None
-        # Ranges of rows, by their numbers before shuffling, each with the name of the piece that holds these rows.
+        # Ranges of rows, by their numbers before shuffling, each with the name of the file (piece) that holds them.
         self._parts: deque[tuple[range, str]] = deque()
 
     def _find_finished(self) -> set[int]:
@@ -258,7 +258,7 @@ class _SplitOutput:
         return number < self._num_files and self._pieces.is_whole(self._piece(number))
 
     def add(self, row_numbers: NDArray[np.int64], part: str) -> None:
-        """Add the next rows of the split, in the order of the log. The piece named `part` holds these rows.
+        """Add the next rows of the split, in the order of the log. The file (piece) `part` holds these rows.
 
         `row_numbers` [n] are the line numbers of the rows in the log. A task is started for each file whose rows are
         now complete, and pieces that are not needed any more are removed.
