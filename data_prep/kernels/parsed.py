@@ -307,9 +307,9 @@ def _rejects_tsv(
     ends: NDArray[np.integer],
     codes: NDArray[np.integer],
 ) -> bytes:
-    """Return the text that is written to rejects.tsv about the rejected lines of a chunk.
+    """Return the text that is written to rejects.tsv about some rejected lines of a chunk.
 
-    `lines`, `starts`, `ends` and `codes` are the four arrays that `ParsedChunk.of` gets as `rejects`.
+    `lines`, `starts`, `ends` and `codes` are slices of the four arrays that `ParsedChunk.of` gets as `rejects`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -225,7 +225,7 @@ class ChunkCounts:
     numeric: list[NumericStatistics]  # Statistics of each numeric field.
     missing: list[int]  # For each categorical column, the number of missing cells.
     cut: dict[str, int]  # For each list column, the number of rows whose list was cut to `max_length` values.
-    # For each categorical column of numbers, its values and their counts, packed as the kernel `count_values` packs them.
+    # For each categorical column of numbers, its values and their counts, as the kernel `count_values` packs them.
     values: list[NDArray[np.uint64]]
     texts: list[CountedStrings]  # For each vocabulary of strings, its values with their counts.
     # For each integer or float field, the histogram of its numbers, as the kernels count_bins and count_float_bins
