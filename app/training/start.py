@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("app")
 
 
-# Lower bound of a training's steps. Below it, a warning says so, because the model has hardly begun to learn.
+# If a training has fewer steps than this, a warning is logged, because the model has hardly begun to learn.
 FEW_STEPS = 100
 USELESS_BECAUSE = "useless_because"  # Key of the reason why a model has learned nothing, in the file run.json.
 
@@ -54,7 +54,8 @@ class Launch:
 
     `asked` are the settings that the user gave. `config` may differ from them, because a run that is resumed keeps some
     settings. `choices` are log lines about automatically chosen settings. `on_step` and `on_evaluation` are callbacks
-    that are called in addition to `LOGS`. `make_trainer` replaces the class `Trainer`.
+    that are called in addition to `LOGS`, the callbacks that write a run's measurements to its folder. `make_trainer`
+    replaces the class `Trainer`.
     """
 
     path: Path
@@ -85,8 +86,8 @@ class Launch:
         Stopped and NotSavedError of `Trainer.train` become exit statuses. Other errors of `Trainer.train` are raised.
         """
         # A single process finds damage while it loads a checkpoint, so that each byte is read once. It then starts
-        # again without that checkpoint, and `damaged` maps the paths of such checkpoints to what is wrong. Several
-        # ranks verify a checkpoint before they load it, so `damaged` is None.
+        # again without the damaged checkpoint. `damaged` maps the path of each damaged checkpoint to a text that says
+        # what is wrong with it. Several ranks verify a checkpoint before they load it, so `damaged` is None.
         damaged: dict[Path, str] | None = None if group.sharded else {}
         while True:
             try:

@@ -6,6 +6,7 @@
 - `stock_step`, `stock_tables`: the step with MindSpore's own operators.
 
 Shapes use B for the batch size, n for the rows of this batch (n < B only in an epoch's last batch), C for categorical
-fields, N for numeric fields, D for the embedding width, U for distinct rows and V for the vocabulary size. `stock`
-looks up F fields: C, or N + C with unfolded numeric fields. Arrays in error messages have F fields of W columns.
+fields, N for numeric fields, D for the embedding width, U for distinct rows and V for the vocabulary size. The backend
+stock looks up F fields: F is C, or N + C if numeric fields have embedding rows too (`model.fold_numeric=false`). The
+arrays that are searched for a bad value after a failed step have F fields of W columns each.
 """

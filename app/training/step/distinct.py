@@ -1,7 +1,7 @@
 """Pass each distinct row of a batch to the device once, and receive one summed gradient for it.
 
-The tables see the distinct rows, ordered by field, as a batch with a single field. A row that two fields share appears
-once for each of them.
+The embedding tables get the distinct rows, ordered by field, in the form of a batch that has one field and one batch
+row for each distinct row. If two fields use the same row, it is passed twice, once for each field.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ MARGINS = 1.08, 1.5
 
 @dataclass(frozen=True)
 class DistinctIds(UniqueIds):
-    """The distinct rows of a batch, and where in the batch each is used.
+    """The distinct rows of a batch, and the positions of the batch at which each distinct row is used.
 
-    `rows` is the batch that the tables see, with one field, [U, 1]. `index`, int32 [B, C], has the number of the row at
-    each position. `fields`, int32 [2 * C + 1], holds the number of each field's first row and U, and then for each
-    field 1 if its distinct rows are multiplied once each, and 0 if the rows of all positions are multiplied.
+    `rows` has the ids of the distinct rows as a batch with one field, [U, 1]. `index`, int32 [B, C], has the number
+    (from 0 to U - 1) of the distinct row at each position. `fields`, int32 [2 * C + 1], has three parts: for each field
+    the number of its first distinct row; the number U; and for each field 1 if the tower's first layer multiplies each
+    distinct row once, or 0 if the layer multiplies the row of every position.
     """
 
     rows: UniqueIds
@@ -40,15 +41,16 @@ class DistinctIds(UniqueIds):
 
 
 class ByDistinctRow(ByPosition):
-    """Passes the distinct table rows of a batch to the device, each once, padded to one of at most three sizes, each
-    with its own compiled graph.
+    """Passes each distinct table row of a batch to the device once.
+
+    The array of the distinct rows is padded to one of at most three sizes. A graph is compiled for each size.
     """
 
     def __init__(self, tables: HostTables, spec: TablesSpec, batch_size: int, most_distinct: float) -> None:
         """`spec` describes the batches, and `tables` have the spec `one_field(spec)`.
 
-        If a field has more distinct rows in a batch than the share `most_distinct` of its positions, the row of each
-        position is multiplied, instead of each distinct row once.
+        The tower's first layer multiplies each distinct row of a field once if the field's distinct rows in a batch are
+        at most the share `most_distinct` of its positions. Otherwise the layer multiplies the row of every position.
         """
         super().__init__(tables, batch_size)
         self._spec = spec
@@ -61,8 +63,8 @@ class ByDistinctRow(ByPosition):
         row_ids, index, starts = distinct_rows(batch.ids)
         is_distinct = np.diff(starts) <= self._most_distinct * batch.num_rows
         rows = self.tables.unique(row_ids[:, None])
-        # A short batch is filled up with copies of its first row, which get weight 0. An empty batch has no first row,
-        # so it is filled up with the first distinct row of each field.
+        # A short batch is filled up with copies of its first batch row, which get weight 0. An empty batch has no row
+        # to copy, so `starts` gives each field one distinct row, and the batch is filled up with these rows.
         filling = index[:1]
         if not batch.num_rows:
             starts = np.arange(len(starts), dtype=np.int32)
@@ -90,7 +92,8 @@ class ByDistinctRow(ByPosition):
         capacity = self._capacity(max(num_rows, len(self._spec.fields)))
         if len(self._deep) != capacity:
             self._deep = np.zeros((capacity, rows.deep.shape[1]), np.float32)
-        # Rows from `num_rows` on keep old values, because no position refers to them.
+        # The rows of `_deep` from `num_rows` on keep the values of an earlier batch, because `index` refers to none of
+        # them.
         self._deep[:num_rows] = rows.deep
         return self._deep, pad_rows(rows.wide, capacity)
 
@@ -122,6 +125,6 @@ class ByDistinctRow(ByPosition):
 
 
 def own(unique: UniqueIds) -> DistinctIds:
-    """Return `unique`, typed as `DistinctIds`. It must come from `ByDistinctRow.prepare`."""
+    """Return `unique`, which must be a result of `ByDistinctRow.prepare`, with the type `DistinctIds`."""
     assert isinstance(unique, DistinctIds)
     return unique

@@ -1,9 +1,10 @@
 """Choose `model.first_layer`: whether the tower's first layer multiplies the row of each position, or each distinct row
 once.
 
-Multiplying distinct rows saves products and costs two sums over all positions. If a share s of a field's positions is
-distinct, the number of products falls to s times that number, and the sums cost as much as a share SUM_COST / D of the
-products. So a field gains if s is below 1 - SUM_COST / D.
+Multiplying each distinct row once saves products of embedding rows and the layer's matrix, but needs two sums over all
+positions. If a field has s times as many distinct rows as positions, it needs only the share s of the products, and the
+two sums take as long as a share SUM_COST / D of all products (D is the embedding width). Multiplying distinct rows is
+therefore faster for a field if s is below 1 - SUM_COST / D.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from app.model.layer_library import LIBRARY
 from app.tables.model_fields import fields_of_model, is_plain
 from data_prep.prepared.schema import Schema
 
-# The two sums over positions take as long as the products of this many columns of a row. Measured: 6 to 16 for float32
-# and 18 for bfloat16 (Zen 4, 2 cores, see benchmarks/results/training.md). Larger values are used so that a field near
-# the limit does not lose on other machines.
+# The two sums over all positions take as long as the products of this many of the D columns of all rows. The values
+# measured were 6 to 16 for float32 and 18 for bfloat16 (Zen 4, 2 cores, see benchmarks/results/training.md). The
+# constants are larger than that, so that fields near the limit do not become slower on other machines.
 SUM_COST: dict[Precision, float] = {"float32": 20.0, "bfloat16": 24.0}
 # Minimum share of the first layer's products that must be saved. A smaller gain does not justify that results are
 # rounded differently.
 LEAST_SAVING = 0.25
-# Minimum batch size. In smaller batches, products by field are too small to run as fast as one product over all fields.
+# Minimum batch size for multiplying distinct rows. In smaller batches the matrix products, one for each field, are too
+# small to run as fast as a single product over all fields.
 LEAST_BATCH = 1000
 
 
@@ -40,11 +42,11 @@ def most_distinct(config: Config) -> float:
 def choose(
     asked: FirstLayer, config: Config, schema: Schema, dataset: Path, backend: str, num_processes: int
 ) -> tuple[FirstLayer, str]:
-    """Return how the first layer is multiplied, and a line for the log.
+    """Return the way of computing the tower's first layer ("distinct" or "direct"), and a line for the log.
 
-    The line is "" if the user chose, or if distinct rows would save nothing. `asked` is the setting that the user gave.
-    `config` has the choice of the run that is resumed, if there is one. Raise ValueError if distinct rows are asked
-    for, or were used by that run, and cannot be used now.
+    The line is "" if the user chose, or if distinct rows would save nothing. `asked` is the value of
+    `model.first_layer` that the user gave. If a run is resumed, `config.model.first_layer` is the way that this run
+    has used so far. Raise ValueError if the user or the resumed run chose "distinct" and another setting rules it out.
     """
     running = config.model.first_layer
     why_not = obstacle(config, schema, backend, num_processes)
@@ -95,9 +97,11 @@ def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -
 
 
 def expected_saving(config: Config, schema: Schema, dataset: Path) -> tuple[str, list[str]]:
-    """Return a text on the work that distinct rows should save, and the fields that are multiplied by position.
+    """Estimate the work that the first layer saves by multiplying each distinct row once.
 
-    The text is "" if the saving is below LEAST_SAVING. The saving is estimated from the counts of values in the data.
+    Return a text that states the saving, and a list of the fields for which the layer still multiplies the row of every
+    position. The text is "" if the saving is below LEAST_SAVING. The saving is estimated from the counts of values in
+    the data.
     """
     limit = most_distinct(config)
     if limit <= 0 or config.train.batch_size < LEAST_BATCH:
@@ -113,8 +117,9 @@ def expected_saving(config: Config, schema: Schema, dataset: Path) -> tuple[str,
 def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarray:
     """Return the expected share of distinct ids among the positions of each field in a batch, [C].
 
-    Ids of a field without counts (out of vocabulary, or hashed) are treated as equally frequent, which gives the
-    largest share. The pooled rows of a list are treated as all distinct.
+    vocabulary.parquet has no counts for out-of-vocabulary ids and for the ids of hashed fields. These ids are treated
+    as equally frequent, which gives the largest share. The share of a list field is 1, because its rows are pooled (for
+    example averaged) and the results nearly always differ.
     """
     import pyarrow as pa  # This import is slow.
     from pyarrow import parquet

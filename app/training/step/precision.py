@@ -1,10 +1,10 @@
 """Choose `device.precision=auto`: the faster of float32 and bfloat16 for a tower on this processor.
 
 The processor's feature flags do not tell which is faster: bfloat16 is up to 1.8 times as fast as float32, or half as
-fast if a hypervisor hides AMX. So the C++ step of a tower with these widths is timed once in both precisions, and the
-result is cached for later runs. oneDNN reads some settings only once per process, and they depend on the choice. So the
-timing runs in a process of its own: `python -m app.training.step.precision ROWS INPUTS WIDTHS THREADS`. MindSpore is
-not imported.
+fast if a hypervisor hides AMX. So one training step of a tower with the configured widths is timed in both precisions
+with the C++ kernels, and the result is cached for later runs. oneDNN reads some settings only once per process, and
+these settings depend on the precision. So the timing runs in a process of its own, whose command is
+`python -m app.training.step.precision ROWS INPUTS WIDTHS THREADS`. MindSpore is not imported.
 
 Shapes use B for rows and K for inputs.
 """
@@ -74,9 +74,9 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
 
 
 def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
-    """Return the CPU seconds of a tower's step by precision, from the cache of earlier launches or measured now.
+    """Return a mapping from each precision to the CPU seconds that one step of a tower takes in this precision.
 
-    Return {} if the measurement fails.
+    The seconds come from the cache file of earlier launches, or are measured now. Return {} if the measurement fails.
     """
     words = [rows, inputs, json.dumps(widths), num_threads]
     model = next((line for line in _lines_of(CPU_INFO) if line.startswith("model name")), "")

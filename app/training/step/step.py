@@ -30,7 +30,7 @@ from app.tables.interface import DEEP, LOOKUP, WIDE, HostTables, RowGradients, R
 from app.training.learning_rates import LearningRates
 from data_prep.prepared.batches import Batch
 
-NATIVE_TOWER = "NativeTower"  # Name under which kernel times list the native tower.
+NATIVE_TOWER = "NativeTower"  # Name of the C++ tower in the results of `kernel_seconds`.
 OVERFLOWED = "the loss or a gradient overflowed"
 ADVICE = "try a lower loss.loss_scale or learning rate"
 
@@ -95,10 +95,10 @@ class StepSettings:
         return ForwardBackward(loss, self.model.named_parameters().values())
 
     def shared_by(self, num_ranks: int) -> StepSettings:
-        """Return the settings for one of `num_ranks` ranks, whose losses are added up.
+        """Return the settings for one of `num_ranks` ranks. The loss of a step is the sum of the losses of all ranks.
 
-        The L2 term of the numeric fields' rows would be counted once per rank, so its coefficient is divided by the
-        number of ranks.
+        The sum would contain the L2 term of the numeric fields' embedding rows once per rank, so the coefficient of
+        this term is divided by the number of ranks.
         """
         if num_ranks == 1:
             return self
@@ -111,7 +111,7 @@ class StepSettings:
         self.optimizers.set_step(step)
 
 
-# A `DeviceGraph`, or a callable that computes the same over several ranks.
+# A `DeviceGraph`, or another callable that computes the losses and gradients of a batch together with other ranks.
 Graph = Callable[..., tuple[Tensor, ...]]
 
 
@@ -131,7 +131,7 @@ class ByPosition:
         self.tables.grow(vocabulary_size)
 
     def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
-        """Give the touched rows of the tables other ids, as `HostTables.renumber` describes."""
+        """Give the touched rows (rows that a step has updated) other ids, as `HostTables.renumber` describes."""
         self.tables.renumber(new_ids, vocabulary_size)
 
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
@@ -149,15 +149,17 @@ class ByPosition:
         return pad_rows(rows.deep, self.batch_size), pad_rows(rows.wide, self.batch_size)
 
     def index(self, unique: UniqueIds) -> dict[str, np.ndarray]:
-        """Return the inputs by name that the model needs besides the rows. Rows by position need none. `ByDistinctRow`
-        returns `index` and `fields`.
+        """Return, by name, the arrays that the model needs besides the rows of a batch.
+
+        The result is {}, because the model needs no more than one row per position. `ByDistinctRow` overrides this
+        method and returns the arrays `index` and `fields`.
         """
         return {}
 
     def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Watched, Watched, Watched]:
         """Return the inputs of a step that come from the tables: deep rows, wide rows and sums of wide rows.
 
-        If a step is not finite, they are searched for the first bad value, which the error message names.
+        If a step fails because a value is NaN or infinite, the caller searches these arrays for the first bad value.
         """
         spec, wide_ids = self.tables.spec, ids_of(unique.of(WIDE))
         # Copy the rows, because the lookup in `_wide_rows_of_bad_sum` may overwrite them.
@@ -169,7 +171,7 @@ class ByPosition:
     def gradient_places(self, batch: Batch, unique: UniqueIds, gradients: RowGradients) -> tuple[Watched, Watched]:
         """Return the gradients of the deep rows and of the sums of wide rows.
 
-        If a step is not finite, they are searched for the first bad value, which the error message names.
+        If a step fails because a value is NaN or infinite, the caller searches the gradients for the first bad value.
         """
         return gradient_places(gradients.deep, gradients.wide, self.tables.spec.deep_names, ids_of(unique.of(DEEP)))
 
@@ -188,11 +190,11 @@ class ByPosition:
 
 
 def score_batch(rows: ByPosition, logits: Callable[..., np.ndarray], batch: Batch, unique: UniqueIds) -> np.ndarray:
-    """Return the logits [n] of a batch of n <= batch_size rows, with rows from tables outside the graph. Nothing
-    changes.
+    """Return the logits [n] of a batch of n <= batch_size rows. Change neither the tables nor the model.
 
-    `logits` is the model as a function of host arrays. If the tables keep running means of their rows, the means are
-    used, and the caller must have put the running means of the dense weights into the model.
+    `rows` looks the embedding rows up in tables outside the graph. `logits` is a function that computes the model's
+    logits from arrays in host memory. If the tables keep running means of their rows, the means are used, and the
+    caller must have put the running means of the dense weights into the model.
     """
     deep, wide = rows.inputs(unique, rows.lookup(unique, means=rows.tables.spec.ema_decay > 0))
     inputs = (deep, wide, pad_rows(batch.numeric, rows.batch_size))
@@ -211,8 +213,8 @@ class HostTablesStep(TrainStep):
         graph: HostGraph,
         logits: Callable[..., np.ndarray],
     ) -> None:
-        """`rows` passes table rows to the device, `graph` computes a step outside the tables, and `logits` computes the
-        logits of a batch for scoring.
+        """`rows` passes table rows to the device, `graph` computes losses and gradients and updates the dense
+        parameters, and `logits` computes the logits of a batch for scoring.
         """
         self.tables = rows.tables
         self.rows = rows
@@ -227,11 +229,11 @@ class HostTablesStep(TrainStep):
         self.rows.grow(vocabulary_size)
 
     def remove(self, row_ids: np.ndarray) -> None:
-        """Make the rows `row_ids` of the tables untouched again, as `HostTables.remove` describes."""
+        """Reset the table rows `row_ids` to their initial values, without optimizer state (see `HostTables.remove`)."""
         self.rows.tables.remove(row_ids)
 
     def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
-        """Give the touched rows of the tables other ids, as `HostTables.renumber` describes."""
+        """Give the touched rows (rows that a step has updated) other ids, as `HostTables.renumber` describes."""
         self.rows.renumber(new_ids, vocabulary_size)
 
     def prepare(self, batch: Batch) -> UniqueIds:
@@ -283,7 +285,7 @@ class HostTablesStep(TrainStep):
 
 
 def ids_of(unique: UniqueIds) -> np.ndarray:
-    """Return the id at each batch row and field, [n, C]. For a list, it is the list's first id."""
+    """Return the id at each batch row and field, [n, C]. A cell that is a list contributes the list's first id."""
     inverse = unique.inverse if unique.lists is None else unique.inverse[unique.lists.first[:-1]]
     return unique.values[inverse].reshape(unique.shape)
 
@@ -299,10 +301,11 @@ def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Watched:
-    """Values of a step that are searched if a step is not finite, with the names for the error message.
+    """An array in which a bad value is searched after a failed step, with the names for the error message.
 
-    `values` is [n], or [n, F * W] for F `fields` of W columns each. `ids` [n, F] are the ids of the fields. `what`
-    names the values. Values are bad if they are NaN or outside ±`limit`.
+    `values` has shape [n], or [n, F * W] for the F names in `fields` with W columns each. `ids` [n, F] has the id of
+    each batch row and field. `what` is the name of the array in the message. A value is bad if it is NaN or outside
+    ±`limit`.
     """
 
     what: str
@@ -327,15 +330,16 @@ class Watched:
 
 
 def batch_places(batch: Batch, numeric_names: tuple[str, ...]) -> tuple[Watched, Watched]:
-    """Return the numeric inputs and the labels of a batch, to search for a value that is not finite."""
+    """Return the numeric inputs and the labels of a batch as arrays in which a NaN or infinity can be searched."""
     return Watched("numeric input", batch.numeric, numeric_names), Watched("label", batch.labels)
 
 
 def gradient_places(
     deep: np.ndarray, wide: np.ndarray, fields: tuple[str, ...], ids: np.ndarray
 ) -> tuple[Watched, Watched]:
-    """Return the row gradients `deep` [n, F * D] and `wide` [n], to search for a value that is too large for the
-    optimizers.
+    """Return the row gradients `deep` [n, F * D] and `wide` [n] as arrays in which a bad value can be searched.
+
+    A gradient is bad if it is NaN or too large for the optimizers.
     """
     limit = float(LARGEST_GRADIENT)
     return (

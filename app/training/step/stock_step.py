@@ -30,7 +30,8 @@ from data_prep.prepared.batches import Batch
 class StockLookup(nn.Cell):
     """Looks up the inputs of the model for the ids of a batch, inside the graph.
 
-    Unfolded numeric fields are looked up, too, and their rows multiplied by the fields' values.
+    If numeric fields have embedding rows (`model.fold_numeric=false`), these rows are looked up too, and each is
+    multiplied by the value of its field.
     """
 
     def __init__(self, tables: StockTables) -> None:
@@ -41,15 +42,17 @@ class StockLookup(nn.Cell):
         self.sum = ops.ReduceSum()
 
     def field_weights(self, numeric: Tensor) -> Tensor:
-        """Return the factor of the row of each batch row and field, [B, F, 1]: x_f for a numeric field, 1 for a
-        categorical one.
+        """Return the factors by which the looked-up embedding rows are multiplied, [B, F, 1].
+
+        The factor of a numeric field is its value x_f in the batch row. The factor of a categorical field is 1.
         """
         return ops.concat((numeric, ops.ones((numeric.shape[0], self.num_categorical), ms.float32)), 1).expand_dims(-1)
 
     def construct(self, ids: Tensor, numeric: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Look up `ids` [B, F]. Return the rows as they are in the table, [B, F, D], and the inputs of the model.
+        """Look up `ids` [B, F]. Return the deep table's rows unchanged, [B, F, D], and then the model's two inputs.
 
-        The inputs are deep rows, [B, F * D], and sums of wide rows, [B], both with the factors of `field_weights`.
+        The inputs are the deep rows, [B, F * D], and the sums of the wide rows, [B]. For the inputs, every row has been
+        multiplied by its factor from `field_weights`.
         """
         table_rows, wide = self.parameters_of_tables(ids)
         deep = table_rows
@@ -106,10 +109,10 @@ class StockGraph(nn.Cell):
         return deep_loss, wide_loss, squared_norm, finite
 
     def gradients_by_position(self, row_gradients: tuple[Tensor, Tensor], numeric: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of the table rows by position, [B * F, D] and [B * F, 1].
+        """Return the gradients of the deep and the wide table rows by position, [B * F, D] and [B * F, 1].
 
-        `row_gradients` [B, F * D] and [B] are those of the model's inputs, multiplied by the loss scale, which is
-        removed.
+        `row_gradients` are the gradients with respect to the model's two inputs, [B, F * D] and [B], multiplied by the
+        loss scale. The result is divided by the loss scale.
         """
         deep = row_gradients[0].reshape(-1, self.num_fields, self.width) * self.gradient_scale
         wide = row_gradients[1].reshape(-1, 1, 1) * self.gradient_scale

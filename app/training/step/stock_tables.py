@@ -1,5 +1,6 @@
-"""Keep the tables in MindSpore's own host operators, in one graph with the tower, as its tutorial does. It is a
-baseline.
+"""Look up and update the tables with MindSpore's own host operators, in one graph with the tower.
+
+MindSpore's Wide&Deep tutorial does the same, so the backend stock is the baseline for comparisons.
 
 `EmbeddingLookup`, `FusedSparseFtrl` and `FusedSparseLazyAdam` run on the CPU because of the attribute
 `primitive_target`, whatever the device target. MindSpore 2.10 marks them as deprecated. They take int32 ids and a fixed
@@ -42,7 +43,7 @@ class PlacedOps:
 def placed_ops(ftrl: FtrlOptions) -> PlacedOps:
     """Return MindSpore's operators that look up and update the tables, pinned to the host for any device target.
 
-    FTRL's operator takes its learning rate at construction, so it cannot change later.
+    FTRL's operator takes its learning rate at construction, so the learning rate cannot change later.
     """
     with deprecations_silenced():
         placed = PlacedOps(
@@ -90,8 +91,8 @@ class TableParameters(nn.Cell):
         """Update both tables for `ids` [B * F] with gradients [B * F, D] and [B * F, 1]. Gradients of equal ids are
         summed.
 
-        `deep_rate` includes Adam's bias correction. The operator's own correction is switched off with powers of 0,
-        because its float32 `1 - beta2` would lose four digits in the first steps.
+        `deep_rate` includes Adam's bias correction. The operator gets 0 for the powers of beta1 and beta2, which
+        switches off its own correction, because its float32 `1 - beta2` would lose four digits in the first steps.
         """
         beta1, beta2, epsilon = self.betas_and_epsilon
         wide = self.wide_update(self.wide_rows, self.wide_accumulator, self.wide_linear, wide_gradients, ids)
@@ -146,10 +147,10 @@ class StockTables(WholeTables):
         return self._learning_rates[DEEP](step) * options.correction(step)
 
     def unique(self, ids: np.ndarray) -> StockIds:
-        """Return the ids of a batch in the form that MindSpore's graph takes, with the ids of the unfolded numeric
-        fields in front.
+        """Return the ids of a batch in the form that MindSpore's graph takes.
 
-        `ids` [B, C] are those of the categorical fields. Raise ValueError as `Tables.unique` does.
+        `ids` [B, C] are the ids of the categorical fields. The ids of numeric fields are put before them if numeric
+        fields have embedding rows. Raise ValueError as `Tables.unique` does.
         """
         numeric_ids = np.broadcast_to(
             np.arange(self.num_looked_up_numeric, dtype=ids.dtype), (len(ids), self.num_looked_up_numeric)

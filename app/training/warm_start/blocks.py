@@ -25,8 +25,9 @@ FIELD_PARAMETERS = ("wide.numeric_weight", "tower.numeric_rows", "tower.numeric_
 def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOptions) -> dict[str, Layout]:
     """Return the layout of each parameter in `FIELD_PARAMETERS`, for a model with the looked-up fields `fields`.
 
-    The numeric fields of `schema` come first if they are not folded. If the deep part sees no field, it has one block
-    for its placeholder input of zeros.
+    The layout of tower.matrix_0 begins with the numeric fields of `schema` if these fields have embedding rows
+    (`fold_numeric` is False). If the deep part sees none of `fields`, the layout has one block for the tower's
+    placeholder input of zeros.
     """
     numeric: list[Key] = [(NUMERIC, column.name) for column in schema.numeric]
     inputs: list[Key] = [(FIELD, field.name) for field in fields if field.deep] or [(FIELD, None)]
@@ -42,9 +43,10 @@ def move_dense(
 ) -> dict[str, np.ndarray]:
     """Return the arrays of `source` by name, rearranged for a model that has the arrays `fresh`.
 
-    The layouts are those of the two models, by parameter name. Blocks that `source` lacks are taken from `fresh`. An
-    array is left out if the new model has none of its fields. Optimizer state has the layout of its parameter. Raise
-    ValueError for an array that does not fit its layout.
+    `source_layouts` are the layouts of the arrays in `source` by parameter name, and `layouts` those of the arrays in
+    `fresh`. Blocks that `source` lacks are taken from `fresh`. An array of `source` is left out if the new model has
+    none of the array's fields. Optimizer state has the layout of its parameter. Raise ValueError for an array that does
+    not fit its layout.
     """
     moved = {name: array for name, array in source.items() if name in fresh or _parameter(name) is None}
     for name, values in fresh.items():

@@ -21,10 +21,11 @@ NONE = -1
 def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) -> np.ndarray:
     """Return, for each id of the schema `new`, the id of the same value in the schema `old`, int64 [V of `new`].
 
-    NONE means that `old` lacks the field or the value. Numeric fields are matched by name, values by field and value.
-    Rows for out-of-vocabulary values are matched by the values' hashes. If several fields share a vocabulary in `new`
-    but not in `old`, a value has several old rows: the first of these fields that has one counts. The field that the
-    vocabulary is named after is the first, and the others follow in the schema's order.
+    NONE means that `old` lacks the field or the value. The ids of numeric fields are matched by the fields' names. The
+    ids of values are matched by the name of the field and the value. The ids for out-of-vocabulary values are matched
+    by the values' hashes. If several fields share a vocabulary in `new` but not in `old`, a value may have an old id in
+    several of these fields. Then the first field that has an old id for the value decides. The first field is the one
+    that the vocabulary is named after, and the others follow in the schema's order.
     """
     origins = np.full(new.vocabulary_size, NONE, np.int64)
     numeric = {field.name: place for place, field in enumerate(old.numeric)}
@@ -33,13 +34,14 @@ def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) ->
     of_old = {field.name: field for field in old.categorical}
     takers: dict[str, list[str]] = {}
     for name, fields in _vocabularies(new).items():
-        # The vocabularies that `fields` had in `old`, each with the first of the fields that had it.
+        # For each vocabulary that one of `fields` uses in `old`, by name, the first of the fields that use it there.
         sources: dict[str, CategoricalField] = {}
         for field in fields:
             if field.name in of_old:
                 sources.setdefault(old.vocabulary_of(field.name), field)
         values = _values(new_folder, new, name)
-        # Later writes overwrite earlier ones, so the first vocabulary is written last.
+        # Ids that are written to `origins` later overwrite earlier ones. The first vocabulary in `sources` decides, so
+        # its ids are written last.
         for source, field in reversed(sources.items()):
             takers.setdefault(source, []).append(field.name)
             new_ids, old_ids = (
@@ -79,10 +81,11 @@ def _buckets(
     """Return the ids of a field's out-of-vocabulary rows in `new`, and the ids of the rows in `old` with the same
     values.
 
-    `before` is the field in `old`, and `here` the field in `new`. A value with hash h has bucket ⌊h·k / 2³²⌋ of k. If
-    the new number of buckets is a multiple m of k, bucket j of m contains only values of the old bucket ⌊j·k / m⌋. For
-    any other number, or for another hash, a new bucket mixes values of several old ones. In this case, return empty
-    arrays and log a warning.
+    `before` is the field in `old`, and `here` the field in `new`. A field with k out-of-vocabulary rows (buckets) puts
+    a value with hash h into the bucket ⌊h·k / 2³²⌋. If the new field has m buckets and m is a multiple of k, the new
+    bucket j contains only values of the old bucket ⌊j·k / m⌋. If m is no multiple of k, or if the new field hashes its
+    values in another way, a new bucket mixes values of several old buckets. In this case, return empty arrays and log a
+    warning.
     """
     (old_first, old_end), (new_first, new_end) = before.oov_ids, here.oov_ids
     old_count, new_count = old_end - old_first, new_end - new_first

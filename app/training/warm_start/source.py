@@ -97,9 +97,11 @@ def source_settings(config: Config, run: Path) -> Config | None:
 
 
 def find_source(path: Path) -> Checkpoint | Path:
-    """Return the checkpoint, or the path of the zoo's file, that `path`, a value of `train.init_from`, refers to.
+    """Return the trained model that `path`, a value of `train.init_from`, refers to.
 
-    If `path` is a run, the result is its best checkpoint. Raise FileNotFoundError if it is none of these.
+    If `path` is a file, it is a file of MindSpore's model zoo, and the result is `path` itself. If `path` is the folder
+    of a checkpoint, the result is this checkpoint. If `path` is the folder of a run, the result is the run's best
+    checkpoint. Raise FileNotFoundError if `path` is anything else.
     """
     if path.is_file():
         return path

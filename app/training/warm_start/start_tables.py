@@ -45,9 +45,9 @@ def take_rows(
 ) -> None:
     """Load the source's rows, and with `train.init_optimizer` their optimizer state, into empty tables.
 
-    `loading` and `spec` belong to these tables, and `rates` are the new run's learning rates. Untrained rows of the
-    source are loaded, too, if their values differ from the initial values in the new run. Raise ValueError if the
-    source's tables have other arrays than `spec`.
+    `loading` is the method `Tables.loading` of the empty tables, which accepts rows, and `spec` is their description.
+    `rates` are the new run's learning rates. Untrained rows of the source are loaded, too, if their values differ from
+    the initial values in the new run. Raise ValueError if the source's tables have other arrays than `spec` demands.
     """
     with_optimizer = config.train.init_optimizer
     _check_tables(source, spec, with_optimizer)
@@ -95,9 +95,10 @@ def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) ->
 
 
 def _touched(row_ids: np.ndarray, source: Source, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of the source's trained rows that the new run takes: its own ids, and the ids in the source.
+    """Return the ids of the trained rows that the new run takes from the source, as two arrays.
 
-    `row_ids` are the source's ids of its trained rows. Both results have one entry per row taken.
+    The first array has the ids of these rows in the new run, and the second array their ids in the source. Both have
+    one element for each row. `row_ids` are the ids of all trained rows of the source.
     """
     if source.origins is None:
         same_ids = row_ids[seen(row_ids)]
@@ -160,9 +161,10 @@ def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> Non
     for table, rows in source.state.tables.items():
         # The source's arrays are converted to float32, so the expected arrays are float32, too.
         layout_here = widened_layout(spec.layout(table))
-        # Arrays that the source and the new run need not both have. FTRL's last learning rates are not needed by an
-        # FTRL with another schedule. The last steps of rows are not needed by tables that update only looked-up rows,
-        # because the source's rows have taken their missed steps already.
+        # Names of the arrays that only one of the two, source and new run, may have. LAST_RATE (FTRL's last learning
+        # rate of each row) is not needed if the new run's FTRL has another schedule. LAST_STEP (the last step of each
+        # row) is not needed if the new run updates only looked-up rows: the source's rows have already taken all steps
+        # in which they were not looked up.
         unneeded = OPTIONAL_ARRAYS if LAST_STEP in layout_here else (*OPTIONAL_ARRAYS, LAST_STEP)
         actual, expected = (
             {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name not in unneeded)}
