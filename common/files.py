@@ -88,8 +88,8 @@ def _lock(folder: Path, mode: int) -> IO[str]:
 def is_at(file: IO[Any], path: Path) -> bool:
     """Return True if the open `file` is the file that `path` names now.
 
-    It is not if another process has renamed or replaced the file since it was opened, for example while this process
-    waited for its lock.
+    Return False if another process has renamed or replaced the file since this process opened it, for example while
+    this process waited for the file's lock.
     """
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
@@ -271,7 +271,8 @@ def _alone(path: Path) -> Iterator[IO[str]]:
     while True:
         with path.open("a", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if is_at(file, path):  # If not, the process that held the lock has renamed the file, so open a new one.
+            # The process that held the lock may have renamed the file. In this case, open the file at `path` again.
+            if is_at(file, path):
                 file.truncate(0)
                 yield file
                 return

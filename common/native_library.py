@@ -118,7 +118,7 @@ def _start_surplus_threads() -> None:
         has_started.set()
         threading.Event().wait()
 
-    with held():  # These threads must not receive the signals, because handlers run in the main thread.
+    with held():  # The OpenMP threads must not receive SIGTERM and SIGINT, which only the main thread can handle.
         threading.Thread(target=start_and_stay, name="openmp-surplus", daemon=True).start()
         has_started.wait()
 
@@ -176,7 +176,8 @@ class NativeLibrary:
             build_time = path.stat().st_mtime
             sources = (source for ending in ("*.h", "*.cc") for source in csrc.rglob(ending))
             if newer := next((source for source in sources if source.stat().st_mtime > build_time), None):
-                # If the source's time is in the future, building again does not help: the source stays newer.
+                # If the modification time of the source is in the future, building the library again does not help,
+                # because the source stays newer than the library.
                 is_ahead = newer.stat().st_mtime > time.time()
                 advice = "set this machine's clock right, which is behind, or touch all sources; then " * is_ahead
                 build = make_command("native")
@@ -216,7 +217,7 @@ def address(array: NDArray[Any], dtype: DTypeLike, *shape: int) -> int:
             f"{list(array.shape)}, {array.strides} bytes apart"
         )
     if flags.writeable and array.dtype.isbuiltin == 1:  # bfloat16 arrays do not support the buffer protocol.
-        # This takes a fifth of the time of array.ctypes.data, and a training step needs the addresses of sixty arrays.
+        # `from_buffer` takes a fifth of the time of `array.ctypes.data`. A training step needs sixty addresses.
         return ctypes.addressof(_NO_BYTES.from_buffer(array))  # type: ignore[arg-type] # stubs: from Python 3.12 on
     return int(array.ctypes.data)
 

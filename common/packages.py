@@ -78,7 +78,7 @@ def project_environment() -> dict[str, str]:
 def load(package: str) -> ModuleType:
     """Import and return a package that only some commands need.
 
-    Raise ModuleNotFoundError, whose message says how to install the package, if it is missing.
+    If the package is missing, raise ModuleNotFoundError with a message that says how to install the package.
     """
     try:
         return import_module(package)

@@ -129,7 +129,7 @@ def held() -> Iterator[None]:
 def raise_again() -> None:
     """Let Ctrl-C raise KeyboardInterrupt in this process again.
 
-    It does not after a call of `die_quietly` (common/signals.py).
+    This undoes a call of `die_quietly` (common/signals.py), after which Ctrl-C ends the process without an exception.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -161,8 +161,8 @@ def checksum_of_sources(project: Path, packages: Iterable[str]) -> str:
 def run_module(module: str, *words: str) -> str:
     """Run `python -m MODULE WORDS` in another process, wait for its end, and return its standard output.
 
-    If the process fails, raise ValueError with the last line of its standard error. It runs in a session of its own, so
-    Ctrl-C in the terminal does not reach it.
+    If the process fails, raise ValueError with the last line of its standard error. The process runs in a session of
+    its own, so Ctrl-C in the terminal does not reach it.
     """
     process = subprocess.run(  # noqa: S603 (this program)
         [sys.executable, "-P", "-m", module, *words],

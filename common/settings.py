@@ -81,8 +81,8 @@ class OutOfBoundsError(ValueError):
 class Checked:
     """Base class of settings. It checks each number against the `Bounds` in the annotation of the number's field.
 
-    A subclass that has rules between its fields checks them in its own `__post_init__`, after calling that of this
-    class.
+    A subclass that has rules between its fields checks them in its own `__post_init__`, which first calls
+    `Checked.__post_init__`.
     """
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Checked:
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return the end of an error message about the unknown name `name`, which says what the user may have meant.
 
-    It asks about the name in `known` that is most similar, or lists all of `known` if none is similar.
+    The text asks about the name in `known` that is most similar, or lists all names in `known` if none is similar.
     """
     return f"did you mean {close!r}?" if (close := nearest(name, known)) else f"known here: {', '.join(known)}"
 
@@ -186,9 +186,8 @@ def merge(
 def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: object) -> str:
     """Return the end of the error message about the unknown key `name`: which key the user may have meant.
 
-    The message names keys of other sections that end with the same word, or else the most similar key of this section,
-    or else all keys of this section. For a removed setting, it is the text that `REMOVED` of the class of `whole` has
-    for it.
+    The text names keys of other sections that end with the same word, or else the most similar key of this section, or
+    else all keys of this section. For a removed setting, the text says how the program behaves now (`Removed.now`).
     """
     if gone := getattr(whole, "REMOVED", {}).get(f"{prefix}{name}"):
         return f"it was removed, so leave it out: {gone.now}"

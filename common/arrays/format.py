@@ -19,7 +19,7 @@ from reprlib import repr as short_repr
 import numpy as np
 
 DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "bfloat16": "BF16"}
-# Checkpoints do not use the following dtypes. They occur only in the tables of bundles and in the temporary files of a
+# The following dtypes do not occur in checkpoints, but only in the tables of bundles and in the temporary files of a
 # preparation.
 DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64", "bool": "BOOL", "uint32": "U32"}
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # The increment of SplitMix64's state.
-GOLDEN32 = np.uint32(0x9E3779B9)  # 2³² divided by the golden ratio. GOLDEN is 2⁶⁴ divided by it.
+GOLDEN32 = np.uint32(0x9E3779B9)  # 2³² divided by the golden ratio. GOLDEN is 2⁶⁴ divided by the golden ratio.
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

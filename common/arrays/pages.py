@@ -25,12 +25,12 @@ class HugeBuffer:
     def array(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return a float32 array of `shape` at the start of the buffer. Enlarge the buffer if it is too small.
 
-        The array shares its memory with the arrays that earlier calls returned, so values written to it overwrite
-        theirs.
+        The array shares its memory with the arrays that earlier calls returned, so writing to the array changes the
+        values of the earlier arrays.
         """
         num_bytes = shape[0] * shape[1] * 4
         if num_bytes > self._bytes.size:
-            # An eighth more than needed, so that a next batch with a few more rows still fits.
+            # Make the buffer an eighth larger than needed, so that a later batch with a few more rows still fits.
             self._bytes = huge_pages(num_bytes * 9 // 8)
         return self._bytes[:num_bytes].view(np.float32).reshape(shape)
 

@@ -59,7 +59,7 @@ class FileReader:
     def take_into(self, target: np.ndarray) -> int:
         """Copy the next bytes of the file into `target` [n] uint8, until it is full or the file ends.
 
-        Return their number.
+        Return the number of bytes that were copied.
         """
         filled = 0
         while filled < target.size and (ready := self.available()):

@@ -51,7 +51,7 @@ def render_page(title: str, subtitle: str, top: Sequence[PagePart], sections: Se
     return page.render(title=title, subtitle=subtitle, top=top, sections=sections, bokeh=bokeh)
 
 
-@functools.cache  # Cached, because the same environment does not compile a template twice.
+@functools.cache  # All pages use the same Jinja2 environment, so each template is compiled only once.
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
