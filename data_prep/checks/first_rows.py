@@ -221,7 +221,10 @@ class FirstRows:
         return [line for line in self.lines.split(b"\n") if not is_utf8(line)]
 
     def chunk(self, log_format: LogFormat) -> Chunk:
-        """Return these rows as the chunk that the preparation would read if `log_format` described the log."""
+        """Return these rows as a `Chunk`, the block of lines that the preparation would read.
+
+        `log_format` is the description of the log.
+        """
         if self.table is None:
             return Chunk(0, self.lines.count(b"\n"), self.lines, self.file)
         from data_prep.raw_log.arrow_to_text import TableChunk

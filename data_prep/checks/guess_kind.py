@@ -55,7 +55,8 @@ _MARKED = re.compile(
 _UNMARKED = re.compile("[-+0-9.,]*")
 _MANY_ROWS = 1_000  # With at least this many rows, a column may have a few repeated values and still count as unique.
 _FEW_ROWS = 20  # With fewer rows, it is chance if all values of a column are distinct.
-# A column counts as unique if it has more distinct values than this fraction of its present cells.
+# A column counts as unique if its number of distinct values, divided by its number of cells that are not missing, is
+# above this fraction.
 _UNIQUE_SHARE = 0.99
 # If a column of whole numbers has at most this many distinct values and some are above 1,000, they are codes.
 _FEW_CODES = 50
@@ -70,8 +71,8 @@ _FEW_WORDS, _MANY_NUMBERS = 3, 20
 _SURE_ERRORS = 2.0  # A difference of two mean log losses counts if it is more than this many standard errors.
 # A column that lowers the log loss of the label by a smaller fraction than this does not predict the label.
 _LEAST_GAIN = 5e-4
-# The name of an id or a decimal point decides whether numbers are codes or amounts, unless the opposite reading
-# predicts the label better by more than this many standard errors.
+# Numbers are codes if the column is named like an id, and amounts if they have a decimal point. The opposite is assumed
+# only if it predicts the label better by more than this many standard errors.
 _SURE_ERRORS_OF_ORDER = 6.0
 _MIN_COUNT = PrepareOptions.min_count
 # Numbers look like row numbers if their range is at most this many times the number of rows.
@@ -103,7 +104,8 @@ _UNIQUE_NUMBER = "an identifier, or a time; integer if it is an amount"
 _VECTOR = "a vector: no kind has several numbers in a cell, so give each a column of its own"
 _VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|[0-9]{1,3}")
 _VERSION_NAMES = re.compile(r"(^|[_ .-])(v|ver|version|release|os|sdk|build|firmware)$", re.IGNORECASE)
-# A value only pads lists if, of all lists whose last two values are equal, more than this fraction end in the value.
+# A padded list ends in copies of the padding value. A value counts as padding if, among all lists that end in two equal
+# values, more than this fraction end in this value.
 _MOST_FILLED = 0.9
 # Cells are lists if at least this fraction of them has several values. If all cells are in brackets, one cell with
 # several values is enough.

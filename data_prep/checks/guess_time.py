@@ -47,8 +47,8 @@ _DATES_OF_DIGITS = {
     17: ("%Y%m%d%H%M%S%f",),
     20: ("%Y%m%d%H%M%S%f",),
 }
-# Possible orders of year, month and day in a date: if the month is written as a name (its place is left out here), and
-# if it is a number.
+# Possible orders of year, month and day in a date. `_WITH_MONTH` is for dates whose month is a name, and leaves the
+# month out, because its place is known. `_WITHOUT_MONTH` is for dates whose month is a number.
 _WITH_MONTH = ("dY", "Yd", "dy", "yd")
 _WITHOUT_MONTH = ("mdY", "dmY", "Ymd", "Ydm", "mdy", "dmy", "ymd", "ydm")
 _WITH_HOUR = ("YmdH", "YmdHM", "YmdHMS")  # Hours without colons, as in 2024-05-07-22

@@ -15,8 +15,8 @@ from data_prep.checks.first_rows import Column
 from data_prep.prepared.truth import area_under_curve
 
 MOST_ROWS = 20_000
-# The click rate of a value is smoothed by adding this many rows with the mean click rate to the rows that have the
-# value. Of these strengths, the one with the lowest loss is used.
+# The click rate of a value is smoothed: a number of rows with the mean click rate, the strength, is added to the rows
+# that have the value. Each of the following strengths is tried, and the one with the lowest loss is used.
 _STRENGTHS = (2.0, 10.0, 50.0)
 # A column of numbers is divided into each of these numbers of bins. The one with the lowest loss is used.
 _BINS = (4, 8, 16, 32)

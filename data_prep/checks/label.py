@@ -387,9 +387,10 @@ def _evidence_of_values(column: Column, label: Label) -> Evidence:
 
 
 def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
-    """Return the candidate `label` with additional evidence: how well the best other column, used alone, predicts it.
+    """Return the candidate `label` with additional evidence: how well one other column alone predicts the label.
 
-    Return it unchanged if that cannot be measured: there are fewer than 100 rows, no other column, or only one class.
+    The other column is the one that predicts the label best. Return `label` unchanged if there are fewer than 100 rows,
+    no other column, or only labels of one class.
     """
     (label_column,) = [column for column in columns if column.name == label.name]
     labels, good = label.of(label_column)

@@ -121,7 +121,10 @@ def check_rejects(
 
 
 def _explain(chunk: Chunk, log_format: LogFormat) -> str:
-    """Return why nearly all lines of a chunk are bad, or why its first line is bad, or "" if no cause is visible."""
+    """Return why nearly all lines of a chunk (a block of lines) are bad, or why the first line of the chunk is bad.
+
+    Return "" if no cause is visible.
+    """
     lines = [line.rstrip(b"\r") for line in chunk.lines.split(b"\n", 200)[:200] if line]
     if not lines:
         return ""
@@ -279,7 +282,8 @@ def _other_labels(statistics: LogStatistics, folder: Path) -> str:
     log_format, column = statistics.log_format, statistics.log_format.label_column
     rows = [line.split(b"\t", 2)[2] + b"\n" for line in _first_rejects(folder, _LABELS_READ)]
     names = list(log_format.columns)
-    # With others: ignored, a file may have its own order of columns, given by its header, which is not known here.
+    # If the log format has the setting `others: ignored`, the header of each file determines the order of its columns,
+    # and this function does not know the header.
     if log_format.others == "ignored":
         shown = ""
     else:
@@ -302,7 +306,8 @@ def _first_bad_cell(
         # A single line is too little text to recognize its encoding.
         bad = b"\n".join(each for each in _first_rejects(folder, _LABELS_READ) if not is_utf8(each))
         return f"\nThe first one {_NOT_UTF8}; {to_utf8(bad)}"
-    # With others: ignored, the file may have its own order of columns, given by its header, which is not known here.
+    # If the log format has the setting `others: ignored`, the header of each file determines the order of its columns,
+    # and this function does not know the header.
     if reason not in _REASONS_OF_CELLS or statistics.log_format.others == "ignored":
         return ""
     chunk = Chunk(0, 1, line + b"\n", is_bare=_BARE in line)

@@ -169,8 +169,8 @@ def _pairs(
 def describe_gains(gains: list[Gain], most: int, crosses: Sequence[tuple[str, ...]]) -> str:
     """Return a text: a table of the `most` best pairs of fields, and a setting that adds crosses of pairs.
 
-    The setting has the best pairs whose gain is statistically significant, and before them `crosses`, which the folder
-    already has. It is quoted for a shell.
+    The setting lists `crosses`, which the folder already has, and then the best pairs whose gain is statistically
+    significant. The setting is quoted for a shell.
     """
     lines = [
         f"the best {min(most, len(gains))} of {len(gains)} pairs, by what a cross takes from the log loss of valid"

@@ -160,7 +160,10 @@ class RowEncoder:
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, additions, self.expired)
 
     def without(self, expired: NDArray[np.int64]) -> RowEncoder:
-        """Return a copy of the encoder in which the ids `expired` [n] have expired, besides those that had before."""
+        """Return a copy of the encoder in which the ids `expired` [n] have expired too.
+
+        Ids that have already expired in this encoder are also expired in the copy.
+        """
         # np.unique with `return_counts` sorts the ids and does not hash them, which is faster here.
         expired = np.unique(np.concatenate([self.expired, expired]), return_counts=True)[0]
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, self.additions, expired)
@@ -217,9 +220,9 @@ class RowEncoder:
     def ids_with(
         self, added: LookupTables, rows: ParsedRows, ids: NDArray[np.signedinteger]
     ) -> NDArray[np.signedinteger]:
-        """Return a copy of `ids` [n, P] in which values in the search tables `added` have the ids given there.
+        """Return a copy of `ids` [n, P], with the ids of values that the search tables `added` contain replaced.
 
-        `rows` are the parsed rows from which `ids` were encoded.
+        Such a value gets its id in `added`. `rows` are the parsed rows from which `ids` were encoded.
         """
         added_ids = self._ids_by(added.opened, rows, choose_kernels(self._options.kernels))
         return np.where(self.are_unknown(added_ids), ids, added_ids)
@@ -382,9 +385,10 @@ def whole_numbers(texts: Sequence[Strings]) -> bool | None:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The dtypes and lengths of the arrays of one search table in a file, by which they are found there.
+    """The dtypes and lengths of the arrays of one search table in a file.
 
-    The tables of a file follow each other in the order of the columns.
+    The tables of a file follow each other in the order of the columns, so the dtypes and lengths determine where each
+    array begins.
     """
 
     is_text: bool

@@ -135,7 +135,8 @@ def _write_tables(
 ) -> FittedVocabulary:
     """Write the search tables of all fields into `folder`. Return the vocabulary, which has at least `size` ids.
 
-    After that, close `statistics`, because `fields` may be a generator that reads them.
+    Close `statistics` after the last of `fields` is written, because `fields` may be a generator that reads
+    `statistics`.
     """
     by_name: dict[str, CategoricalField] = {}
 
@@ -200,9 +201,9 @@ def new_values(
     setting `max_size` limits the known and new values together. `is_known` is a function that returns a mask of the
     values that already have ids. If it is None, `statistics` contains no such value.
 
-    If the sketch `earlier` is given, a value's count includes its count in earlier logs. All unknown values are noted
-    in the sketch, and unless `max_size` is reached, those that get an id are taken out of it again. The caller then
-    adds the noted values to the sketch.
+    If the sketch (approximate counter) `earlier` is given, a value's count includes its count in earlier logs. The
+    counts of all unknown values are recorded for the sketch (`note`). If all frequent values get ids within
+    `max_size`, their counts are dropped from this record. The caller then adds the recorded counts to the sketch.
     """
     if options.is_hashed(column.name):
         nothing = np.empty(0, np.int64)

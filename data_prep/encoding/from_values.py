@@ -167,9 +167,9 @@ def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format:
 
 
 def cells_to_chunk(cells: dict[str, str], log_format: LogFormat) -> Chunk:
-    """Return a chunk with one line that has the given cells, by column name.
+    """Return a chunk with one line that has the cells in `cells`, which maps column names to texts.
 
-    Its other cells are those of a blank row.
+    The cells of all other columns are those of `log_format.blank_row`.
     """
     between = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
     return Chunk(0, 1, f"{between.join((log_format.blank_row | cells).values())}\n".encode(), is_bare=log_format.quotes)

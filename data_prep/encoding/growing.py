@@ -1,8 +1,8 @@
 """Add the new values of each part of a log to a vocabulary during online training, as `prepare --extend` does.
 
-Existing files are never rewritten. The new values of each part are written to a file of their own, and so are the ids
-that expire. schema.json lists all these files. An earlier state of schema.json, which lists only the first of them,
-therefore describes the vocabulary of that time (see `schema_at`). Expired ids are used again only after
+Files of values and of expired ids are never rewritten. The new values of each part are written to a new file, and so
+are the ids that expire. schema.json lists all these files. An earlier state of schema.json lists fewer files, and
+therefore describes the vocabulary of its time (see `schema_at`). Expired ids are used again only after
 `GrowingVocabulary.renumbered`, which writes the values that have not expired into another folder with new ids.
 """
 
@@ -65,7 +65,7 @@ from data_prep.statistics.value_counts import count_numbers, count_texts
 
 SMALL_FIELD = 256  # If a field has at most this many values, none of them expires.
 MOST_COUNT = 2**32 - 1  # `counts_of_ids` returns this number for values with larger counts.
-# A limit on the memory of counts that is never reached: the counts of a part of the log stay in memory.
+# Limit for the memory of the counts of one part of the log. It is never reached, so all counts stay in memory.
 _ANY_BYTES = 1 << 62
 
 
@@ -255,7 +255,7 @@ class GrowingVocabulary:
             counted.texts.add(count_texts(rows, options, unknown))
         by_name = {field.name: field for field in self.schema.categorical}
         if self._earlier is not None:
-            self._earlier.forget()  # Drop the counts that were noted for a part of the log that was then skipped.
+            self._earlier.forget()  # Drop counts that were recorded for a part of the log that was skipped afterwards.
         fields = []
         for column in options.vocabularies:
             of_field = by_name[column.name]
@@ -296,8 +296,8 @@ class GrowingVocabulary:
         if self._counts is None:
             self._counts = np.zeros(self.schema.vocabulary_size, np.uint32)
             for name in self.schema.vocabulary_files:
-                # Neither threads of pyarrow nor `read_table` are used, because the threads and the module `dataset`
-                # would keep memory.
+                # The file is read without pyarrow's threads, which would keep memory, and not with `read_table`, which
+                # would load the module pyarrow.dataset and keep its memory.
                 with pq.ParquetFile(self.folder / name) as file:
                     for group in range(file.num_row_groups):
                         rows = file.read_row_group(group, ["id", "count"], use_threads=False)

@@ -198,7 +198,10 @@ def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
 
 
 def _list_forms(log_format: LogFormat) -> dict[str, tuple[int, str]]:
-    """Return, for each list column of a format by name, the maximum length of its lists and their `pool`."""
+    """Return, for each list column of a format by name, the maximum length of its lists and its setting `pool`.
+
+    `pool` says how the embedding rows of a list are combined, such as "mean".
+    """
     forms = {name: log_format.list_form(name) for name in log_format.columns_of_kind("list")}
     return {name: (form.max_length, form.pool) for name, form in forms.items()}
 

@@ -61,7 +61,8 @@ class FieldVocabulary:
     values: NDArray[np.int64]
     counts: NDArray[np.int64]  # Number of training rows with each value [K].
     texts: Strings | None = None  # Texts [K] of a text field.
-    own_ids: NDArray[np.int64] | None = None  # Id of each value [K]. None if no id in `id_ranges` has expired.
+    # Id of each value [K]. None if no id has expired, so that the values have the ids in `id_ranges` in order.
+    own_ids: NDArray[np.int64] | None = None
 
     @property
     def value_ids(self) -> NDArray[np.int64]:
@@ -155,9 +156,9 @@ def make_vocabulary(
 ) -> Iterator[FieldVocabulary]:
     """Give ids to the ordered values of every field. Yield one field at a time, because all together may be large.
 
-    `num_oov_ids` maps the name of each field to its number of out-of-vocabulary ids. `ordered` has the values of the
-    fields in the same order. Ids begin at `num_numeric`: first the out-of-vocabulary ids of all fields, then the ids of
-    values.
+    `num_oov_ids` maps the name of each field to its number of out-of-vocabulary ids. `ordered` has the ordered values
+    of each field, with the fields in the order of `num_oov_ids`. Ids begin at `num_numeric`: first the
+    out-of-vocabulary ids of all fields, then the ids of values.
     """
     first_oov_id, next_id = num_numeric, num_numeric + sum(num_oov_ids.values())
     for (name, num_oov), of_field in zip(num_oov_ids.items(), ordered, strict=True):
@@ -172,7 +173,10 @@ def ids_dtype(vocabulary_size: int) -> str:
 
 
 def write_lookup_tables(fields: Iterable[FieldVocabulary], path: Path) -> LookupTables:
-    """Make the search table (from values to ids) of each field. Write all tables to the file `path`, in that order."""
+    """Make the search table (from values to ids) of each field. Write the tables to the file `path`.
+
+    The tables are in the order of `fields`. Return them, as they are found in the file.
+    """
     return write_tables(
         (make_lookup(field) if field.texts is None else _make_text_lookup(field) for field in fields), path
     )
@@ -235,7 +239,7 @@ def merge_lookup_tables(chain: Sequence[LookupTables], path: Path, expired: NDAr
 def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> LookupTables:
     """Write the arrays of search tables to the file `path`, one table after another.
 
-    Return where they lie in the file.
+    Return a `LookupTables` with the layout of each table, by which the arrays are found in the file.
     """
     layouts = []
     with path.open("wb") as file:
@@ -260,8 +264,8 @@ def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> Lo
 def number_lookup(words: NDArray[np.uint64], *numbers: int) -> FieldLookup:
     """Sort `words` in place, and return the search table from numbers to ids that consists of them.
 
-    A word has a value in its upper bits and the value's id, relative to the base id, in the lower ones. `numbers` are
-    the fields of FieldLookup from `base_id` on.
+    A word has a value in its upper bits, and in its lower bits the value's id minus the base id. `numbers` are the
+    last four fields of FieldLookup: `base_id`, `missing_id`, `first_oov_id` and `num_oov_ids`.
     """
     words.sort()
     # If the values are evenly distributed, a bucket of the table has one to four words.
@@ -275,7 +279,7 @@ def number_lookup(words: NDArray[np.uint64], *numbers: int) -> FieldLookup:
 def text_lookup(keys: NDArray[np.uint64], ids: NDArray[np.int64], texts: Strings, *numbers: int) -> StringLookup:
     """Return the search table from strings to ids, which is sorted by the keys (hashes) of the strings.
 
-    `numbers` are the integer fields of StringLookup, in their order.
+    `numbers` are the last three fields of StringLookup: `missing_id`, `first_oov_id` and `num_oov_ids`.
     """
     order, _ = group_equal(keys, texts)
     return StringLookup(keys[order], ids[order], texts.take(order).compact(), *numbers)
@@ -319,7 +323,7 @@ class VocabularyWriter:
     def copy(self, paths: Sequence[Path]) -> None:
         """Copy all rows from the files of another vocabulary with the same fields.
 
-        It must be called before any `add`.
+        A caller that uses both `copy` and `add` must call `copy` first.
         """
         for path in paths:
             with pq.ParquetFile(path) as file:
@@ -407,9 +411,9 @@ def _numbers(numbers: NDArray[np.signedinteger], kind: pa.DataType) -> pa.Array:
 
 
 def _smallest(kind: str) -> int:
-    """Return the number that is written for the value 0 of a column.
+    """Return the number that is added to the values of a column when they are written to vocabulary.parquet.
 
-    `kind` is the column's kind: bucket, hour or weekday.
+    In memory, the smallest value of the column is 0. `kind` is the column's kind: bucket, hour or weekday.
     """
     return SMALLEST_BUCKET if kind == "bucket" else 0
 

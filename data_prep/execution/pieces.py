@@ -96,9 +96,9 @@ class Pieces:
         return self._map_whole(name) is not None
 
     def _map_whole(self, name: str) -> mmap.mmap | None:
-        """Map the file of a piece into memory and return it.
+        """Map the file of a piece into memory, and return the mapped file.
 
-        Return None if it is missing, or if its checksum is wrong.
+        Return None if the file is missing or empty, or if its checksum is wrong.
         """
         try:
             content = map_file(self.folder / name, mmap.ACCESS_COPY)

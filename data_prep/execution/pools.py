@@ -181,8 +181,8 @@ def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
         threads = sum(client.nthreads().values())
         if threads == 0:
             raise OSError(f"the Dask scheduler at {choice.scheduler} has no workers; start some: dask worker ADDRESS")
-        # If a worker dies, Dask runs its tasks on another worker. pure=False: Dask must not reuse the result of an
-        # earlier task with equal arguments, because these may belong to another log.
+        # If a worker dies, Dask runs its tasks on another worker. With `pure=False`, Dask does not reuse the result of
+        # an earlier task with equal arguments, because the earlier task may have read another log.
         executor, advice = client.get_executor(pure=False), "give workers more memory and run the same command again"
         yield Pool(executor, threads, "", (distributed.KilledWorker,), advice)
 

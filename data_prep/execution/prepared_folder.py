@@ -338,7 +338,8 @@ def _replaced_before(folder: Path) -> tuple[str, ...]:
 
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    # `there` was read from JSON, in which tuples are lists, so `here` is converted in the same way.
+    # `there` is the identity in run.json, and `here` is the identity of the new run. JSON has turned the tuples in
+    # `there` into lists, so the tuples in `here` are turned into lists too.
     here = json.loads(json.dumps(here))
     return [
         f"{name} was {there.get(name)!r}, is {here.get(name)!r}"

@@ -29,10 +29,11 @@ Item = TypeVar("Item")
 Results = Mapping[str, Any]  # The result of a task, in parts by name. Each part is stored as a piece of its own.
 ReadPart = Callable[[str], Any]
 
-# Number of unfinished tasks per worker: one runs and one waits, so that no worker is idle. There are no more, because a
-# task of a compressed log holds its lines in memory until it is done. Finished results take only disk space, so tasks
-# are started for up to _LOG_BYTES_AHEAD bytes of the log beyond the chunk whose result the main process uses. That
-# keeps the workers busy while the main process is busy, for example shuffling and writing a window of rows.
+# Number of unfinished tasks per worker: one runs and one waits, so that no worker is idle. More tasks would take too
+# much memory, because a task of a compressed log holds its lines in memory until it is done. Finished results take only
+# disk space, so tasks are started for up to _LOG_BYTES_AHEAD bytes of the log beyond the chunk whose result the main
+# process uses. These tasks keep the workers busy while the main process is busy, for example shuffling and writing a
+# window of rows.
 _TASKS_PER_WORKER = 2
 _LOG_BYTES_AHEAD = 256 << 20
 
@@ -81,7 +82,10 @@ def _read_part(pieces: Pieces, title: str, number: int, part: str) -> Any:
 
 @dataclass(eq=False)
 class _Starter:
-    """Starts the tasks of a pass on the workers of `pool`. If it is None, a task runs when its result is requested."""
+    """Starts the tasks of a pass on the workers of `pool`.
+
+    If `pool` is None, each task runs in this process when its result is requested.
+    """
 
     function: Callable[[Any], Results]
     pool: Pool | None
@@ -168,7 +172,8 @@ def run_in_worker(job: Job, number: int, task: Any) -> None:
     _as_first_got(job).run(number, task)
 
 
-# One entry is for the job of the running pass, the other for the job of its `TasksBeside`.
+# The cache has two entries: one for the job of the running pass, and one for the job of its additional tasks
+# (`TasksBeside`).
 @functools.lru_cache(maxsize=2)
 def _as_first_got(job: Job) -> Job:
     """Return, for a `job` that came with any task of a pass, the equal `Job` that came with this worker's first task.
@@ -193,7 +198,7 @@ def keep_freed_memory() -> None:
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # This is the largest value that glibc accepts.
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # 32 MiB is the largest threshold that glibc accepts.
         libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 

@@ -57,7 +57,7 @@ def choose_kernels(choice: str) -> ModuleType:
 _Texts, _Format, _Rows, _Rejects, _Vocabulary = (
     LIBRARY.interface.structures[f"LogKernels{name}"] for name in ("Strings", "Format", "Rows", "Rejects", "Vocabulary")
 )
-_UNLABELLED = 2  # Must equal the constant LOG_KERNELS_UNLABELLED in log_kernels.h.
+_UNLABELLED = 2  # Value of a missing label. It must equal the constant LOG_KERNELS_UNLABELLED in log_kernels.h.
 # Names and dtypes of the arrays of numbers in the C structure _Rows. Beside each is an array of flags, which tells
 # which of its cells are not missing.
 _NUMBERS: dict[str, type[np.generic]] = {
@@ -402,7 +402,7 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
 
 
 def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the approximate counts that a sketch has for `keys`.
+    """Return the counts that a count-min sketch (an approximate counter) has for `keys`.
 
     The result is that of `numpy_kernels.sketch_counts`.
     """
@@ -418,7 +418,10 @@ def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArr
 
 
 def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
-    """Add the counts of keys to one part of a sketch, `half`, in place, as `numpy_kernels.add_to_sketch` does."""
+    """Add the counts of keys to one part of a count-min sketch (an approximate counter), the array `half`, in place.
+
+    The result is that of `numpy_kernels.add_to_sketch`.
+    """
     scratch = np.empty(len(keys), np.uint32)
     load().log_kernels_sketch_add(
         output_address(half),
