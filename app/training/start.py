@@ -269,7 +269,7 @@ def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext
         run.set_status("stopped")
         log.info("stopped after saving: %s; run the same command to resume", stopped)
     except DamagedCheckpointError:
-        # If the run is new, the damaged checkpoint is not its own but that of the model it starts from.
+        # A new run has no checkpoint of its own yet, so the damaged one belongs to the model that the run starts from.
         if run.plan.checkpoint is None:
             run.set_status("failed")
         raise
