@@ -106,8 +106,8 @@ class Launch:
     def _train_in_folder(self, target: str, group: ProcessGroup, damaged: dict[Path, str] | None) -> int:
         """Open the run's folder, train in it, and return the exit status.
 
-        `damaged` maps the paths of checkpoints that must not be resumed to what is wrong with them. Raise
-        DamagedCheckpointError if the checkpoint that the run would resume is damaged, too.
+        `damaged` maps the path of each checkpoint that must not be resumed to a text that says what is wrong with the
+        checkpoint. Raise DamagedCheckpointError if the checkpoint that the run would resume is damaged, too.
         """
         folder, lock = open_run(self.path, self.config, self.schema, group, self._find_source, damaged, self.asked)
         config = folder.config

@@ -32,9 +32,10 @@ LEAST_BATCH = 1000
 
 
 def most_distinct(config: Config) -> float:
-    """Return the share of distinct rows among a field's positions below which multiplying them once is faster.
+    """Return the limit for the share of distinct rows among a field's positions.
 
-    If it is 0 or less, no field gains.
+    If the share is below this limit, multiplying each distinct row once is faster than multiplying the row of every
+    position. If the limit is 0 or less, multiplying distinct rows is faster for no field.
     """
     return 1 - SUM_COST[config.device.precision] / config.model.embedding_dim
 

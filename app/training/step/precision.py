@@ -49,8 +49,9 @@ LEAST_GAIN = 1.05
 def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, str]:
     """Return the precision to train in, and a line for the log, or "" if there was no choice to make.
 
-    A setting other than "auto" in `config` is returned; a run that is resumed has such a setting. Ranks of an MPI job
-    use the choice of the process that started them, or float32 if this program did not start them.
+    If `config.device.precision` is not "auto", return it; the settings of a resumed run always name a precision. Ranks
+    of an MPI job use the precision that the parent process chose before it started mpirun, or float32 if the user
+    started mpirun without this program.
     """
     if config.device.precision != "auto":
         return config.device.precision, ""

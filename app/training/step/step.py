@@ -176,10 +176,11 @@ class ByPosition:
         return gradient_places(gradients.deep, gradients.wide, self.tables.spec.deep_names, ids_of(unique.of(DEEP)))
 
     def _wide_rows_of_bad_sum(self, ids: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """Return the wide rows [n, C] of the first batch row whose entry in `sums` [n] is not finite. All others are 0.
+        """Return wide rows [n, C] that show which id makes the first sum in `sums` [n] that is not finite.
 
-        `lookup` returns only sums over fields. So each of the C ids of that batch row is looked up by a batch row of
-        its own that has this id at all positions; its sum is not finite if the id's weight is not.
+        `lookup` returns only sums over fields. So this method looks up a batch with one row for each of the C ids of
+        the bad batch row, and this row has the id at all positions. Its sum is not finite if the id's weight is not.
+        The C sums are the result for the bad batch row. The result for every other batch row is 0.
         """
         wide = np.zeros(ids.shape, np.float32)
         bad_row = np.flatnonzero(~np.isfinite(sums))[:1]

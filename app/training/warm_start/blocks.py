@@ -64,7 +64,7 @@ def move_dense(
 
 
 def move_blocks(source: np.ndarray, source_layout: Layout, layout: Layout, fresh: np.ndarray) -> np.ndarray:
-    """Return a copy of `fresh` in which the blocks of fields that `source` also has are replaced by those of `source`.
+    """Return a copy of `fresh`, with the blocks of all fields that are also in `source` copied from `source`.
 
     Both arrays have shape [rows, …], and a field's blocks have the same number of rows in both. `source_layout` is the
     layout of `source`, and `layout` that of `fresh`.

@@ -57,14 +57,15 @@ class Source:
 def check_source(config: Config, schema: Schema) -> Path | None:
     """Check the trained model that a new run starts from, and return its path, or None if `train.init_from` is empty.
 
-    Raise ValueError or FileNotFoundError if the model is missing, if its embedding width, tower or folding of numeric
-    fields is not that of `config`, or if its rows have other ids and the vocabulary that maps them is missing.
+    Raise ValueError or FileNotFoundError if the model is missing, or if its embedding width, its tower or its setting
+    `fold_numeric` differs from `config`. Raise them also if values have other ids in the model than in `schema`, and
+    the model's vocabulary, which is needed to translate the ids, is missing.
     """
     if not config.train.init_from:
         return None
     source = find_source(Path(config.train.init_from))
     if isinstance(source, Path):
-        # A `.ckpt` file of the model zoo has no manifest. It is checked when it is read.
+        # A file of MindSpore's model zoo has no manifest to check. `open_source` checks the file when it reads it.
         return source
     path, manifest = source.path, source.manifest
     model = read_config(manifest.config, where=str(path)).model
@@ -81,9 +82,10 @@ def check_source(config: Config, schema: Schema) -> Path | None:
 def source_settings(config: Config, run: Path) -> Config | None:
     """Return the settings of the model that the run in the folder `run` starts from.
 
-    Return None if it starts from no model or from a `.ckpt` file of the zoo. If the run is resumed and its source no
-    longer exists, return the run's own settings, because the source is not needed any more. If starting the run has
-    renamed the folder of its source, the source is looked up under its new name. Raise the errors of `find_source`.
+    Return None if the run starts from no model, or from a file of MindSpore's model zoo. If the run is resumed and the
+    model it started from no longer exists, return the run's own settings, because this model is not needed any more. If
+    starting the run has renamed the model's folder, look the model up under the new name. Raise the errors of
+    `find_source`.
     """
     path = Path(config.train.init_from)
     if not config.train.init_from:
@@ -117,7 +119,7 @@ def find_source(path: Path) -> Checkpoint | Path:
 def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
     """Open, verify and return the trained model at `train.init_from`, for a run on the prepared folder `dataset`.
 
-    Raise ValueError if it is damaged, or if its rows cannot be mapped to the ids of that folder.
+    Raise ValueError if the model is damaged, or if its rows cannot be mapped to the ids of `dataset`.
     """
     checkpoint = find_source(Path(config.train.init_from))
     if isinstance(checkpoint, Path):
@@ -147,10 +149,10 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
 def _scored_state(
     checkpoint: Checkpoint, trained: Config, history: StepHistory | None, with_optimizer: bool
 ) -> tuple[ModelState, Callable[[np.ndarray], TableSnapshot]]:
-    """Return the model's state to take over, and a function from ids that were never trained to their deep rows.
+    """Return the state to take over from a checkpoint, and a function from ids of untrained rows to these deep rows.
 
-    With optimizer state, the newest weights are taken, because the state belongs to them. Without it, the weights are
-    those that evaluations used, which are running means if the model keeps them.
+    If optimizer state is taken over, the state contains the newest weights, because the optimizer state belongs to
+    these weights. Otherwise it contains the weights that evaluations used: running means, if the model keeps any.
     """
     manifest, saved = checkpoint.manifest, checkpoint.state()
     means = None if with_optimizer else running_mean(manifest)

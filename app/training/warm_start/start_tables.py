@@ -81,8 +81,10 @@ def take_rows(
 
 
 def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) -> Seen:
-    """Return a function that takes ids and returns which of them (True) belong to fields that `table`'s part of the
-    model sees in both the new and the source model.
+    """Return a function from ids to a boolean mask of these ids.
+
+    `table` names the wide or the deep part of the model. The mask is True for ids of the fields that this part sees
+    both in the new model and in the source.
     """
     # Numeric fields have the first ids. If they are folded into the tower, their rows are not taken.
     first_id = schema.num_numeric if config.model.fold_numeric else 0
