@@ -67,8 +67,8 @@ def _lock(folder: Path, mode: int) -> IO[str]:
     while True:
         make_folder(folder, mode)
         path = folder / LOCK_FILE
-        # The lock file may have been put there by somebody else. So a symbolic link is not followed, and the content is
-        # not truncated.
+        # Somebody else may have created the lock file, for example as a link to another file. So a symbolic link is not
+        # followed, and the content of the file is not truncated.
         lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,7 +187,8 @@ _type_hints = functools.cache(typing.get_type_hints)
 
 def _from_plain(value: Any, hint: Any) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    # JSON has no tuples. So if the type is a union and the value a list, the tuple type of the union is meant.
+    # JSON has no tuples, so a tuple was written as a list. If the type is a union and the value a list, restore the
+    # value as the tuple type in the union.
     if origin is types.UnionType and isinstance(value, list):
         origin, arguments = tuple, next(typing.get_args(each) for each in arguments if typing.get_origin(each) is tuple)
     if origin is tuple:
@@ -237,11 +238,11 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically: after a kill or a power cut, the file has all of its old or new content.
+    """Write `text` to `path` atomically: after a kill or a power cut, the file has its old content or its new content.
 
     If several processes write the same file, they take turns, and the last one determines the content. The text is
-    written to a temporary file, which is synced and renamed; then the folder is synced. That takes some milliseconds,
-    too long to do it in every training step.
+    written to a temporary file, which is synced and renamed; then the folder is synced. A call takes some milliseconds,
+    which is too long for every training step.
     """
     beside = path.with_name(f"{path.name}.tmp")
     try:

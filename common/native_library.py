@@ -75,9 +75,10 @@ class Interface:
         return self.structures.get(name) or getattr(ctypes, f"c_{name.removesuffix('_t')}")
 
 
-# By default, idle OpenMP threads spin for milliseconds on cores that other threads need. Beside MindSpore's threads a
-# training on two cores then takes up to fourteen times as long. This environment variable lets them sleep, but GCC's
-# OpenMP library (libgomp) reads it only when it is loaded, and LightGBM, PyTorch and MindSpore load it too.
+# By default, idle OpenMP threads spin for milliseconds on cores that other threads need, such as MindSpore's threads. A
+# training on two cores then takes up to fourteen times as long. The environment variable OMP_WAIT_POLICY lets idle
+# OpenMP threads sleep, but GCC's OpenMP library (libgomp) reads the variable only once, when a process loads libgomp,
+# and LightGBM, PyTorch and MindSpore may have loaded libgomp before this module does.
 WAIT_POLICY, SLEEP = "OMP_WAIT_POLICY", "passive"
 _LIBGOMP = "libgomp.so.1"
 
@@ -170,8 +171,8 @@ class NativeLibrary:
                 f"g++ and make), or {self._otherwise}"
             )
         csrc = path.parents[1]
-        # A library that was built from other sources may expect other arguments and crash. This cannot be checked in a
-        # bundle, which contains the library and its header, but no other sources.
+        # A library that was built from other sources may expect other arguments and crash, so its sources must not be
+        # newer than the library. In a bundle this cannot be checked, because a bundle contains no C++ sources.
         if path == self._file and any(csrc.rglob("*.cc")):
             build_time = path.stat().st_mtime
             sources = (source for ending in ("*.h", "*.cc") for source in csrc.rglob(ending))

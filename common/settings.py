@@ -54,7 +54,8 @@ class Bounds:
         return value is None or bool(self.least <= value <= self.most and self.above < value < self.below)
 
 
-# `Removed.value` of a setting that never changed a result, so that recorded settings may have any value of it.
+# `Removed.value` of a removed setting that never changed a result. Settings that were recorded with any value of the
+# removed setting are accepted.
 ANY_VALUE = object()
 
 
@@ -203,10 +204,11 @@ def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: 
 
 
 def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, key: str) -> Any:
-    """Return the section that `merge` changes: `current`, the present section, or the defaults of another variant.
+    """Return the section of settings to which `merge` applies `changes`.
 
-    Some sections, such as optimizers, have a class per variant, and the key `name` selects the class. If `changes` name
-    another variant than that of `current`, return an object of the other class with its defaults.
+    Some sections, such as optimizers, have one class for each variant, and the key `name` selects the class. If
+    `changes` select another variant than that of `current`, return an object of the other class with its defaults.
+    Otherwise return `current`.
     """
     variants: dict[str, Any] = {getattr(variant, "name", ""): variant for variant in typing.get_args(hint)}
     variant_name = changes.get("name")

@@ -31,8 +31,8 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: Iterable[
 class StopSignal(BaseException):
     """Raised by `check_stop` after SIGTERM or SIGINT.
 
-    `exit_status` is the exit status that shells expect (128 + number). It is a BaseException, like KeyboardInterrupt,
-    so `except Exception` does not catch it.
+    `exit_status` is the exit status that shells expect: 128 plus the number of the signal. Like KeyboardInterrupt, this
+    class is derived from BaseException, so `except Exception` does not catch a StopSignal.
     """
 
     def __init__(self, number: int) -> None:

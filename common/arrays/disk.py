@@ -179,8 +179,8 @@ _FREE_BUFFERS: list[np.ndarray] = []
 def lend_buffers(count: int) -> Iterator[list[np.ndarray]]:
     """Yield `count` uint8 buffers of BUFFER_BYTES bytes. After the `with` block, keep them for the next call.
 
-    The buffers are on huge pages, because a request to the disk lists the pages of its buffer, and is faster if the
-    pages are few.
+    The buffers are on huge memory pages, because a request to the disk lists the memory pages of its buffer, and a
+    request with a short list is faster.
     """
     buffers = [_FREE_BUFFERS.pop() if _FREE_BUFFERS else huge_pages(BUFFER_BYTES) for _ in range(count)]
     yield buffers
