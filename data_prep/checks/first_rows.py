@@ -355,8 +355,8 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> tuple[list[bytes],
             f"{file.location}: its lines end in \\r alone, as on an old Mac; lines end in \\n or \\r\\n here. Change "
             "the line ends and describe the new file: tr '\\r' '\\n' < OLD > NEW"
         )
-    # The preparation will reject a line that is too long. It becomes an empty line here, so that line numbers stay
-    # right.
+    # The preparation will reject a line that is too long. Replace such a line by an empty one, so that the numbers of
+    # later lines stay right.
     lines = [line.removesuffix(b"\r") if len(line) <= MAX_LINE_BYTES else b"" for line in all_lines]
     if not lines:
         raise ValueError(f"{file.location} has no lines to describe")
@@ -525,7 +525,7 @@ def _column(name: str, cells: Sequence[str]) -> Column:
 def _has_blanks(column: Column) -> bool:
     """Return True if the preparation should remove blanks around the cells of a column.
 
-    It should if some cell consists of blanks only, or if more than a few cells begin or end with blanks.
+    This is the case if some cell consists of blanks only, or if more than a few cells begin or end with blanks.
     """
     spaced = [value for value in column.values if value != value.strip(" ")]
     slips = 0.001 * len(column.codes) + 2
@@ -568,7 +568,8 @@ def _of_table(location: str, table: pa.Table) -> FirstRows:
     index = (table.schema.pandas_metadata or {}).get("index_columns", ())
     table = table.drop_columns([name for name in table.column_names if name in index or name.startswith("__index_")])
     columns = [_of_arrow(name, table.column(name)) for name in table.column_names]
-    # A table has no lines of text. This layout describes a CSV file with the same columns, which a model can score too.
+    # A table has no lines of text. The layout describes a CSV file with the same columns as the table, so that a model
+    # trained on the table can also score such a file.
     layout: dict[str, Any] = {"separator": ",", "header": True, "quotes": True}
     layout |= {"trim": True} if any(map(_has_blanks, columns)) else {}
     return FirstRows(location, columns, layout, table=table)

@@ -411,7 +411,8 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
 def _are_versions(column: Column, numbers: NDArray[np.float64]) -> bool:
     """Return True if the numbers of a column seem to be numbers of versions, such as 10.1 of a program.
 
-    They do if the column is named like versions, or if the same number is written in two ways, such as 10.1 and 10.10.
+    This is the case if all values have the form of a version, and the column is named like versions or has the same
+    number written in two ways, such as 10.1 and 10.10.
     """
     if column.are_integers or not all(map(_VERSION.fullmatch, column.values)):
         return False
@@ -446,9 +447,9 @@ def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None
 def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) -> bool:
     """Return True if the numbers of a column, which are nearly all distinct, seem to identify rows.
 
-    They do if they ascend or descend from row to row, if they are as dense as row numbers, or if they are widely spread
-    and do not predict the label. `gain` is the relative change of the label's log loss if the number predicts it
-    (negative if it helps).
+    This is the case if the numbers ascend or descend from row to row, if they are as dense as row numbers, or if they
+    are widely spread and do not predict the label. `gain` is the relative change of the label's log loss if the number
+    is used to predict the label (negative if the number helps).
     """
     steps = np.diff(numbers[column.codes[column.codes >= 0]])
     is_sorted = bool((steps >= 0).all() or (steps <= 0).all())
@@ -460,8 +461,8 @@ def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) ->
 def _are_like_codes(column: Column, numbers: NDArray[np.float64]) -> bool:
     """Return True if the numbers of a column look like codes and not like amounts.
 
-    They do if there are few distinct values and some are above 1,000, or if most values have the same number of digits
-    and either recur or are long.
+    This is the case if the column has few distinct values and some are above 1,000. It is also the case if most values
+    have the same number of digits, and the values either recur or have many digits.
     """
     finite = numbers[np.isfinite(numbers)]
     if finite.min() < 0:
@@ -496,8 +497,8 @@ def _nearly(column: Column) -> str:
 def _list_form(column: Column, separator: str) -> ListForm | None:
     """Return the separator between the values of a column's lists and the maximum length of the lists as a `ListForm`.
 
-    Return None if the cells do not seem to be lists. They do if enough cells have several values and if the same values
-    occur in other cells as well.
+    Return None if the cells do not seem to be lists. Cells seem to be lists if enough of them have several values, and
+    if the same values also occur in other cells.
     """
     cells = [value.encode() for value in column.values]
     is_bracketed = all(spans_in_brackets(cell, ",") is not None for cell in cells)

@@ -147,7 +147,7 @@ def _forms_of_text(values: Sequence[str], is_named: bool) -> Iterator[tuple[str,
 
     With each form, yield a list of the few values that are not times in this form.
     """
-    # Forms are derived from the longest value, because it has fractions of a second if some values have them.
+    # Derive the possible forms from the longest value: if some values have fractions of a second, the longest has them.
     longest = max(values[:: len(values) // _FEW_TIMES + 1], key=len)
     if re.match(r"[0-9]{4}-[0-9]", longest) and (strays := _strays(values, ISO)) is not None:
         yield ISO, strays
@@ -213,10 +213,10 @@ def _date_codes(numbers: Sequence[str], has_month: bool, is_named: bool, has_clo
 
 
 def _order_of_date(form: str) -> str:
-    """Return a remark that says which of day, month and year comes first in dates of a form, or "" if it is clear.
+    """Return a remark that says which of day, month and year comes first in dates of a form.
 
-    It is clear if the form starts with a year of four digits, or names the month. Otherwise the numbers may fit another
-    order too.
+    Return "" if the order cannot be mistaken: if the form starts with a year of four digits, or writes the month as a
+    name. In all other forms, the numbers of a date may fit another order too.
     """
     first, *others = re.findall("%[dmyY]", form) or [""]
     word = {"%d": "day", "%m": "month", "%y": "year"}.get(first)

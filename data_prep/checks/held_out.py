@@ -120,7 +120,8 @@ def _best(losses: Iterator[NDArray[np.float64]]) -> NDArray[np.float64]:
 def deviations(worse: NDArray[np.float64], better: NDArray[np.float64]) -> float:
     """Return by how many standard errors the mean of the losses `worse` [n] exceeds that of the losses `better` [n].
 
-    Both are losses of the same rows, so the standard error is computed from the differences of each row.
+    `better` and `worse` are losses of the same rows, so the standard error is computed from the difference of the two
+    losses of each row.
     """
     difference = worse - better
     error = float(difference.std()) / math.sqrt(len(difference))

@@ -142,7 +142,7 @@ class Label:
 
     @property
     def format(self) -> LogFormat:
-        """A `LogFormat` with only this label column and a dummy column. It suffices to parse the cells of the label."""
+        """A `LogFormat` with only this label column and a dummy column, for parsing the cells of the label."""
         columns: dict[str, Kind] = {self.name: "label", f"not {self.name}": "string"}
         return checked_format(LogFormat(columns, clicked=self.clicked, not_clicked=self.not_clicked))
 
@@ -157,7 +157,7 @@ class Label:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """All cells that `clicked` and `not_clicked` list. Where one of them is a rule or `REST`, it lists none."""
+        """All cells that `clicked` and `not_clicked` list. A setting that is a rule or `REST` lists no cells."""
         return tuple(cell for cells in (self.clicked, self.not_clicked) if isinstance(cells, tuple) for cell in cells)
 
     @property
@@ -178,7 +178,7 @@ class Label:
 
         Return a mask [n] of the clicks, and a mask [n] of the rows with a valid label.
         """
-        # Missing cells have the code -1, which indexes the last element. An empty cell is added there for them.
+        # Missing cells have the code -1, which indexes the last element of `cells`. So `cells` ends with an empty cell.
         cells = Strings.of([*(value.encode() for value in column.values), b""])
         clicks, _, good = parse_labels(cells, self.format)
         return clicks[column.codes], good[column.codes]
@@ -226,9 +226,9 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
 def _casts_doubt(other: Label, best: Label) -> bool:
     """Return True if `other` is so likely to be the label instead of `best` that the user has to choose one of the two.
 
-    That is the case if both are clearly named like labels, such as click and buy. It is also the case if `other` is the
-    last column and has values such as yes and no, while `best` is neither first nor last and has an ambiguous name such
-    as default.
+    Return True if both columns are clearly named like labels, such as click and buy. Return True also if `other` is the
+    last column and has values such as yes and no, while `best` is neither the first nor the last column and has an
+    ambiguous name such as default.
     """
     of_best, of_other = ({each.text for each in label.evidence} for label in (best, other))
     if _NAMED in of_best & of_other and not any(map(_has_a_feature_s_name, (best.name, other.name))):
@@ -453,7 +453,7 @@ def _meaning(column: Column) -> Label | None:
 def _gaps(column: Column) -> tuple[str, ...]:
     """Return the cells of a label column that stand for a missing label.
 
-    They are "" and words such as NULL, as far as they occur in the column.
+    The result has those of the cells in `NO_LABEL`, such as "" and NULL, that occur in the column.
     """
     return ("",) * bool((column.codes < 0).any()) + tuple(value for value in column.values if value in NO_LABEL)
 

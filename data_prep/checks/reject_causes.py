@@ -1,7 +1,7 @@
 """Find the likely causes for which lines of a log are rejected.
 
-`describe` looks for them in a sample of the log, `prepare` in the whole log. If lines are not UTF-8, their likely
-encoding is found too. `Finding` is the class of all reports about a log.
+The command `describe` looks for causes in a sample of the log, and the command `prepare` in the whole log. If lines are
+not UTF-8, this module also finds their likely encoding. `Finding` is the class of all reports about a log.
 """
 
 from __future__ import annotations
@@ -349,6 +349,6 @@ def _can_decode(text: bytes, name: str) -> bool:
 def _num_signs(text: bytes, name: str) -> int:
     """Count the non-ASCII characters in `text`, read in the encoding `name`, that are not letters.
 
-    A text that is read in a wrong encoding has many of them.
+    A text that is read in a wrong encoding has many such characters.
     """
     return sum(not character.isalpha() for character in text.decode(name) if not character.isascii())

@@ -55,7 +55,7 @@ class _Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class _Scored:
-    """Rows [n] of a prepared folder, with the log odds of a click that the regression predicts for them."""
+    """Rows [n] of a prepared folder, with the log odds of a click that the logistic regression predicts for each."""
 
     ids: NDArray[Any]
     labels: NDArray[Any]

@@ -150,8 +150,8 @@ class RowEncoder:
     def missing_id(self, is_text: bool, place: int) -> int:
         """Return the id that a missing cell gets from one vocabulary.
 
-        `place` is the vocabulary's index among those of the text columns if `is_text` is True, and otherwise among
-        those of the integer columns.
+        `place` is the index of the vocabulary among the vocabularies of text columns if `is_text` is True, and
+        otherwise among the vocabularies of integer columns.
         """
         return self._lookup.opened[is_text][place].missing_id
 
@@ -202,7 +202,7 @@ class RowEncoder:
         return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 
     def are_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
-        """Return a mask [n, P] that is True where one of `ids`, those of encoded rows, means "out of vocabulary"."""
+        """Return a mask [n, P] of `ids`, the ids of encoded rows. It is True where an id means "out of vocabulary"."""
         of_vocabularies = np.array([layout.numbers[-2:] for layout in self._lookup.layouts], ids.dtype)
         first, count = of_vocabularies[self._vocabularies].T
         return (ids >= first) & (ids < first + count)
@@ -237,9 +237,10 @@ class RowEncoder:
 
     @functools.cached_property
     def _is_expired(self) -> NDArray[np.bool_]:
-        """Mask of the ids, indexed by id, that is True for expired ids. It ends after the largest expired id.
+        """Mask, indexed by id, that is True for expired ids.
 
-        One more element at its end is False. It stands for all larger ids and for NO_ID.
+        The mask ends one element after the largest expired id. This last element is False, and stands for all larger
+        ids and for NO_ID.
         """
         is_expired = np.zeros(self.expired[-1] + 2, np.bool_)
         is_expired[self.expired] = True
@@ -369,8 +370,8 @@ def texts_among(texts: Collection[str], num_values: int) -> tuple[str, ...]:
 def whole_numbers(texts: Sequence[Strings]) -> bool | None:
     """Return True if a vocabulary writes whole numbers as 7.0, the way pandas writes floats.
 
-    Return False if it writes them as 7 or has none, and None if it has both forms or no values. `texts` are the values
-    of the vocabulary, in several parts.
+    Return False if the vocabulary writes whole numbers as 7, or if none of its values is a whole number. Return None if
+    it contains both forms, or no values. `texts` are the values of the vocabulary, in several parts.
     """
 
     def has(has_point: bool) -> bool:

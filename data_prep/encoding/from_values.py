@@ -80,8 +80,8 @@ def has_label(line: bytes, log_format: LogFormat, is_bare: bool = False) -> bool
 def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
     """Return a copy of a chunk, whose lines have no label, with a valid label inserted into each line.
 
-    A line with wrong quotes keeps them. If the chunk's file has a header, the chunk itself is returned, because the
-    parser does not expect a label in it.
+    Wrong quotes in a line are not corrected. If the chunk's file has a header, the chunk itself is returned, because
+    the parser then does not expect a label in the lines.
     """
     if chunk.file.columns:
         return chunk

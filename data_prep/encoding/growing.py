@@ -88,8 +88,8 @@ def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None)
     if folder.resolve() != prepared.resolve():
         make_folder(folder)
         for file in all_files(schema):
-            # A file in `folder` that is not a link belongs to the vocabulary of `folder` after its ids were renumbered.
-            # It is kept.
+            # If `folder` has a file of this name that is not a link, the ids of `folder` were renumbered, and the file
+            # belongs to the renumbered vocabulary. Keep such a file.
             if (link := folder / file.name).is_symlink() or not link.exists():
                 _link(prepared / file.name, link)
         if moment is None or not (folder / SCHEMA_FILE).exists():
@@ -269,9 +269,9 @@ class GrowingVocabulary:
     def can_expire(self) -> NDArray[np.bool_]:
         """Return a mask of all V ids of the vocabulary that is True for the ids that may expire.
 
-        The ids of missing cells and of the texts for true and false never expire. Neither do the values of a field with
-        at most `SMALL_FIELD` values that could expire: a weekday, for example, is absent for six days, and its id costs
-        nothing.
+        The ids of missing cells and of the texts for true and false never expire. If at most `SMALL_FIELD` of the other
+        values of a field are left, none of them expires: a weekday, for example, is absent for six days, and keeping
+        its id costs nothing.
         """
         can = np.arange(self.schema.vocabulary_size) >= self.encoder.first_own_id
         texts = Strings.of([text.encode() for text in BOOLEAN_TEXTS])

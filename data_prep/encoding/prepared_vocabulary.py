@@ -54,7 +54,7 @@ from data_prep.raw_log.formats import format_of
 from data_prep.raw_log.storage import LogFile
 
 # Options that decide the columns and the meaning of ids. A preparation that uses a base must have the same values of
-# them.
+# these options as the base.
 _DECISIVE = (
     "vocabulary",
     "field_hash_size",

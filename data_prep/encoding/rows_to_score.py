@@ -177,7 +177,7 @@ class RawTable:
 def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
     """Convert an Arrow table directly to parsed rows.
 
-    Return None if it must be written as lines of text and parsed instead. A direct conversion is possible if all
+    Return None if the table must be written as lines of text and parsed instead. A direct conversion is possible if all
     columns are numbers of kind integer or texts of kind hex32, and all cells are valid. The rows equal those that
     `table_to_chunk` and the parser return, in a twentieth of the time.
     """
@@ -255,7 +255,7 @@ def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
     _, places, data = cells.buffers()
     offsets = np.frombuffer(places, np.int64 if is_large else np.int32)[cells.offset : cells.offset + len(cells) + 1]
     lengths = np.diff(offsets)
-    if cells.null_count:  # Arrow allows a null cell to have bytes. They are not part of a text.
+    if cells.null_count:  # Arrow allows a null cell to have bytes, which must not become part of a text.
         lengths = np.where(np.asarray(cells.is_valid()), lengths, 0)
     num_present = np.count_nonzero(lengths)
     if offsets[-1] - offsets[0] != 8 * num_present or np.count_nonzero(lengths == 8) != num_present:
@@ -274,10 +274,10 @@ class LogToScore:
     def of(cls, inputs: Sequence[str], log_format: LogFormat, keep: Sequence[str] = ()) -> LogToScore:
         """Find the log to score that `inputs` (files, folders, globs, URIs) name.
 
-        The model was trained on `log_format`. A log that names its columns may have them in any order. It may have
-        further columns, and may lack the label and all other columns that do not affect scores. In a log without names
-        only the label may be missing. `keep` names columns whose cells are copied to the output. Raise ValueError if a
-        column in `keep` is missing, and the errors of `find_log` and `open_reader`.
+        The model was trained on rows of the format `log_format`. A log that names its columns may have the columns in
+        any order, may have further columns, and may lack the label and all other columns that do not affect scores. In
+        a log without names only the label may be missing. `keep` names columns whose cells are copied to the output.
+        Raise ValueError if a column in `keep` is missing, and the errors of `find_log` and `open_reader`.
         """
         files = find_log(list(inputs))
         return cls(files, _format_to_score(files, log_format, keep))

@@ -33,7 +33,7 @@ from data_prep.prepared.schema import CategoricalField
 from data_prep.raw_log.arrow_to_text import hex_text
 from data_prep.statistics.value_counts import check_count
 
-# The values of a field as three arrays: values, their counts, and the strings of a text field (or None). They are
+# The values of a field as three arrays: values, their counts, and the strings of a text field (or None). The values are
 # ordered by descending count, then by value. MISSING is one of the values.
 OrderedValues = tuple[NDArray[np.int64], NDArray[np.int64], Strings | None]
 _GROUP_ROWS = 1 << 20  # Maximum number of rows in a row group of vocabulary.parquet.
@@ -136,8 +136,9 @@ def checksum_of_values(field: FieldVocabulary, num_ranges: int | None = None) ->
 def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | None = None) -> OrderedValues:
     """Order the values of a field by descending count, then by value. Keep the first `max_size` values.
 
-    `packed` has one number for each value, with the value in the upper bits and its count in the lower bits. MISSING is
-    added with the count `num_missing`, before other values of the same count. It does not count toward `max_size`.
+    `packed` has one number for each value, with the value in the upper bits and its count in the lower bits. The value
+    MISSING is added with the count `num_missing`, before other values of the same count, and does not count toward
+    `max_size`.
     """
     check_count(num_missing)
     # Count and value are sorted as one number. Its upper bits contain the complement of the count, so that counts
@@ -298,7 +299,7 @@ class VocabularyWriter:
         self._writer = pq.ParquetWriter(path, _PARQUET_SCHEMA)
 
     def add(self, field: FieldVocabulary) -> None:
-        """Write the values of a field. The file's row groups that contain them contain no values of another field."""
+        """Write the values of a field into row groups of their own, which contain no values of another field."""
         ids = field.value_ids
         for first in range(0, len(field.values), _GROUP_ROWS):
             rows = slice(first, first + _GROUP_ROWS)

@@ -71,7 +71,7 @@ class Pieces:
     def read(self, name: str) -> Any:
         """Return the object that is stored in the piece `name`, or None if the piece is missing or damaged.
 
-        The arrays of the object are mapped from the file, but changing them does not change the file.
+        The arrays of the object are mapped from the file. A caller may change the arrays without changing the file.
         """
         content = self._map_whole(name)
         if content is None:

@@ -83,7 +83,8 @@ class _State:
 class WorkDir:
     """The folder in which a preparation writes its files: OUTPUT.partial, or in one case OUTPUT.
 
-    It is OUTPUT if a run was interrupted after the renaming, and only its temporary files are left to remove.
+    The folder is OUTPUT if an earlier run was interrupted after it had renamed OUTPUT.partial to OUTPUT. Only the
+    temporary files in OUTPUT are then left to remove.
     """
 
     folder: Path

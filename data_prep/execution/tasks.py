@@ -205,8 +205,9 @@ def keep_freed_memory() -> None:
 def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[Item, None, None]:
     """Yield the elements of `items`.
 
-    A thread takes them from `items`, up to `num_ahead` before the caller asks for them. If `items` raises an error, it
-    is raised after the elements before it have been yielded. Closing this generator closes `items` and ends the thread.
+    A thread takes up to `num_ahead` elements from `items` before the caller asks for them. If `items` raises an error,
+    this generator first yields all earlier elements, and then raises the error. Closing this generator closes `items`
+    and ends the thread.
     Raise StopSignal after a stop signal (common/signals.py).
     """
     # The queue has a tuple (element,) for each element of `items`. At the end it has the exception that `items` raised,
@@ -251,8 +252,8 @@ def _take(items: queue.SimpleQueue[Item]) -> Item:
 class TasksBeside:
     """Runs additional tasks on the workers of a pass during the pass, at most `most` of them at the same time.
 
-    If `pool` is None, tasks run in this process. Their results are stored as pieces whose names begin with `title`,
-    like the results of the pass.
+    If `pool` is None, the tasks run in this process. The results of the tasks are stored as pieces (files), like the
+    results of the pass, and the names of these pieces begin with `title`.
     """
 
     def __init__(

@@ -435,8 +435,8 @@ def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: ND
 
 @functools.cache
 def _secret() -> NDArray[np.uint64]:
-    """Return two random numbers that make the hashes of strings unpredictable. They stay the same during a process.
+    """Return two random numbers that make the hashes of strings unpredictable. A process always gets the same numbers.
 
-    Without them, somebody could write a log whose strings all fall into the same slot of the hash table.
+    Without random numbers, somebody could write a log whose strings all fall into the same slot of the hash table.
     """
     return np.frombuffer(os.urandom(16), np.uint64)
