@@ -286,7 +286,7 @@ def new_file(path: Path, lone_writer: bool = False) -> Iterator[Path]:
     The content is synced before the renaming, so a file with the name `path` is complete even after a power cut. After
     an error `path` is unchanged. The temporary name contains the process id, because several processes may write the
     same file. If only one process can, pass `lone_writer`: the temporary name has no process id then, so that the
-    process overwrites the file that a killed one has left.
+    process overwrites the temporary file that an earlier, killed process has left.
     """
     writer = "" if lone_writer else f".{os.getpid()}"
     beside = path.with_name(f".{path.name}{writer}.partial")

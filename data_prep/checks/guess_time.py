@@ -51,7 +51,7 @@ _DATES_OF_DIGITS = {
 # month out, because its place is known. `_WITHOUT_MONTH` is for dates whose month is a number.
 _WITH_MONTH = ("dY", "Yd", "dy", "yd")
 _WITHOUT_MONTH = ("mdY", "dmY", "Ymd", "Ydm", "mdy", "dmy", "ymd", "ydm")
-_WITH_HOUR = ("YmdH", "YmdHM", "YmdHMS")  # Hours without colons, as in 2024-05-07-22
+_WITH_HOUR = ("YmdH", "YmdHM", "YmdHMS")  # Dates with a time without colons, as in 2024-05-07-22.
 _MONTH = "(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _WEEKDAY = "(?i:mon|tue|wed|thu|fri|sat|sun)[a-z]*"
 _LIKE_A_MOMENT = re.compile(

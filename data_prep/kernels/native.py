@@ -58,8 +58,8 @@ _Texts, _Format, _Rows, _Rejects, _Vocabulary = (
     LIBRARY.interface.structures[f"LogKernels{name}"] for name in ("Strings", "Format", "Rows", "Rejects", "Vocabulary")
 )
 _UNLABELLED = 2  # Value of a missing label. It must equal the constant LOG_KERNELS_UNLABELLED in log_kernels.h.
-# Names and dtypes of the arrays of numbers in the C structure _Rows. Beside each is an array of flags, which tells
-# which of its cells are not missing.
+# Names and dtypes of the arrays of numbers in the C structure _Rows. Each array is followed by an array of flags, which
+# are 1 for the cells that are not missing.
 _NUMBERS: dict[str, type[np.generic]] = {
     "integers": np.int64,
     "values": np.uint32,
@@ -384,7 +384,7 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
     so that different strings share keys.
     """
     num_rows = len(texts)
-    # A hash table with at least twice as many slots as strings.
+    # Make a hash table that has at least twice as many slots as there are strings.
     table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)
     keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
     num_distinct = load().log_kernels_count_strings(

@@ -126,7 +126,7 @@ class StockIds(UniqueIds):
 class StockTables(WholeTables):
     """Both tables as MindSpore parameters. Lookup and update happen inside `StockGraph`.
 
-    `num_looked_up_numeric` is N if the numeric fields are not folded, and otherwise 0.
+    `num_looked_up_numeric` is N if numeric fields have embedding rows (`model.fold_numeric=false`), and otherwise 0.
     """
 
     def __init__(self, spec: TablesSpec, learning_rates: TableRates, num_looked_up_numeric: int = 0) -> None:

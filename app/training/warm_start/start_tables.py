@@ -26,9 +26,9 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
-# State arrays that start anew in each run and are never taken from the source.
+# Names of the table arrays (such as a row's last step) that start anew in each run and are never taken from the source.
 NEVER_TAKEN = LAST_STEP, MEAN, MEAN_STEP
-# State arrays that the source may have and the new run lack, or the other way round.
+# Names of the table arrays that may exist only in the source or only in the new run.
 OPTIONAL_ARRAYS = LAST_RATE, MEAN, MEAN_STEP
 
 # Maximum number of bytes of untrained rows that are copied. If the trained rows take more, their size is the limit.
@@ -143,10 +143,11 @@ def _untouched(
 def _pieces(
     rows: TableSnapshot, places: np.ndarray, options: TableOptimizer, with_optimizer: bool
 ) -> Iterator[tuple[str, int, np.ndarray]]:
-    """Yield the state arrays of the rows at the indices `places` [k] of `rows`, in blocks of at most PIECE_BYTES each.
+    """Yield the weights of table rows, and with `with_optimizer` also their optimizer state, in blocks.
 
-    A block is (array name, index in `places` of its first row, values [n, width]). FTRL computes its weights from its
-    linear terms, so the linear terms are recomputed to yield the weights.
+    `places` [k] are the indices of these rows in `rows`. A block is (array name, index in `places` of the block's first
+    row, values [n, width]) and has at most PIECE_BYTES bytes. FTRL computes its weights from its linear terms, so the
+    linear terms are recomputed to yield the weights.
     """
     names = [name for name in rows.layout if name not in NEVER_TAKEN and (with_optimizer or name == ROWS)]
     count = max(1, PIECE_BYTES // (4 * rows.layout[ROWS].width))
