@@ -116,8 +116,8 @@ def checksum_of_values(field: FieldVocabulary, num_ranges: int | None = None) ->
     """Return a checksum of the ids and values of a field, as an integer below 2⁶⁴.
 
     With `num_ranges`, only the field's first ranges of ids are included. The checksum is the sum of a hash of each
-    range, modulo 2⁶⁴. The checksum of a vocabulary is therefore the sum of the checksums of its fields, and values that are
-    added later only add the hashes of their own ranges.
+    range, modulo 2⁶⁴. The checksum of a vocabulary is therefore the sum of the checksums of its fields, and values that
+    are added later only add the hashes of their own ranges.
     """
     total, start = 0, 0
     for first, end in field.id_ranges[:num_ranges]:
