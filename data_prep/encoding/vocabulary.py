@@ -176,7 +176,7 @@ def ids_dtype(vocabulary_size: int) -> str:
 def write_lookup_tables(fields: Iterable[FieldVocabulary], path: Path) -> LookupTables:
     """Make the search table (from values to ids) of each field. Write the tables to the file `path`.
 
-    The tables are in the order of `fields`. Return them, as they are found in the file.
+    The tables are in the order of `fields`. Return a `LookupTables`, which reads the tables from the file.
     """
     return write_tables(
         (make_lookup(field) if field.texts is None else _make_text_lookup(field) for field in fields), path

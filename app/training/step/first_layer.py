@@ -119,8 +119,8 @@ def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarra
     """Return the expected share of distinct ids among the positions of each field in a batch, [C].
 
     vocabulary.parquet has no counts for out-of-vocabulary ids and for the ids of hashed fields. These ids are treated
-    as equally frequent, which gives the largest share. The share of a list field is 1, because its rows are pooled (for
-    example averaged) and the results nearly always differ.
+    as equally frequent, which gives the largest share. The share of a list field is 1, because the pooled (for example
+    averaged) rows of its lists are treated as all distinct.
     """
     import pyarrow as pa  # This import is slow.
     from pyarrow import parquet
