@@ -31,7 +31,8 @@ from common.packages import python_command
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
 EXPIRED_VERSION = 4  # Format version of a delta that lists expired values.
-BFLOAT16_VERSION = 5  # Format version of a bundle whose initial rows are rounded to bfloat16.
+# Format version of a bundle whose initial rows (the embedding rows before training) are rounded to bfloat16.
+BFLOAT16_VERSION = 5
 MANIFEST = "manifest.json"
 GOLDEN = "golden.parquet"
 TOLERANCE = "tolerance"  # Column of golden.parquet.
@@ -46,7 +47,7 @@ class BundleManifest:
     model: dict[str, Any]
     rows: dict[str, Any]  # Fields of `bundle_tables.BundleTablesSpec`.
     vocabulary: dict[str, Any]  # Record returned by `data_prep.encoding.prepared_vocabulary.write_lookup`.
-    # Step, epoch and id of the exported checkpoint, and numbers of its training rows and clicks.
+    # Step, epoch and id of the exported checkpoint, and the numbers of rows and clicks that the model was trained on.
     checkpoint: dict[str, Any]
     versions: dict[str, str]  # Versions of the packages that scoring needs.
     files: dict[str, FileRecord] = field(default_factory=dict)
@@ -63,7 +64,9 @@ class BundleManifest:
 
     @property
     def version(self) -> str:
-        """Name of the model's version. A bundle made by folding deltas keeps the version of the newest delta."""
+        """Name of the model's version. A bundle that `fold` made by merging deltas keeps the version of the newest
+        delta.
+        """
         return self.folded or self.id
 
 
@@ -121,7 +124,7 @@ def read_chain(folder: Path) -> Chain:
     the whole bundle, followed by all deltas up to this one.
 
     Parents are searched beside the bundle, in the folder that contains `folder`. Raise the errors of `read_manifest`,
-    and ValueError if a parent is missing.
+    and ValueError if a parent (the bundle to which a delta applies) is missing.
     """
     manifest = read_manifest(folder)
     if manifest.parent is None:
@@ -130,7 +133,8 @@ def read_chain(folder: Path) -> Chain:
     before = chains(read_manifests(beside)).get(short(manifest.parent["id"]))
     if before is None:
         with suppress(FileNotFoundError):
-            # If the parent is there but its manifest is damaged, `read_manifest` raises the error that says so.
+            # If the parent's folder exists but its manifest is damaged, `read_manifest` raises ValueError for the
+            # manifest.
             read_manifest(beside / manifest.parent["name"])
         raise ValueError(
             f"the delta {folder} holds changes of {manifest.parent['name']} with id {manifest.parent['id']}, which is "
@@ -157,7 +161,8 @@ def short(version: str) -> str:
 
 
 def chains(manifests: Mapping[Path, BundleManifest]) -> dict[str, Chain]:
-    """Return the chain (whole bundle and deltas) of each version of a model, by the version in its short form.
+    """Return the chain (whole bundle and deltas) of each version of a model. The keys are the versions without their
+    prefix (see `short`).
 
     A version is left out if a bundle of its chain is not in `manifests`.
 
@@ -179,7 +184,8 @@ def chains(manifests: Mapping[Path, BundleManifest]) -> dict[str, Chain]:
 
 def rank(chain: Chain) -> tuple[int, int, int, str]:
     """Return a key that sorts chains from old to new: by the serial number of the chain's whole bundle, then by the
-    generation and the serial number of the chain's last bundle.
+    generation and the serial number of the chain's last bundle. A later export has a higher serial number. The
+    generation is the number of deltas since the first exported whole bundle.
     """
     newest = chain[-1][1]
     return newest.whole_serial, newest.generation, newest.serial, newest.version

@@ -1,4 +1,7 @@
-"""Open a bundle, compute logits of raw rows with it, and check the installation with its golden rows."""
+"""Open a bundle, compute logits of raw rows with it, and check the installation with the bundle's golden rows.
+
+Golden rows are made-up rows that a bundle contains together with their logits.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +62,8 @@ class BundleModel:
         """Open the bundles of `chain`: a whole bundle followed by its deltas, oldest first. The caller has checked
         their files.
 
-        `opened` contains the tables of the chain's first bundles if they are open already. They are shared, not opened
-        again.
+        `opened` contains the tables of the chain's first bundles if another model has already opened them. The new
+        model shares these tables instead of opening them again.
         """
         self.chain, self._num_threads = tuple(chain), num_threads
         self.folder, self.manifest = self.chain[-1]
@@ -80,8 +83,8 @@ class BundleModel:
             described = self.manifest.model.get("fields") or [{"name": field.name} for field in self.schema.categorical]
             self.fields = tuple(TableField(**field) for field in described)
             of_deep, of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
-            # Rows are not looked up for fields that neither the deep nor the wide part of the model uses, such as
-            # unused buckets.
+            # Rows are not looked up for fields that neither the deep nor the wide part of the model uses. For example,
+            # a model may leave out the fields made of buckets (ranges) of integer columns.
             used = sorted({*of_deep, *of_wide})
             self._used_fields = [field for field in self.fields if field.deep or field.wide]
             positions = range(sum(field.length for field in self.fields))
@@ -136,10 +139,11 @@ class BundleModel:
         return self.logits_of_ids(encoded.ids, encoded.numeric)
 
     def tower_inputs(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Look up `ids` [B, P], and return the tower's inputs: the deep rows of each row's fields side by side, float32
-        [B, deep fields · D], and the sum of its wide rows, float32 [B].
+        """Look up `ids` [B, P] of a batch, and return the tower's inputs. For each batch row, they are the embedding
+        rows of its deep fields side by side, float32 [B, deep fields · D], and the sum of its weights in the wide
+        table, float32 [B].
 
-        The deep and the wide part may use different fields. The deep rows of a list are pooled into one row.
+        The deep and the wide part may use different fields. The embedding rows of a list field are pooled into one row.
         """
         ids = ids[:, self._visible_fields]
         deep, wide = lookup(self.tables, np.maximum(ids, 0) if self._has_lists else ids)
@@ -172,7 +176,9 @@ class BundleModel:
 
 
 def golden_rows(model: BundleModel) -> pa.Table:
-    """Return the raw columns of the bundle's golden rows, without label, logits, scores and tolerances."""
+    """Return the raw columns of the bundle's golden rows (made-up rows with known logits), without label, logits,
+    scores and tolerances.
+    """
     return pq.read_table(model.folder / GOLDEN, columns=[name for name, _ in model.log_format.fields])
 
 

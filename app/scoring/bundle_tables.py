@@ -60,7 +60,7 @@ class BundleTablesSpec:
     initial_dtype: str = "float32"  # Data type that initial rows are rounded to.
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields by name, as the manifest stores them.
+        """Return the fields of this class by name, as the manifest stores them.
 
         `initial_dtype` is left out if it is float32, the default, so that releases that do not know this field can read
         the manifest.
@@ -101,8 +101,8 @@ class BundleTables:
     """
 
     def __init__(self, folder: Path, spec: BundleTablesSpec) -> None:
-        """Map the two table files in `folder` into memory. Raise ValueError if the arrays in tables.safetensors are not
-        those of `spec`.
+        """Map the two table files in `folder` into memory. Raise ValueError if the names, dtypes and shapes of the
+        arrays in tables.safetensors differ from `spec.layout`.
         """
         self.spec = spec
         self._path = folder / TABLES
@@ -154,8 +154,8 @@ class BundleTables:
         self._check("ids", groups, self._groups_shift)
         bits, before = self._arrays[INDEX].take(groups, axis=0, mode="clip").T
         bit = _BITS.take(ids & 63)
-        # Later deltas may have added ids from `num_ids` on. They have no row in this bundle, but their index was
-        # clipped to an existing group.
+        # Later deltas may have added ids from `num_ids` on, which have no row in this bundle. Exclude these ids,
+        # because `take` has clipped the numbers of their groups to the last group of this bundle.
         is_known = (bits & bit != 0) & (ids < self.spec.num_ids)
         # The row index of an id without a row may lie beyond the last row. Reading it is harmless: `rows` clips it to
         # the last row.
@@ -220,8 +220,8 @@ def lookup(chain: Sequence[BundleTables], ids: np.ndarray) -> tuple[np.ndarray, 
     """Look up `ids` [B, C] in the tables of a bundle and its deltas. Return deep rows [B, C * D] and wide rows [B, C],
     float32.
 
-    The newest delta that has a row for an id counts. An id without a row, or whose row was deleted, has its initial
-    row.
+    If several of these bundles have a row for an id, the newest bundle counts. An id without a row, or with a deleted
+    row, has its initial row (the row before training).
 
     Raise the errors of `BundleTables.rows`.
     """

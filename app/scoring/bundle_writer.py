@@ -59,7 +59,8 @@ from data_prep.encoding.prepared_vocabulary import merge_lookups
 from data_prep.prepared.data_files import union
 
 WRITTEN_ROWS = 1 << 16  # Number of rows that are held in memory and written at once.
-WORK = ".{}.partial"  # Name of the folder next to a bundle in which the bundle is written.
+# A bundle {} is first written in a folder of this name, which lies beside the bundle's final folder.
+WORK = ".{}.partial"
 
 
 def version_of(rows: dict[str, Any], expired: bool = False) -> int:
@@ -103,8 +104,8 @@ def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def is_written(folder: Path, names: str) -> bool:
-    """Return True if a process is now writing a bundle into `folder` under a name that matches the glob pattern
-    `names`.
+    """Return True if a process is now writing a bundle into `folder`. Only bundles whose final names match the glob
+    pattern `names` count.
     """
     return any(is_locked(work) for work in folder.glob(WORK.format(names)))
 
@@ -116,8 +117,8 @@ def clear_leftovers(folder: Path, names: str) -> None:
     for work in folder.glob(WORK.format(names)):
         # Ignore a folder that is in use, or that cannot be removed because it belongs to another user.
         with suppress(FolderInUse, OSError), lock_folder(work):
-            # The folder "replaced" holds an old bundle. If its writer was killed between two renames, this is the only
-            # copy.
+            # The folder "replaced" holds an old bundle. If the writing process was killed between its two renames, no
+            # other copy of the old bundle exists, so keep it.
             if not (work / "replaced").exists():
                 shutil.rmtree(work)
 
@@ -155,8 +156,8 @@ def numbered(manifest: BundleManifest, beside: Path) -> BundleManifest:
     return replace(manifest, serial=serial, whole_serial=manifest.whole_serial if manifest.parent else serial)
 
 
-# Function that takes ids [n] and the name of an array in the file of the tables. It returns the array's entries for
-# these ids, in the dtype of the file.
+# Function that takes the name of an array in tables.safetensors and ids [n]. It returns the array's entries for these
+# ids, in the dtype in which the file stores the array.
 ReadStored = Callable[[str, np.ndarray], np.ndarray]
 
 
@@ -165,8 +166,8 @@ def write_rows(
 ) -> None:
     """Write tables.safetensors and checksums.safetensors into `folder`.
 
-    They hold the rows of the ascending ids `row_ids` [T], read by the function `stored`, whose errors are raised.
-    `deleted` holds the ids whose rows a delta removes.
+    They hold the rows of the ascending ids `row_ids` [T]. The function `stored` reads these rows, and its errors pass
+    through. `deleted` holds the ids whose rows a delta removes.
     """
     checksums: dict[str, list[int]] = {}
     columns = {}

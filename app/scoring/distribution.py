@@ -23,8 +23,8 @@ NUMBER_BINS = 33
 # index infinite.
 _LEAST_SHARE = 1e-4
 CHANGE = 0.25  # A PSI above this counts as a change.
-# There is no PSI if chance alone is expected to make it more than this. By chance it then stays below CHANGE in 999 of
-# 1,000 cases.
+# No PSI is reported if the PSI that chance alone is expected to cause exceeds this value. Up to this value, a PSI
+# caused by chance stays below CHANGE in 999 of 1,000 cases.
 _MOST_BY_CHANCE = CHANGE / 5
 
 
@@ -65,12 +65,12 @@ class Distribution:
         _count(self.numbers, (np.arange(numeric.shape[1]) * NUMBER_BINS + bins).reshape(-1))
 
     def drift_from(self, expected: Distribution) -> list[dict[str, Any]]:
-        """Return for each field and numeric column how far its distribution is from that in `expected`, the farthest
-        first.
+        """Return for each field and numeric column how far its distribution here is from its distribution in
+        `expected`. The entry with the farthest distribution comes first.
 
         Each entry has the name (`field`), the population stability index (`psi`, see `stability_index`), and for a
         categorical field the shares of unknown values here (`unseen`) and in `expected` (`unseen_there`). Both are None
-        for a numeric column. The index is None if it could be large by chance, because there are few rows.
+        for a numeric column. `psi` is None if it could be large by chance, because there are few rows.
         """
         pairs = (self.values, expected.values), (self.numbers, expected.numbers)
         psi = [

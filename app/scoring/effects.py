@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 # Number of ranges into which the numbers of a column are divided. Each holds about the same number of rows.
 RANGES = 10
 VALUES = 20  # Number of values listed for a categorical column: those with the largest mean changes of the logit.
-RARE = 1_000  # A value that fewer than 1 of this many rows have is not listed, because its mean change is mostly noise.
+# A value is not listed if it occurs in fewer than 1 in 1,000 rows, because its mean change is mostly noise.
+RARE = 1_000
 ROWS = 100_000  # Default number of lines drawn from a log.
 _MOST_CELLS = 3  # Number of ranges or values that the text output shows for a column.
 
@@ -58,7 +59,7 @@ class ColumnEffect:
     mean_absolute_change: float
 
 
-# n rows, and for each column and row the effect of the cell on the logit [K, n].
+# n parsed rows, and the effect of each of their cells on the logit of its row, [K, n] for K columns.
 Explained = tuple[ParsedRows, np.ndarray]
 
 
@@ -75,8 +76,8 @@ def effects_of_rows(model: BundleModel, rows: ParsedRows, values: int = VALUES) 
 def effects_of_log(
     model: BundleModel, inputs: Sequence[str], most_rows: int = ROWS, seed: int = 1, values: int = VALUES
 ) -> pa.Table:
-    """Return the same table as `effects_of_rows` for a log, or for `most_rows` lines drawn from it at random with
-    `seed`. Bad lines are left out.
+    """Return a table of the effects of columns, as `effects_of_rows` does, over the lines of a log or over `most_rows`
+    lines drawn from the log at random with `seed`. Bad lines are left out.
 
     `inputs` are files, folders, globs or URIs. Raise ValueError if no line is good.
     """
@@ -146,8 +147,8 @@ def about_effects(table: pa.Table) -> dict[str, Any]:
     """Return the metadata of a table of effects.
 
     `lines` is the number of lines in the log, `drawn` the number of lines that were drawn at random (all lines if none
-    were left out), `rows` the number of these that were not rejected, and `step` the model's step. `seed` is the seed
-    of the draw; it is only there if lines were left out.
+    were left out), `rows` the number of drawn lines that were not rejected, and `step` the model's step. `seed` is the
+    seed of the draw. A table from `effects_of_rows` has no `seed`.
     """
     return json.loads(table.schema.metadata[b"effects"])
 

@@ -31,8 +31,8 @@ _SHOWN_TIME = "%Y-%m-%d %H:%M:%S"
 
 @dataclass(frozen=True)
 class FieldEffect:
-    """Effect of one column of a row: `wide`, its terms in the linear part of the logit, and `change`, the logit minus
-    the logit of the row with this cell blank.
+    """Effect of one column of a row. `wide` is the sum of the column's terms in the linear part of the row's logit.
+    `change` is the row's logit minus the logit of the same row with the column's cell blank.
     """
 
     field: str
@@ -126,7 +126,8 @@ def _wide_weight(model: BundleModel, wide: np.ndarray, numeric: np.ndarray, colu
     """Return the sum of a column's terms in the linear part of one row's logit.
 
     `wide` [P] holds the term of the wide row at each position, and `numeric` [N] the term of each numeric column. The
-    terms of the column's bucket and of its time features are included.
+    sum includes the terms of the fields that are derived from the column: its bucket (range of numbers) and its time
+    features.
     """
     names = [column, *(f"{column}{ending}" for ending in ("_bucket", *TIME_FEATURES.values()))]
     fields = [index for index, field in enumerate(model.fields) if field.wide and field.name in names]

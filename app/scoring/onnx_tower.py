@@ -14,7 +14,8 @@ TOWER = "tower.onnx"
 # are padded to one of these. `OnnxTower` checks if ONE and FEW give the same bits as MANY, and does not use them
 # otherwise.
 ONE, FEW, MANY = 1, 8, 256
-# Up to this number of rows, several runs of the key's batch size are faster than one run of the next larger batch size.
+# Largest number of rows, for each of the batch sizes ONE and FEW, that several runs with this batch size score faster
+# than one run with the next larger batch size.
 MOST_ROWS = {ONE: 2, FEW: 96}
 
 

@@ -101,7 +101,7 @@ class Predictor(BundleModel):
     @property
     def changed_share(self) -> float:
         """Number of rows that the deltas store or delete, divided by the number of rows of the whole bundle. The larger
-        it is, the more `fold` saves.
+        this share is, the more is gained by merging the deltas with `fold`.
         """
         base, *deltas = (tables.spec for tables in self.tables)
         return sum(spec.num_rows + spec.num_deleted for spec in deltas) / max(base.num_rows, 1)
@@ -271,9 +271,9 @@ class ScoringModel:
         """Return the click probability of each row.
 
         MLflow's server passes a table for `dataframe_split` and `dataframe_records`, and columns or rows for `inputs`
-        and `instances`. Rows that cannot be scored raise MLflow's own error if MLflow calls, because its server answers
-        that with status 400 and the message, and any other error with a stack trace. MLflow passes `params`, which has
-        no effect.
+        and `instances`. If MLflow calls this method, rows that cannot be scored raise MLflow's own error. MLflow's
+        server answers this error with status 400 and the message, but any other error with a stack trace. MLflow passes
+        `params`, which has no effect.
         """
         try:
             return [float(score) for score in self._predictor.score(_rows_of(model_input))]

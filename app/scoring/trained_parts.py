@@ -1,5 +1,5 @@
-"""Write and read parts.json, in which an online trainer reports on the latest parts of its log. The file lies beside
-the trainer's bundles.
+"""Write and read parts.json, in which an online trainer reports on the latest parts (files) of its growing log. The
+file lies beside the trainer's bundles.
 
 The HTTP service shows the report on its page, but does not depend on it.
 """
@@ -21,9 +21,9 @@ ROW = "; the first: "
 def write_trained_parts(folder: Path, content: dict[str, Any]) -> None:
     """Write `content` as parts.json into `folder` atomically. Raise OSError if the file cannot be written.
 
-    `content` has `parts` (a list of reports in the order of training), `held` (the reasons why parts were held aside,
-    by name) and `written` (the time). A reason is cut before the log line that it quotes, because anybody who reaches
-    the service may read it.
+    `content` has `parts` (a list of reports in the order of training), `held` (for each part that the trainer does not
+    train on, the reason by the part's name) and `written` (the time). A reason is cut before the log line that it
+    quotes, because anybody who reaches the service may read it.
     """
     reasons = {name: reason.partition(ROW)[0] for name, reason in content["held"].items()}
     write_whole(folder / TRAINED_PARTS, json.dumps(content | {"held": reasons}) + "\n")

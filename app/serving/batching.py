@@ -176,7 +176,8 @@ class _Queue:
             raise RequestError(REFUSED, f"{waiting} requests wait already; try again in a second")
 
     def admit(self) -> None:
-        """Check the room for a request whose headers have arrived, and count it as waiting until its own task starts.
+        """Check the room for a request whose headers have arrived, and count the request as waiting until the asyncio
+        task that answers it starts.
 
         The event loop may read many requests before the first of their tasks starts. Without this count, all of them
         would find an empty queue and be admitted.
@@ -247,7 +248,7 @@ class _Queue:
 
         The time includes the work of the event loop since the last batch, such as reading requests. For batches of
         fewer than LEAST_QUEUE requests, and in the queues of large bodies, only the time of scoring counts, because the
-        loop may have worked for others.
+        event loop may have worked on requests of other queues meanwhile.
         """
         before, self._loop_ms = self._loop_ms, processor_ms()
         milliseconds = batch.milliseconds

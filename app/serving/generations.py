@@ -52,10 +52,10 @@ FOLD_SHARE = 0.1
 # First and longest pause in seconds before folding is tried again after a failure. The pause is doubled each time.
 FIRST_FOLD, LONGEST_FOLD = 60.0, 3600.0
 # A new model scores this many rows of recent requests before it serves. This reads the memory pages with frequently
-# used rows from disk.
+# used embedding rows from disk.
 RECENT_ROWS = 2000
-# Rows of a request are not kept for this purpose if they have more bytes on average, because one row may be as large as
-# the largest body.
+# Rows of a request are not kept for scoring with the next model if they have more bytes than this on average, because
+# one row may be as large as the largest body.
 RECENT_ROW_BYTES = 1 << 14
 FOLDED = "-folded"
 # First and longest pause in seconds before a bundle that could not be opened is tried again. The pause is doubled each
@@ -147,8 +147,8 @@ class Generations:
         """
         with self._lock:
             if self._is_folder:
-                # Ask if a fold is running before the folder is read. If a fold has just ended, its bundle is then
-                # found, and it is not started again.
+                # First ask if a process is folding (merging) deltas, then read the folder. If that process has just
+                # ended, the folder already contains the folded bundle, so the same fold is not started again.
                 may_fold = self._may_fold()
                 self._follow()
                 if may_fold:
@@ -177,7 +177,9 @@ class Generations:
             except (FileNotFoundError, NotADirectoryError):
                 continue  # Skip a path without a manifest: it is not a bundle, or one that is still being copied.
             except OSError:
-                pass  # Reading the manifest below raises the error again, and it becomes the bundle's reason.
+                # Reading the manifest below raises the error again, and the error becomes the `reason` why the bundle
+                # does not serve.
+                pass
             old = self._bundles.get(path)
             bundles[path] = old if old is not None and old.stamp == stamp else _BundleState(stamp, self._clock())
         self._bundles = bundles
@@ -235,13 +237,13 @@ class Generations:
         self.current, self.since = predictor, self._clock()
         self.num_swaps += 1
         self._fold_pause, self._fold_again = FIRST_FOLD, 0.0
-        # Every worker swaps, and one of them says so.
+        # Every worker process switches to the new model, but only one of them logs this at the level INFO.
         level = logging.INFO if self._is_first else logging.DEBUG
         log.log(level, "%s serves, version %s", predictor.folder, short(predictor.version))
 
     def _refuse(self, path: Path, error: object) -> None:
-        """Record the error because of which a bundle does not serve, and do not try the bundle again before a pause. An
-        error that repeats is logged once.
+        """Record the error because of which a bundle does not serve, and set the time before which the bundle is not
+        tried again. An error that repeats is logged once.
         """
         bundle = self._bundles[path]
         bundle.pause = min(max(2 * bundle.pause, FIRST_PAUSE), LONGEST_PAUSE)
@@ -257,7 +259,8 @@ class Generations:
 
     def _note_newer(self) -> None:
         """Mark the bundles that should replace the current model, because they are newer or pinned. Clear the recorded
-        reasons why bundles do not serve, except of marked bundles and of those that a marked one needs.
+        reasons why bundles do not serve. Keep only the reasons of marked bundles, and of bundles that a marked delta
+        needs.
         """
         by_version, serving = self._chains(with_refused=True), short(self.current.version)
 
@@ -276,8 +279,8 @@ class Generations:
             elif not bundle.pause or not (bundle.is_newer or version == serving or path in needed):
                 bundle.reason = ""
             elif self._clock() >= bundle.next_try and self._check_files(((path, bundle.manifest),)):
-                # The bundle was damaged, and is not opened again because a version is pinned or another copy serves.
-                # Its files are good now, so clear the reason.
+                # The bundle was damaged. Nothing opens the bundle again, because a version is pinned or another copy
+                # serves. Its files are good now, so clear the `reason` why the bundle does not serve.
                 bundle.reason, bundle.pause = "", 0.0
 
     def _checked(self, predictor: Predictor) -> Predictor:
@@ -290,8 +293,8 @@ class Generations:
         # Read these properties now, because they read files, and the bundle's folder may be removed later.
         _ = predictor.example, held_out_rows(predictor)
         recent = [chunk for log_format, chunk in list(self._recent) if log_format == predictor.log_format]
-        # Score the rows in large chunks. Scoring thousands of chunks of one row each would hold up the threads that
-        # score requests for seconds.
+        # Score the rows in large chunks. Scoring thousands of chunks of one row each would take seconds, during which
+        # other threads could hardly score requests.
         for _, alike in groupby(sorted(recent, key=_kind), _kind):
             chunk = join(list(alike))
             if not np.isfinite(predictor.score_chunk(chunk).logits).all():
@@ -347,8 +350,8 @@ class Generations:
         is none, leave the pin and the current model as they are, and return False.
         """
         for bundle in self._bundles.values():
-            # Somebody asked for the version, so try a bundle that could not be opened now, without waiting for the
-            # pause to end.
+            # Somebody asked for the version. So try even bundles that could not be opened before, without waiting until
+            # their pauses end.
             bundle.next_try = 0.0
         while choices := [chain for version, chain in self._chains().items() if is_wanted(version, chain)]:
             if (predictor := self._open(max(choices, key=rank))) is not None:
@@ -408,7 +411,8 @@ class Generations:
         log.info("%s: %.0f %% of the rows have changed; folding", delta, 100 * self.current.changed_share)
         clear_leftovers(self._path, f"*{FOLDED}")
         output = delta.with_name(f"{delta.name}{FOLDED}")
-        # A bundle of that name exists but does not serve, so it is damaged or of another version. Use a longer name.
+        # A bundle with the name `output` does not serve, so it is damaged or contains another version. Use a longer
+        # name.
         if output.exists():
             output = delta.with_name(f"{delta.name}-{short(self.current.version)}{FOLDED}")
         command = ["nice", sys.executable, "-m", "app.cli.fold", "--end-with-parent", str(delta), str(output)]

@@ -42,7 +42,8 @@ from data_prep.encoding.encoder import Examples
 SECONDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 NOTED_ROWS = 1024
-# Drift is measured over recent rows. Their number is between one and two times this one, once so many have been scored.
+# Drift is measured over the most recent rows: over WINDOW_ROWS to 2 · WINDOW_ROWS rows, or over all rows if fewer were
+# scored.
 WINDOW_ROWS = 100_000
 POINTS, POINT_SECONDS = 60, 2  # Number of intervals in the page's charts, and the length of each.
 # Number of slots in a worker's ring buffer, one for each interval of POINT_SECONDS. The POINTS intervals before the
@@ -60,8 +61,8 @@ class Recent:
     """Counts of the scored and refused requests of the last two minutes, in memory that all workers share.
 
     Each worker counts in its own ring buffer, [slots, counts]. A slot belongs to one interval. It holds the interval's
-    number, the number of refused requests, and for each bin of SECONDS the number of other requests that took so long.
-    Any worker can sum over the buffers of all workers.
+    number, the number of refused requests, and for each bin between two values of SECONDS the number of other requests
+    whose time to answer lies in the bin. Any worker can sum over the buffers of all workers.
     """
 
     def __init__(self, shared: mmap.mmap, worker: int) -> None:
@@ -187,8 +188,8 @@ class Observed:
         self._queue.set(num_waiting)
 
     def batch(self, predictor: Predictor, scored: Scored) -> bool:
-        """Record a scored batch, so that `count` counts it together with others. Return True if it is the first that
-        waits, so that the caller must schedule a call of `count`.
+        """Record a scored batch, which a later call of `count` counts together with other batches. Return True if no
+        other recorded batch waits for this call, so that the caller must schedule the call.
         """
         self._batch_rows.observe(len(scored.logits))
         if scored.rejected:

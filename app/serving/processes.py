@@ -65,8 +65,8 @@ PAUSED_SECONDS = 5.0
 MOST_FILES = 1 << 14
 # The operating system closes a connection if the client acknowledges no data of a response for this long.
 UNREAD_SECONDS = 30
-# Workers that have not ended this long after the port was closed are killed. This is the time for waiting requests
-# (connections.FINISH_SECONDS) and some more.
+# Workers that have not ended this long after the port was closed are killed. The time is longer than
+# connections.FINISH_SECONDS, in which workers still answer waiting requests.
 END_SECONDS = 35
 
 
@@ -132,8 +132,8 @@ def _listen(kind: str, host: str, port: int) -> socket.socket:
 
 @dataclass
 class _Seat:
-    """What the supervisor keeps about one of its workers across restarts. The number stays, so a restarted worker
-    continues the metrics of the one before.
+    """What the supervisor keeps about one of its workers across restarts. A restarted worker has the same `number` as
+    the worker that it replaces, and continues the metrics of that worker.
     """
 
     number: int
@@ -144,7 +144,8 @@ class _Seat:
     # loop runs and when it is ending.
     pulse: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     last_pulse: int = 0  # Last value of `pulse` that the supervisor saw.
-    # Time when the supervisor saw `pulse` change. `heard`, `start_time` and `due` are in seconds of time.monotonic.
+    # Time of the last change of `pulse` that the supervisor saw. `heard`, `start_time` and `due` are in seconds of
+    # time.monotonic.
     heard: float = 0.0
     process: BaseProcess | None = None
     is_restart: bool = False

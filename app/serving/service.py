@@ -40,7 +40,7 @@ from data_prep.options.log_format import LogFormat
 log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).with_name("page.html")
-# The scores of the batches of this time are counted together for the metrics. Counting after each batch would take as
+# Scores of all batches within this time are counted together for the metrics. Counting after each batch would take as
 # long as encoding a row.
 COUNTED_SECONDS = 0.5
 # With these headers, a browser loads nothing from other hosts for the service's pages, and does not show them inside
@@ -53,11 +53,11 @@ _REFUSAL = b"HTTP/1.1 %d Too Many Requests\r\n%s: " % (REFUSED, ID_HEADER.encode
 _HEADERS_OF = {408: CLOSE, 413: CLOSE, REFUSED: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
 EXPLAIN = "/v1/explain"
-# Maximum size of a body with one row to explain, or with a version. It is small, because the event loop itself decodes
-# such bodies.
+# Maximum size of a body with one row to explain, or with a version to pin or to leave. It is small, because the event
+# loop itself decodes such bodies.
 MOST_EXPLAINED_BYTES = 1 << 17
 # Larger bodies are decoded in another process. Decoding JSON of this size can hold the global interpreter lock for up
-# to 40 ms if it is made to be slow.
+# to 40 ms if a client has made the JSON deliberately slow to decode.
 MOST_DECODED_HERE = 1 << 17
 LIVE, READY, HEALTHZ = "/v2/health/live", "/v2/health/ready", "/healthz"
 HEALTH = (LIVE, READY, HEALTHZ)  # HEALTHZ is the usual name of LIVE.
@@ -132,7 +132,7 @@ class Service:
         HTTP response that refuses it, and the seconds to wait before it is sent. Otherwise return None.
 
         `num_bytes` is the size of the body according to its headers. Under overload nearly all requests are refused, so
-        a refusal must take little time, which scoring then lacks.
+        a refusal must take little time. Otherwise little time would be left for scoring.
         """
         path, _, _ = self._route(url.decode("latin-1").partition("?")[0])
         if path not in self._scoring:
@@ -172,8 +172,8 @@ class Service:
             response = JSONResponse({"error": str(error)}, error.status, headers)
         except DisconnectedError:
             response = Response(status_code=400)
-        # For example, a block of the bundle is damaged, or memory is short. Status 503 lets the client try another
-        # server.
+        # Scoring may raise any error, for example if a block of the bundle is damaged or memory is short. Status 503
+        # lets the client try another server.
         except Exception as error:
             log.exception("%s, request %s: %s", path, number, type(error).__name__)
             message = "the model cannot score this now; see the server's log"
@@ -189,7 +189,7 @@ class Service:
             response.headers["allow"] = ", ".join(methods)
         seconds = time.perf_counter() - start
         noted = number, scope["method"], path, response.status_code, request.num_rows, seconds
-        # Called in the next turn of the event loop, after the response was written.
+        # Call `_note` in the next turn of the event loop, after the response was written.
         asyncio.get_running_loop().call_soon(self._note, *noted)
         return response
 
@@ -460,7 +460,7 @@ def _is_true(request: ServiceRequest, name: str) -> bool:
 
 
 def _units(log_format: LogFormat) -> dict[str, int]:
-    """Return the unit of each timestamp column whose times are numbers, as a power of 10 of a millisecond."""
+    """Return the unit of each timestamp column whose times are numbers: x for a unit of 10 ** x milliseconds."""
     forms = {name: log_format.time_form(name) for name in log_format.time_fields}
     return {name: UNITS[form] for name, form in forms.items() if form in UNITS}
 

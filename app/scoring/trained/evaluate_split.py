@@ -30,8 +30,8 @@ log = logging.getLogger("app")
 
 
 def check_evaluation(trained: Trained, split: str, by: Sequence[str] = (), calibrate: Calibrate = False) -> None:
-    """Raise ValueError if the split, or valid with `calibrate`, has no rows to measure, or if a name in `by` selects no
-    slices. MindSpore is not imported.
+    """Raise ValueError if the split has no rows to measure, or if its rows cannot be sliced by a name in `by`. With
+    `calibrate`, also raise ValueError if the split valid has no rows to measure. MindSpore is not imported.
     """
     check_split(trained.folder, trained.schema, split)
     check_slices(by, trained.schema, split)

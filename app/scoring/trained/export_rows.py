@@ -35,8 +35,8 @@ def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schem
     touched row.
     """
     manifest = checkpoint.manifest
-    # The saved rows of the deep table may lack steps of the optimizer `adam`, which the history makes up for. The saved
-    # rows of the wide table lack none.
+    # Saved rows of the deep table may lack steps if the optimizer is `adam`. `scored_table` computes these steps from
+    # `history`. Saved rows of the wide table lack no steps.
     history = step_history(manifest) if table == DEEP else None
     saved = scored_table(FileTable(checkpoint, table), manifest.step, history, running_mean(manifest))
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
@@ -93,8 +93,8 @@ def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
 
 
 def _touched(names: pa.Table, saved: TableSnapshot) -> pa.Table:
-    """Select the entries of `names` (field, value, row) whose rows are in `saved`, because training touched them.
-    Return them with the rows' values in a column `vector`.
+    """Select the entries of `names` (field, value, row) whose rows were touched by training. Return these entries with
+    a further column `vector`, which holds the rows' values. `saved` contains all touched rows.
     """
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     named_rows = names["row"].to_numpy()

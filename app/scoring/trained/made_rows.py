@@ -14,7 +14,8 @@ from data_prep.options.log_format import LogFormat
 from data_prep.prepared.schema import DAY, NEWEST
 
 OUTSIDE, MISSING = 0.1, 0.1  # Share of made-up cells with a value outside the vocabulary, and share of missing cells.
-# Time in milliseconds since 1970 that a time column's made-up times lie before if the schema has no newest time for it.
+# If the schema has no newest time for a time column, the column's made-up times lie before this time (in milliseconds
+# since 1970).
 SOME_TIME = 1_700_000_000_000
 
 
@@ -49,7 +50,8 @@ def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, 
             inside = [cell_of(number) for number in field.values[known]]
         else:
             inside = [text.decode() for text in field.texts.take(known).tolist()]
-        for row, cell in enumerate(inside):  # `inside` is empty if the field has no values.
+        # `inside`, the cells drawn from the vocabulary, is empty if the field has no values.
+        for row, cell in enumerate(inside):
             if chances[row] >= MISSING + OUTSIDE:
                 cells[row] = cell
         columns[column.name] = [None if chance < MISSING else cell for chance, cell in zip(chances, cells, strict=True)]

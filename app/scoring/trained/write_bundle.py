@@ -106,8 +106,8 @@ class ExportedModel:
         """Return the rows of `ids` [n] that the model scores with, float32: [n] for the wide table, [n, D] for the deep
         one.
 
-        An id that training never looked up has its initial row. If there is a `history`, its steps are applied to the
-        initial row.
+        An id that training never looked up has its initial row. In the deep table, the optimizer steps recorded in
+        `history`, if any, are then applied to the initial row.
         """
         saved = self._views[table]
         if table == WIDE:
@@ -129,8 +129,8 @@ class ExportedModel:
         return scored_table(saved, self.checkpoint["step"], self.history if table == DEEP else None, self.means)
 
     def _moved(self, ids: np.ndarray, initial: np.ndarray) -> np.ndarray:
-        """Return the values [n, D] that the deep rows of `ids` have after all steps of the history. Training never
-        looked these rows up. `initial` [n, D] holds their initial values.
+        """Return the values [n, D] of the deep rows of `ids` after all optimizer steps that `self.history` records.
+        Training never looked up these rows. `initial` [n, D] holds their initial values.
         """
         layout = widened_layout(self.state.tables[DEEP].layout).items()
         arrays = {name: np.zeros((len(ids), width), dtype) for name, (dtype, width) in layout}
@@ -175,7 +175,8 @@ def write_model(
         elif model.expired is not None:
             deleted = model.expired
     spec = replace(spec, num_rows=len(row_ids), num_deleted=len(deleted))
-    # `predict` tells by the files' sizes and checksums that it scores rows which the model was trained on.
+    # Store the sizes and checksums of the log's files. The command `predict` recognizes by them that it scores rows
+    # which the model was trained on.
     source = {key: schema.source[key] for key in ("name", "lines")}
     source["files"] = [
         {key: file[key] for key in ("size_bytes", "checksum")} for file in schema.source.get("files", ())

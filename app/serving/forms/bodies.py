@@ -45,7 +45,7 @@ class ServiceRequest:
     It replaces Starlette's class, which would search and decode the headers at each access.
     """
 
-    held_bytes = 0  # Number of bytes that its body takes in memory, compressed and decompressed.
+    held_bytes = 0  # Number of bytes that the request's body takes in memory, compressed and decompressed.
     num_rows: int | None = None  # Number of scored rows.
     predictor: Predictor | None = None  # Model that scores the rows. None before the body has arrived.
 

@@ -236,8 +236,8 @@ def _texts_of_eight(data: np.ndarray, num_rows: int) -> pa.Array | None:
     is_length = (words == 0) | (words == 8)
     places = np.flatnonzero(is_length)
     sizes = words[places].astype(np.int64)
-    # In words of 4 bytes, the distance from each length to the next must be 1 (the length itself) plus the words of its
-    # text.
+    # A text follows its length, and then comes the next length. Counted in words of 4 bytes, the distance between two
+    # lengths must therefore be 1 (for the first length) plus the number of words of the text between them.
     after = np.concatenate([places, [len(words)]])
     if len(places) != num_rows or after[0] != 0 or not np.array_equal(np.diff(after), 1 + sizes // 4):
         return None
