@@ -190,7 +190,8 @@ class UniqueIds:
     lists: ListPositions | None = field(default=None, kw_only=True)
 
     def of(self, table: str) -> UniqueIds:
-        """Return the distinct ids that `table` (`wide` or `deep`) looks up: the ids of the fields that this part sees.
+        """Return the distinct ids that the table `table` (`wide` or `deep`) looks up: the ids of the fields that the
+        part of the model with the same name sees.
 
         The result is `self` if the wide and the deep part of the model see the same fields.
         """
@@ -361,11 +362,13 @@ class Snapshot(Protocol):
 
 
 class WriteArray(Protocol):
-    """A function that writes one state array of the rows that `PlaceRows` was given, at once or in several blocks."""
+    """A function that a call of `PlaceRows` returns. It writes one state array of the rows that the call has marked as
+    touched, at once or in several blocks.
+    """
 
     def __call__(self, name: str, values: np.ndarray, start: int = 0) -> None:
-        """Write `values` [n, width] to the state array `name`, for the n rows that begin at index `start` of the row
-        ids.
+        """Write `values` [n, width] to the state array `name`, for n rows. Their ids begin at index `start` of the row
+        ids that were passed to `PlaceRows`.
         """
         ...
 

@@ -374,9 +374,9 @@ class StepHistory:
     """The learning rates of all steps so far of a table with `adam`, which lets rows take the steps that they missed.
 
     `adam` is Adam with an L2 penalty on every row at every step, computed lazily. A row outside the batch has the
-    gradient l2_coef · row, which comes from the loss term l2_coef · ½ Σ‖row‖² over the whole table (as in BARS's
-    recipes, and FuxiCTR's λ/2 · ‖E‖²). This gradient needs no other row. So a row stores the number of its last step,
-    and takes the missed steps when it is read next.
+    gradient l2_coef · row, which comes from the loss term l2_coef · ½ Σ‖row‖² over the whole table (as in the recipes
+    of the benchmark BARS, and λ/2 · ‖E‖² in the library FuxiCTR). This gradient needs no other row. So a row stores the
+    number of its last step, and takes the missed steps when it is read next.
 
     Up to `MOST_EXACT_STEPS` = 256 missed steps are taken one by one, with the float32 operations and the learning
     rates of those steps. After that the first moment m follows L2 alone, and further steps are combined into

@@ -33,9 +33,10 @@ def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> ListPositions:
 
 
 def expand(unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of a batch by field, [B, C * D], and its sums of wide weights, [B], for `Rows`.
+    """Return the embedding rows of a batch by field, [B, C * D], and the sum of the wide weights of each batch row,
+    [B], for `Rows`.
 
-    They are made from the rows of its distinct ids, `deep_rows` [U, D] and `wide_rows` [U].
+    `deep_rows` [U, D] and `wide_rows` [U] are the rows of the batch's distinct ids.
 
     Rows of the values of one list field, and wide rows of one batch row, are added in the order of positions.
     """

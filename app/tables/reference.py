@@ -274,8 +274,9 @@ def step_rows(
 ) -> None:
     """Take step number `step` of any optimizer but `adam` on some rows of a table, in place.
 
-    `states` are the state arrays of these rows by name. `summed` [U, width] are their gradients, each the sum over all
-    positions of the id; they are multiplied by `scale`. In the deep table, the gradient of the L2 penalty is added.
+    `states` holds the state arrays of these rows, by the names of the arrays. `summed` [U, width] holds the gradient of
+    each row, summed over all positions of the row's id. The function multiplies this gradient by `scale`, and in the
+    deep table adds the gradient of the L2 penalty.
     """
     gradient = summed * np.float32(scale)
     gradient += np.float32(spec.l2_coef if table == DEEP else 0.0) * states["rows"]

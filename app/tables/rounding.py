@@ -20,7 +20,8 @@ from common.arrays.hashing import GOLDEN, GOLDEN32, mix32, mix64
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 LARGEST = np.float32(ml_dtypes.finfo(BFLOAT16).max)
-_STREAM = 2  # Number that separates this hash from the hash of initial rows, which has the number `initial.DEEP_TABLE`.
+# Number that separates the hash for rounding from the hash for initial rows, which has the number `initial.DEEP_TABLE`.
+_STREAM = 2
 # Constants of MurmurHash3's final mixing function (A. Appleby).
 _FACTORS, _SHIFT = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)), 13
 # The state arrays 0 … 3 of a row need different random numbers. Each takes the upper 16 bits of the row's 32-bit hash

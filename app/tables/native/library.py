@@ -193,7 +193,9 @@ class NativeHandle:
 
 
 def unknown_isa() -> ValueError:
-    """Return the error to raise if the library does not know the instruction set that HOST_TABLES_ISA names."""
+    """Return the error to raise if the library does not know the instruction set that the environment variable
+    HOST_TABLES_ISA names.
+    """
     return ValueError(
         f"HOST_TABLES_ISA={os.environ.get('HOST_TABLES_ISA')} is none of the instruction sets "
         "avx512, avx2, plain that this library and this machine have"

@@ -71,8 +71,8 @@ class NativeSnapshot:
     """
 
     tables: Mapping[str, NativeTableSnapshot]
-    # Slots of the rows that had changed since the snapshot before. If this one is not saved, they count as changed
-    # again.
+    # Slots of the rows that had changed since the previous snapshot. If the present snapshot is not saved, these rows
+    # count as changed again.
     changed_slots: np.ndarray
     saved: bool = False
 
@@ -101,8 +101,8 @@ class NativeRows:
     def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
         """Return the slots of `row_ids` (int64; -1 for untouched rows), and the number of untouched rows.
 
-        The result is cached for this array object. A step's update passes the same array as its lookup, so its search
-        costs nothing.
+        The result is cached for this array object. The update of a training step passes the same array as the lookup of
+        the step, so the update need not search again.
         """
         if self._cached is None or self._cached[0] is not row_ids:
             slots, count = np.empty(row_ids.size, np.int32), row_ids.size
@@ -143,7 +143,7 @@ class NativeRows:
 
         An open snapshot keeps its copies of these rows.
         """
-        self._cached = None  # The caller may have put other ids into the same array.
+        self._cached = None  # The caller may have put other ids into the array `row_ids` since the last `find`.
         slots, _ = self.find(row_ids)
         self._cached = None
         is_touched = slots >= 0
@@ -170,13 +170,14 @@ class NativeRows:
         return arrays
 
     def place(self, row_ids: np.ndarray) -> np.ndarray:
-        """Return the slots of the rows `row_ids`, whose state arrays `write` then fills. Untouched rows first get one.
+        """Return the slots (places in memory) of the rows `row_ids`, whose state arrays `write` then fills. Untouched
+        rows first get a slot.
 
         Call this only after `clear` and before `end_writing`. The values of new rows are undefined until they are
         written.
         """
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
-        self._cached = None  # The caller may put other ids into the same array.
+        self._cached = None  # The caller may later put other ids into the array `row_ids`.
         return slots
 
     def write(self, table: str, name: str, row_ids: np.ndarray, slots: np.ndarray, values: np.ndarray) -> None:
@@ -230,8 +231,8 @@ class NativeRows:
             if self._handle.call("open_snapshot", *_slots(slots)) == NO_MEMORY:
                 raise MemoryError(f"no memory for a snapshot of {slots.size:,} rows")
         except MemoryError:
-            # The flags of changed rows are lost by now. The next delta may save too many rows but not too few, so mark
-            # all touched rows as changed.
+            # The call `take_changed` has cleared the flags of changed rows. The next delta may save too many rows but
+            # not too few, so mark all touched rows as changed.
             self._mark_changed(all_slots)
             raise
         tables = {

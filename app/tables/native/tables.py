@@ -1,4 +1,6 @@
-"""Implement `HostTables` in C++: rows lie in slots in the order of first touch, and fused kernels work on them."""
+"""Implement `HostTables` in C++: rows lie in slots (places in memory) in the order of first touch, and fused kernels
+work on them.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,9 @@ class NativeTables(HostTables):
         self._rows = NativeRows(self._handle, spec)
         self._deep_buffers = (HugeBuffer(), HugeBuffer())
         self._computed_rows = HugeBuffer()
-        # With `adam`, a lookup computes the rows that missed steps, and leaves them in `_computed_rows`. These are the
-        # batch of that lookup and the step number at that time, or None and 0 if the rows cannot be used again.
+        # With `adam`, a lookup computes the rows that missed steps, and leaves them in `_computed_rows`. `_caught_up`
+        # holds the batch of that lookup and the step number at that time, or None and 0 if the rows cannot be used
+        # again.
         self._caught_up: tuple[NativeUniqueIds | None, int] = None, 0
         self._means = RunningMean(spec.ema_decay)
         self._forget(step=0)
