@@ -25,8 +25,8 @@ from app.tables.optimizers import RunningMean, StepHistory, history_of_steps
 from data_prep.prepared.schema import Schema
 
 STEPS_BEFORE = "steps_before"
-# Constants of plateau schedules, as in BARS. A rise of the metric by at most LEAST_GAIN is no improvement, and the
-# learning rate falls no further than to LEAST_RATE.
+# Constants of plateau schedules, as in the benchmark BARS. A rise of the metric by at most LEAST_GAIN is no
+# improvement, and the learning rate falls no further than to LEAST_RATE.
 LEAST_GAIN, LEAST_RATE = 1e-6, 1e-6
 
 

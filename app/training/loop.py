@@ -75,8 +75,8 @@ class Trainer:
         try:
             if self.config.train.init_from and self.position.step == 0 and self.schema.splits["valid"].rows:
                 measured = self._measure()
-                # The result is only logged. The model before the first step is the source's, so it does not count as
-                # the best of this run.
+                # Only log the metrics. The model before the first step is the one at `train.init_from`, so it does not
+                # count as the best model of this run.
                 if measured is not None:
                     log.info("before the first step: %s", self._log_evaluation(measured.metrics, epoch=0))
             while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:

@@ -104,8 +104,8 @@ class CheckpointManager:
 
     def __init__(self, context: RunContext, training: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
-        # The next manifest records `online`, the schema and the prepared folder. An online run assigns new values to
-        # these attributes.
+        # An online run assigns new values to these attributes, and the next manifest records them. `online` says which
+        # parts of its log the online run has trained on.
         self.online: dict[str, Any] = {}
         self.schema, self.dataset = context.schema, context.dataset
         self.expiry: ExpiryArrays | None = None
@@ -280,8 +280,9 @@ class CheckpointManager:
         folder = self._run.checkpoints
         try:
             path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group)
-            # Servers have marked their rows as saved by now. If opening the new checkpoint fails, a delta would lack
-            # these rows, so without `_newest` the next checkpoint is a full one.
+            # Servers (ranks that only own rows) have marked their rows as saved by now. If opening the new checkpoint
+            # fails, the next delta would lack these rows. So clear `_newest` first: without it, the next checkpoint is
+            # a full one.
             self._newest = None
             self._newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))
             saved, self.wants_full = True, False
@@ -327,7 +328,8 @@ class CheckpointManager:
     def _note_failed(self, position: Position, error: Exception) -> None:
         """Log a failed save at `position`.
 
-        If the error is only this rank's, raise it, which ends the job: the other ranks wait for this rank.
+        If the error has occurred only on this rank, raise it. This ends the job, because the other ranks wait for this
+        rank.
         """
         if self._group.size > 1 and not is_collective(error):
             raise error
@@ -338,7 +340,8 @@ class CheckpointManager:
 
 
 def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) -> dict[str, float]:
-    """Return `touched_rows` T, `touched_share` T / V, and for each table the root mean square norm of its touched rows.
+    """Return the number of touched rows (`touched_rows`), their share of all rows (`touched_share`), and for each table
+    the root mean square norm of its touched rows.
 
     If a table has more than `SAMPLED_VALUES` values, the norm is computed from every k-th row, so that the statistics
     do not make a save take longer.

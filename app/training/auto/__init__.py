@@ -2,6 +2,7 @@
 
 The modules:
 - `by_rows`: settings that follow from the prepared rows. `settle`: the settings of a training.
-- `regression`: logistic regression. `crosses`: its gain from crosses, which `settle` asks for.
+- `regression`: logistic regression. `crosses`: how much logistic regression gains from crosses (combinations of
+  fields), which `settle` needs.
 - `sweep_runs`: train a run for each of many settings, and compare them.
 """

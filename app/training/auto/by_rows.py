@@ -29,7 +29,8 @@ from common import settings
 from data_prep.prepared.schema import CategoricalField, Schema
 
 _FEW, _MANY = 94_000, 4_000_000  # Numbers of training rows for which settings were searched.
-_WHOLE = 36_670_760  # Training rows of Criteo's whole log. One epoch has AUC 0.8074 there, three epochs 0.8073.
+# Training rows of Criteo's whole log, on which one epoch gives AUC 0.8074, and three epochs give 0.8073.
+_WHOLE = 36_670_760
 # Lower bound of the steps per epoch. It is the number of steps with the settings for _FEW rows. On Adult (a public data
 # set), 24 steps per epoch give an AUC that is 0.010 lower, and 188 steps change nothing.
 _STEPS = 94
@@ -38,18 +39,19 @@ _STEPS = 94
 # fields need 1,500, while the 4 and 11 fields of MovieLens and the 9 of a bank's table are best with 500. As a share of
 # the training rows: the 600 rows of the Titanic are best with 15 to 50, and with 500 no interactions are left.
 _MOST_L2_ROWS, _L2_ROWS_OF_FIELD, _L2_SHARE_OF_ROWS = 1500.0, 1500 / 26, 0.1
-# l1 of the wide part at the larger size, for batches of 2,000 rows. Values that were seen only a few times keep weight
-# 0.
+# l1 of the wide part for _MANY training rows, in batches of 2,000 rows. Values that were seen only a few times keep
+# weight 0.
 _L1_FOR_MANY = 1e-3
-# Neither part of the model sees the fields of prepare.integer_buckets if there are fewer training rows than the first
-# number, and fewer rows per value of the other fields than the second. On 94,000 rows of Criteo's log (1.6 per value)
-# the bucket fields cost 0.0015 AUC. On tables with 5 to 850 rows per value they gain 0 to 0.005.
+# Neither part of the model sees the bucket fields (made of integer columns by prepare.integer_buckets) if there are
+# fewer training rows than the first number, and fewer rows per value of the other fields than the second number. On
+# 94,000 rows of Criteo's log (1.6 per value) the bucket fields cost 0.0015 AUC. On tables with 5 to 850 rows per value
+# they gain 0 to 0.005.
 _ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS = 200_000, 3
 # Lower bound of the L2 penalty (as a number of rows) if there are crosses, which the deep part sees too. With less L2
-# the deep part memorizes the few rows of each cross value. On data whose clicks depend on crosses alone, 1,500, or
-# fewer than 12 epochs, would be better, but they cost MovieLens 0.006 AUC and Adult 0.001.
+# the deep part memorizes the few rows of each cross value. On data whose clicks depend on crosses alone, a lower bound
+# of 1,500, or fewer than 12 epochs, would be better, but these changes cost MovieLens 0.006 AUC and Adult 0.001.
 _LEAST_L2_ROWS_WITH_CROSSES = 800.0
-# Epochs, and learning rate and l2 of the wide part, at the smaller size, by the strength of the crosses' effects on
+# Epochs, and learning rate and l2 of the wide part, for _FEW training rows, by the strength of the crosses' effects on
 # clicks. A value of a cross has about a dozen rows, and needs a large weight if clicks follow the cross. With the rate
 # and l2 of "none", which suppress noise, FTRL reaches only a fraction of this weight, and the deep part memorizes the
 # rows instead (AUC 0.006 lower, log loss 0.02 higher). If clicks do not follow the crosses, the settings of "strong"
@@ -79,10 +81,10 @@ def resolve_by_rows(
 ) -> Config:
     """Return `resolve(defaults)`. With `train.auto`, the defaults are those that follow from the prepared folder.
 
-    `resolve` applies the user's settings, from a file and the command line, to the defaults that it is given, so they
-    take precedence. If the user sets epochs or batch size, the other defaults follow from these. `schema` is the schema
-    of the prepared folder, `source` the settings of the model from which the run starts, if any, and `cross_effects`
-    the strength of the crosses' effects on clicks. Errors of `resolve` are passed on.
+    `resolve` applies the user's settings, from a file and the command line, to the defaults that it is given, so the
+    user's settings take precedence. If the user sets epochs or batch size, the other defaults follow from these.
+    `schema` is the schema of the prepared folder, `source` the settings of the model from which the run starts, if any,
+    and `cross_effects` the strength of the crosses' effects on clicks. Errors of `resolve` are passed on.
     """
     config = resolve(Config())
     if not config.train.auto:
@@ -205,16 +207,16 @@ def _have_same_optimizers(source: Config, config: Config) -> bool:
     """Return True if a run with the settings `config` can take over the optimizer states of the model that it starts
     from, which was trained with the settings `source`.
 
-    That model must be taken over with its newest weights, to which the states belong, not with running means. The model
-    and the run must have the same optimizers.
+    The optimizer states belong to the model's newest weights, so a model whose running means are taken over instead
+    does not qualify. The model and the run must have the same optimizers.
     """
     theirs, ours = ([optimizer.name for optimizer in each.optimizers.values()] for each in (source, config))
     return source.train.ema_decay == 0 and theirs == ours
 
 
 def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
-    """Return the categorical fields that the model should see: without the fields of prepare.integer_buckets if there
-    are too few rows for them, else all.
+    """Return the categorical fields that the model should see: all fields or, if there are too few rows for the bucket
+    fields (made of integer columns by prepare.integer_buckets), all except these.
     """
     buckets = {column.name for column in schema.encoding.categorical_columns if column.kind == "bucket"}
     without_buckets = [field for field in schema.categorical if field.name not in buckets]

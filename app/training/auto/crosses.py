@@ -76,7 +76,7 @@ class CrossesGain:
 
     @property
     def effects(self) -> CrossEffects:
-        """Strength of the crosses' effects on clicks by these measurements: none, slight, weak or strong."""
+        """Strength of the crosses' effects on clicks, decided by this gain: none, slight, weak or strong."""
         if self.auc < LEAST_AUC_OF_CROSSES or self.log_loss <= CERTAIN * self.error:
             return "none"
         if self.auc < LARGE_AUC_OF_CROSSES:
@@ -99,8 +99,8 @@ def find_cross_effects(
 
     `by_effects` returns the settings that a training has for each strength. If the folder has a run with one of these
     settings, its strength is kept. Ranks of an MPI job take over the result of the process that started them, because
-    results may be rounded differently on other processors. Otherwise regressions are fitted; with `dry` they are not,
-    and the line for the log says that a training would.
+    results may be rounded differently on other processors. Otherwise logistic regressions are fitted. With `dry`, they
+    are not fitted, and the line for the log says that a training would fit them.
     """
     if started_by_mpi():
         return _received()

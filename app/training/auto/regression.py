@@ -99,8 +99,9 @@ class Solver:
         from sklearn.linear_model import LogisticRegression
 
         self._rows = (features, labels, weights)
-        # scikit-learn compares the tolerance with the gradient of the mean loss. A value that few rows have contributes
-        # little to it. With scikit-learn's default, a fit with a changed C would often end before its first step.
+        # scikit-learn compares the tolerance with the gradient of the mean loss. A categorical value that occurs in few
+        # rows contributes little to this gradient. With scikit-learn's default tolerance, a fit with a changed C would
+        # often end before its first step.
         self._model = LogisticRegression(
             solver="newton-cg", warm_start=True, max_iter=MAX_NEWTON_STEPS, tol=min(MOST_TOLERANCE, 1 / len(labels))
         )

@@ -196,8 +196,8 @@ def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[st
 def folder_name(words: tuple[str, ...]) -> str:
     """Return the name of a run's folder: its settings, in characters that are safe in shells and on all file systems.
 
-    A checksum follows if the settings contain more than numbers, or if the name would be too long, because different
-    points need different names even where upper and lower case are the same.
+    A checksum follows if the settings contain more than numbers, or if the name would be too long, because runs with
+    different settings need different names, even where upper and lower case are the same.
     """
     name = re.sub(r"[^a-z0-9_.+-]+", "-", "-".join(words).lower()).strip("-.")
     are_numbers = all(isinstance(json.loads(word.partition("=")[2]), int | float) for word in words)
@@ -219,8 +219,9 @@ def _settled(trial: Trial, config_path: Path | None, dataset: Path, *more: str) 
 def _schedules(trial: Trial, config_path: Path | None, dataset: Path, epochs: int) -> tuple[str, ...]:
     """Return the command-line words that set the learning-rate schedules of a training of `epochs` epochs, for `trial`.
 
-    Return () without `train.auto`. With it and without these words, the learning rates of each rung would fall until
-    the end of that rung.
+    Return () without `train.auto`. With `train.auto`, these words let the learning rates fall until the end of the last
+    rung. (A rung is a number of epochs, after which the worse runs stop.) Without the words, they would fall until the
+    end of each rung.
     """
     config = _settled(trial, config_path, dataset, f"train.epochs={epochs}")
     schedules = {f"{group}_optimizer.schedule": options.schedule for group, options in config.optimizers.items()}

@@ -32,9 +32,11 @@ from data_prep.prepared.batches import Batch, slice_of_batch
 
 
 class SummedGraph:
-    """`DeviceGraph` for a CPU and several ranks: losses, dense gradients and finite flag are combined over the ranks.
+    """`DeviceGraph` for a CPU and several ranks: the losses, the dense gradients and the flag that all values are
+    finite are combined over the ranks.
 
-    Every rank would add the whole L2 term of the numeric fields' rows to its loss. So each adds an equal share of it.
+    The sum of the losses must contain the L2 term of the numeric fields' rows only once. So each rank adds an equal
+    share of this term to its loss.
     """
 
     def __init__(self, settings: StepSettings, group: ProcessGroup) -> None:
