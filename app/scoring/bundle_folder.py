@@ -85,8 +85,8 @@ def bundles_in(folder: Path) -> list[Path]:
 
 
 def read_manifest(folder: Path) -> BundleManifest:
-    """Return the manifest of the bundle in `folder`. Raise FileNotFoundError if there is none, ValueError if it is
-    damaged or has another format version.
+    """Return the manifest of the bundle in `folder`. Raise FileNotFoundError if the folder has no manifest, ValueError
+    if the manifest is damaged or has another format version.
     """
     path = folder / MANIFEST
     if not path.is_file():

@@ -86,7 +86,8 @@ def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
     partial, replaced = work / "new", work / "replaced"
     with lock_folder(work):
         try:
-            # Replacing a bundle takes two renames. If a process was killed between them, put the old bundle back.
+            # Replacing a bundle takes two renames. If an earlier process was killed between these two renames, put the
+            # old bundle back.
             if replaced.exists() and not output.exists():
                 replaced.rename(output)
             shutil.rmtree(partial, ignore_errors=True)
@@ -145,11 +146,11 @@ def write_manifest(folder: Path, manifest: BundleManifest) -> None:
 
 
 def numbered(manifest: BundleManifest, beside: Path) -> BundleManifest:
-    """Return a copy of a manifest with a new serial number, which is higher than those of the bundles in the folder
-    `beside`.
+    """Return a copy of a manifest with a new serial number, which is higher than the serial number of any bundle in the
+    folder `beside`.
 
     The number is the time in milliseconds since 1970, so that bundles exported on different machines can be ordered as
-    well. If the clock is behind a bundle's number, the new number is one higher than that.
+    well. If the clock is behind the highest number in the folder, the new number is the highest number plus one.
     """
     serials = [other.serial for other in read_manifests(beside).values()]
     serial = max(time.time_ns() // 1_000_000, 1 + max(serials, default=0))

@@ -1,5 +1,5 @@
 """Count rows in bins of their scores, values and numbers. A bundle stores the counts of the rows on which it was
-evaluated (held-out rows), and rows scored later are compared with them.
+evaluated (held-out rows), and the counts of rows that are scored later are compared with these counts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SCORE_BINS = 20
 VALUE_BINS = 34
 # Bins for a numeric column: bin 0 for zero, then 16 bins by power of 2 for positive and 16 for negative numbers.
 NUMBER_BINS = 33
-# A lower share of the rows in a bin is replaced by this one, because an empty bin would make the population stability
-# index infinite.
+# Least share of the rows that a bin is taken to have. A lower share is replaced by this least share, because an empty
+# bin would make the population stability index infinite.
 _LEAST_SHARE = 1e-4
 CHANGE = 0.25  # A PSI above this counts as a change.
 # No PSI is reported if the PSI that chance alone is expected to cause exceeds this value. Up to this value, a PSI

@@ -48,8 +48,8 @@ class OnnxTower:
         self._sizes = [*self._sizes_that_agree(), MANY]
 
     def _sizes_that_agree(self) -> Iterator[int]:
-        """Yield the batch sizes in MOST_ROWS with which random rows get the same bits of the logit as in one batch of
-        MANY rows.
+        """Yield each batch size in MOST_ROWS with which random rows get exactly the same logits as in one batch of MANY
+        rows.
         """
         generator = np.random.default_rng(0)
         inputs = [generator.standard_normal((MANY, *width), np.float32) for width in self._widths]

@@ -208,7 +208,7 @@ class Predictor(BundleModel):
 def _reopen(links: Sequence[tuple[Path, str]], num_threads: int) -> Predictor:
     """Open the bundle and the deltas of a pickled predictor again, and return the predictor.
 
-    Raise ValueError if one of them is missing, was replaced or is damaged.
+    Raise ValueError if one of these bundles is missing, was replaced or is damaged.
     """
     chain = []
     for folder, expected in links:
@@ -285,7 +285,9 @@ class ScoringModel:
 
 
 def _rows_of(model_input: Any) -> Any:
-    """Return rows that `Predictor.score` takes for an input of MLflow. Raise TypeError if it has no column names."""
+    """Convert an input of MLflow to rows that `Predictor.score` accepts, and return these rows. Raise TypeError if the
+    input has no column names.
+    """
     if isinstance(model_input, list):
         return [dict(zip(row, _plain(list(row.values())), strict=True)) if isinstance(row, Mapping) else row
                 for row in model_input]  # fmt: skip

@@ -36,7 +36,7 @@ def read_trained_parts(folder: Path) -> dict[str, Any] | None:
     path, damaged = folder / TRAINED_PARTS, f"{TRAINED_PARTS} is damaged; the trainer writes it anew with its next part"
     try:
         with path.open("rb") as file:
-            # Python's parser accepts NaN and Infinity, which JSON does not have. Read them as None.
+            # Python's parser accepts NaN and Infinity, which JSON does not have. Read both as None.
             content = parse_json(file.read(MOST_BYTES), parse_constant=lambda _: None)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -47,7 +47,7 @@ FREE_REFUSALS = 25  # A burst of this many refusals is sent without delay.
 # Longest delay of a refusal in seconds. Clients often give up after two seconds. With a limit of 1.6 seconds, some gave
 # up on a busy machine.
 MOST_DELAY = 1.5
-# A refusal that would have to wait longer than MOST_DELAY gets a random delay between this one and MOST_DELAY (in
+# A refusal that would have to wait longer than MOST_DELAY gets a random delay between LEAST_LATE and MOST_DELAY (in
 # seconds).
 LEAST_LATE = 1.1
 

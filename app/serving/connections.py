@@ -32,10 +32,10 @@ from app.serving.service import HEALTH, HEALTHZ, LIVE, Service
 # Maximum time from the beginning of a request until all its headers have arrived, and from the opening of a connection
 # until its first request begins.
 HEADER_SECONDS = 10.0
-# Maximum number of received bytes (headers, trailers, chunk sizes) without any byte of a body between them.
+# Maximum number of bytes (headers, trailers, chunk sizes) that may arrive one after another without any byte of a body.
 MOST_HEADER_BYTES = 1 << 16
-# Number of bytes that are passed to the parser at once. It cannot stop after a request, so it queues every request that
-# these bytes contain.
+# Number of bytes that are passed to the parser at once. The parser cannot stop after a request, so all requests in
+# these bytes are put into the queue.
 MOST_PARSED_BYTES = 1 << 12
 # Maximum number of bytes of a body that are received and dropped if the request is answered before its body has
 # arrived.
@@ -348,8 +348,8 @@ class BoundedRequests(HttpToolsProtocol):
         """Treat a request that offers to switch to another protocol (as `curl --http2` does) as a plain HTTP/1.1
         request. `rest` is the data after its headers.
 
-        The parser stops at such a request's headers. Create a new parser, and pass it these headers without `upgrade`,
-        then `rest`.
+        The parser stops at such a request's headers. Create a new parser, and pass it the headers of the request
+        without the header `upgrade`, then `rest`.
         """
         while True:
             if self.parser.get_method() == b"CONNECT":
@@ -395,13 +395,15 @@ class BoundedRequests(HttpToolsProtocol):
         self._idle_until = math.inf
         self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         refusal = self._refusal()
-        # The parser appends trailers to `self.headers`. They are not used, so let it append them to another list.
+        # The parser appends trailers (headers after the body) to `self.headers`. The trailers are not used, so let the
+        # parser append them to a new list.
         self.headers = []
         if refusal is None:
             self._headers_until = math.inf
             super().on_headers_complete()
             return
-        # The deadline for the headers stays, so that the body of a refused request must also arrive before it.
+        # The deadline for the headers stays, so that the body of a refused request must also arrive before this
+        # deadline.
         self.cycle: Any = _Refused()
         answer, delay = refusal
         if delay:

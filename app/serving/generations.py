@@ -75,7 +75,8 @@ class _BundleState:
     stamp: tuple[int, ...]  # Times, inode and size of the manifest file. If they change, the file was replaced.
     since: float  # Time when the bundle was first seen, or when it was first refused.
     manifest: BundleManifest | None = None
-    is_newer: bool = False  # True if the bundle is newer than the current model, or pinned in its place.
+    # True if the bundle is newer than the current model, or is pinned instead of the current model.
+    is_newer: bool = False
     reason: str = ""  # Reason why the bundle does not serve, for the log and the status. Empty if there is none.
     pause: float = 0.0
     next_try: float = 0.0  # Time from which the bundle is tried again. 0 if it was not refused.
@@ -87,7 +88,8 @@ class Generations:
     """
 
     def __init__(self, options: ServerOptions, is_first: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        """Open the bundle at `options.path`. If the path is a folder of bundles, open the one that must serve.
+        """Open the bundle at `options.path`. If the path is a folder of bundles, open the bundle that must serve: the
+        pinned or the newest version.
 
         `is_first` is True in only one of the service's processes, which folds deltas and logs which model serves. Raise
         the errors of `Predictor.open`.
@@ -175,7 +177,8 @@ class Generations:
                 state = (path / MANIFEST).stat()
                 stamp = state.st_ctime_ns, state.st_mtime_ns, state.st_ino, state.st_size
             except (FileNotFoundError, NotADirectoryError):
-                continue  # Skip a path without a manifest: it is not a bundle, or one that is still being copied.
+                # Skip a path without a manifest: the path is no bundle, or a bundle that is still being copied.
+                continue
             except OSError:
                 # Reading the manifest below raises the error again, and the error becomes the `reason` why the bundle
                 # does not serve.
@@ -193,8 +196,8 @@ class Generations:
     def _chains(self, with_refused: bool = False) -> dict[str, Chain]:
         """Return the chain (whole bundle and deltas) of each version that can be opened, by version.
 
-        Bundles that could not be opened are left out until it is time to try them again, or included with
-        `with_refused`.
+        Bundles that could not be opened are left out until the time of their next try. With `with_refused`, these
+        bundles are included as well.
         """
         now, bundles = self._clock(), self._bundles.items()
         usable = {path: bundle.manifest for path, bundle in bundles if with_refused or now >= bundle.next_try}
@@ -259,8 +262,8 @@ class Generations:
 
     def _note_newer(self) -> None:
         """Mark the bundles that should replace the current model, because they are newer or pinned. Clear the recorded
-        reasons why bundles do not serve. Keep only the reasons of marked bundles, and of bundles that a marked delta
-        needs.
+        reasons why bundles do not serve. Keep only the reasons of marked bundles, of bundles that a marked delta needs,
+        and of bundles with the current version.
         """
         by_version, serving = self._chains(with_refused=True), short(self.current.version)
 
@@ -287,7 +290,8 @@ class Generations:
         """Return the new model `predictor` after scoring its golden rows and rows of recent requests with it. The rows
         of recent requests make the system read the memory pages with frequently used embedding rows from disk.
 
-        Raise ValueError if a golden row gets a wrong score, or a row of a recent request one that is not finite.
+        Raise ValueError if the score of a golden row is wrong, or if the logit of a row of a recent request is not
+        finite.
         """
         predictor.check_golden()
         # Read these properties now, because they read files, and the bundle's folder may be removed later.
@@ -302,8 +306,8 @@ class Generations:
         return predictor
 
     def keep_recent(self, log_format: LogFormat, chunk: RowsToScore) -> None:
-        """Keep the rows of scored requests, at most RECENT_ROWS. The next model is checked with them if it has the same
-        log format. The event loop's thread calls this method.
+        """Keep the rows of scored requests, at most RECENT_ROWS. The next model is checked with these rows if the model
+        has the same log format. The event loop's thread calls this method.
         """
         is_large = isinstance(chunk, Chunk) and len(chunk.lines) > RECENT_ROW_BYTES * chunk.num_lines
         if self._is_folder and not is_large:
@@ -380,7 +384,7 @@ class Generations:
         }
 
     def _place(self) -> Path | None:
-        """Return the folder of a bundle with the current model's version, or None if there is none any more."""
+        """Return the folder of a bundle with the current model's version, or None if no such bundle exists any more."""
         current, bundles = self.current, self._bundles.items()
         places = [path for path, bundle in bundles if bundle.manifest and bundle.manifest.version == current.version]
         return current.folder if current.folder in places or not self._is_folder else next(iter(places), None)

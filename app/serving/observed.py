@@ -216,8 +216,8 @@ class Observed:
             self._bins[number].inc(int(counts[number]))
         if predictor is not self._predictor:
             before = self._held_out
-            # The new model may lack fields of the old one. Set the drift of the old fields to 0, because a gauge that
-            # several processes share cannot be removed.
+            # The new model may lack fields of the old model. Set the drift of the old model's fields to 0, because a
+            # gauge that several processes share cannot be removed.
             if before is not None:
                 for gauge, names in ((self._psi, before.names), (self._unseen, before.names[: len(before.values)])):
                     for name in names:
@@ -280,7 +280,8 @@ class Observed:
 class _Processes(Collector):
     """The metrics process_* that Prometheus defines for every program, over the supervisor and its workers.
 
-    They are summed, except the start and the maximum number of files, which are those of the supervisor.
+    The values of all these processes are summed. Only the start time and the maximum number of files are the values of
+    the supervisor alone.
     """
 
     def collect(self) -> Iterator[Metric]:

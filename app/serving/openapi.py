@@ -126,8 +126,8 @@ def _curl_lines(address: str, operation: dict[str, Any]) -> list[dict[str, str]]
 def _with_body(line: str, form: str, example: Any, headers: dict[str, Any]) -> str:
     """Return the curl command `line` extended by a body and headers, so that it can be pasted into a shell.
 
-    A body that is text is escaped for printf, one that is bytes is compressed and encoded as base64, and any other is
-    JSON.
+    If the body is text, it is escaped for printf. If it is bytes, it is compressed and encoded as base64. Any other
+    body is written as JSON.
     """
     headers = {"content-type": form, **headers}
     if isinstance(example, bytes):

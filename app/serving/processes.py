@@ -282,8 +282,8 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -
 
         def __init__(self, filename: str, read_mode: bool = False) -> None:
             path = Path(filename)
-            # Another worker that reads an empty metrics file would crash. So allocate the file under another name, and
-            # rename it then.
+            # Another worker that reads an empty metrics file would crash. So allocate the space of the file under
+            # another name, and then rename the file.
             beside = path if path.exists() else path.with_suffix(".new")
             with beside.open("ab") as file:
                 try:

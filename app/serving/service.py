@@ -117,7 +117,8 @@ class Service:
             self._routes[model] = {"GET": self._metadata}
             self._routes[f"{model}/ready"] = {"GET": self._model_ready}
             self._routes[f"{model}/infer"] = {"POST": self._infer}
-        # Paths of the routes that score rows. Only their requests can be refused because too many wait.
+        # Paths of the routes that score rows. Only requests for these paths can be refused because too many requests
+        # wait.
         self._scoring = {path for path in self._routes if path == "/v1/score" or path.endswith("/infer")}
 
     def refresh(self) -> None:
@@ -194,7 +195,8 @@ class Service:
         return response
 
     def _note(self, number: str, method: str, path: str, status: int, num_rows: int | None, seconds: float) -> None:
-        if (method, path) != ("GET", EXPLAIN):  # The service's page requests this route by itself, so do not count it.
+        # Do not count requests for EXPLAIN, which the service's page sends by itself.
+        if (method, path) != ("GET", EXPLAIN):
             self.observed.request(path, status, seconds, self.batcher.num_waiting)
         if path in self._scoring:
             self.observed.recent.note(status, seconds)
@@ -264,8 +266,8 @@ class Service:
         has_small_rows: bool,
         name_row: NameRow | None = None,
     ) -> tuple[Predictor, np.ndarray, Any]:
-        """Receive the body of a request, decode it with `decode`, and score its rows. Return the model that scored
-        them, the logits [n], and what `decode` returned beside the rows.
+        """Receive the body of a request, decode it with `decode`, and score its rows. Return the model that scored the
+        rows, their logits [n], and what `decode` returned besides the rows.
         """
         limits = self.options.limits
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
@@ -337,10 +339,11 @@ class Service:
         return JSONResponse(answer)
 
     def _changing(self, change: Callable[[bytes], None]) -> Handler:
-        """Return a handler for POST requests that change which version must serve. It calls `change` with the body.
+        """Return a handler for POST requests that change which version must serve. The handler calls `change` with the
+        body of the request.
 
-        It accepts only the content type of JSON, because a browser does not let pages of other sites send it without
-        permission (CORS).
+        The handler accepts only the content type of JSON, because a browser does not let pages of other sites send this
+        content type without permission (CORS).
         """
 
         async def handler(request: ServiceRequest) -> Response:

@@ -30,7 +30,7 @@ def choose(versions: Mapping[str, Chain], pinned: str | None, current: Chain | N
     if chain is None or current is None:
         return chain
     if chain[-1][1].version == current[-1][1].version:
-        # The same version is now there as a whole bundle, into which its deltas were folded.
+        # The folder now has the current version as a whole bundle, too, into which its deltas were folded (merged).
         return chain if len(chain) == 1 < len(current) else None
     return chain if pinned is not None or rank(chain) > rank(current) else None
 
@@ -48,8 +48,8 @@ class Statement:
         is damaged.
         """
         try:
-            # Bytes that are not valid UTF-8 become escape sequences, which are not valid JSON, so that the error below
-            # is raised.
+            # Bytes that are not valid UTF-8 become escape sequences, which are not valid JSON, so that the ValueError
+            # below is raised.
             text = self.path.read_text(encoding="utf-8", errors="backslashreplace")
         except FileNotFoundError:
             return None

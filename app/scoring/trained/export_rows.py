@@ -31,8 +31,8 @@ def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schem
     vocabulary's order. Return the number of rows written.
 
     `dataset` is the prepared folder with the vocabulary. The vectors are the values that the model scores with, so they
-    are running averages if the model was trained with them. Raise ValueError if the vocabulary does not name every
-    touched row.
+    are the rows' running averages if training kept such averages (train.ema_decay). Raise ValueError if the vocabulary
+    does not name every touched row.
     """
     manifest = checkpoint.manifest
     # Saved rows of the deep table may lack steps if the optimizer is `adam`. `scored_table` computes these steps from

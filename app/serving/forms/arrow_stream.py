@@ -35,7 +35,7 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
         table.validate()
         columns = [pa.chunked_array(map(_guarded, column.chunks), column.type) for column in table.columns]
         table = pa.Table.from_arrays(columns, schema=table.schema)
-        # Check how many bytes the views refer to before the full validation, which reads all of them.
+        # Check how many bytes the views refer to before the full validation, which reads all these bytes.
         _check_bytes(sum(map(_view_bytes, table.columns)), limits)
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
@@ -147,7 +147,7 @@ def _innermost(cells: pa.Array) -> pa.Array:
 
 def _guarded(cells: pa.Array) -> pa.Array:
     """Check the views of an array's texts, also within lists and dictionaries. Return the array with empty views in
-    place of those of missing texts.
+    place of the views of missing texts.
 
     Raise RequestError if the view of a present text refers to bytes outside its buffer. In pyarrow 26 the cast of an
     array with a view outside its buffers was not safe, even after full validation.

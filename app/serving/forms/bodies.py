@@ -1,6 +1,6 @@
 """Receive the bodies of requests within bounds of time and memory, and decompress them.
 
-A compressed body is decompressed one MiB at a time, so that one that would expand to terabytes is refused early.
+A compressed body is decompressed one MiB at a time, so that a body that would expand to terabytes is refused early.
 """
 
 from __future__ import annotations

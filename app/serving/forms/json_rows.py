@@ -95,7 +95,8 @@ def as_columns(rows: list[dict[str, Any]], log_format: LogFormat) -> RawTable | 
 def row_schema(log_format: LogFormat) -> dict[str, Any]:
     """Return the OpenAPI schema of a row in JSON.
 
-    Every row that can be scored satisfies it. It cannot say which texts a column takes, such as the form of a time.
+    The schema allows every row that can be scored. The schema cannot say which texts a column takes, such as the form
+    of a time.
     """
     fields = {}
     for name, kind in log_format.fields:

@@ -27,8 +27,9 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
 }
-# Requests with these parameters (or prefixes of parameters) are refused, because they ask for extensions of V2 that
-# this service does not have. Other unknown parameters are hints and are ignored.
+# A request is refused if a parameter is in UNSUPPORTED or begins with a prefix in UNSUPPORTED_KINDS, because such
+# parameters ask for extensions of V2 that this service does not have. Other unknown parameters are hints and are
+# ignored.
 UNSUPPORTED, UNSUPPORTED_KINDS = ("classification",), ("shared_memory_", "sequence_")
 UNSUPPORTED_REASON = "there are no classes but the click, no shared memory and no sequences of requests"
 _WRONG_VALUE = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -225,10 +226,10 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
 
 
 def _texts_of_eight(data: np.ndarray, num_rows: int) -> pa.Array | None:
-    """Return the texts of V2's binary data without a loop over them, or None if that is not possible.
+    """Return the texts of V2's binary data without a loop over the texts, or None if only a loop can find the texts.
 
-    It is possible if each text has eight bytes or none, and no 4-byte word of a text equals the number 0 or 8, which
-    could be a length. Texts of eight hexadecimal digits always fulfil this.
+    No loop is needed if each text has eight bytes or none, and no 4-byte word of a text equals the number 0 or 8, which
+    could be a length. Texts of eight hexadecimal digits always fulfil these conditions.
     """
     if len(data) % 4:
         return None
