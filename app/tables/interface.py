@@ -355,8 +355,8 @@ class Snapshot(Protocol):
     def release(self, saved: bool) -> None:
         """End the snapshot, so that the tables may free its copies of rows. May be called from any thread.
 
-        `saved` tells whether the rows were written to a checkpoint. If not, they count as changed again, so the next
-        delta checkpoint includes them.
+        `saved` tells whether the rows were written to a checkpoint. Rows that were not written count as changed again,
+        so the next delta checkpoint includes these rows.
         """
         ...
 
@@ -381,7 +381,7 @@ PlaceRows = Callable[[str, np.ndarray], WriteArray]
 class Tables(ABC):
     """Interface of both tables (wide and deep) with their optimizers, without lookup and update.
 
-    The backend `stock` does those two inside MindSpore's graph, so it implements only this class.
+    The backend `stock` looks up and updates rows inside MindSpore's graph, so it implements only this class.
     """
 
     spec: TablesSpec
@@ -424,7 +424,7 @@ class Tables(ABC):
 class HostTables(Tables):
     """Interface of both tables (wide and deep) with their optimizers, in host memory, with lookup and update."""
 
-    # Seconds that each table's optimizer took in the last update. The keys are those of `update_name`.
+    # Seconds that each table's optimizer took in the last update. `update_name` returns the key of each table.
     update_seconds: dict[str, float]
 
     @abstractmethod
@@ -439,11 +439,10 @@ class HostTables(Tables):
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
         """Take one step of both optimizers.
 
-        Each distinct row is updated once, with the sum of its gradients in the order of positions. Raise
-        ValueError for a wrong dtype or shape. Raise FloatingPointError, naming batch row and field, for a
-        gradient that is NaN, infinite, or so large that its square may be infinite. After an error no row has
-        changed. With `checked`, the caller guarantees good values, as a training step does whose graph has
-        checked them.
+        Each distinct row is updated once, with the sum of its gradients in the order of positions. Raise ValueError for
+        a wrong dtype or shape. Raise FloatingPointError, naming batch row and field, for a gradient that is NaN,
+        infinite, or so large that its square may be infinite. After an error no row has changed. With `checked`, the
+        caller guarantees good values. For example, the graph of a training step has already checked the gradients.
         """
 
     def grow(self, vocabulary_size: int) -> None:

@@ -15,8 +15,8 @@ from data_prep.prepared.schema import Schema
 def fields_of_model(schema: Schema, model: ModelOptions) -> tuple[TableField, ...]:
     """Return the categorical fields of the data, in their order, each with the parts of the model that see it.
 
-    By default both parts see every field, except crosses, which only the wide part sees. Raise ValueError, with
-    the nearest known name, if a setting names a field that the data does not have.
+    By default both parts see every field, except that only the wide part sees crosses (fields that combine other
+    fields). Raise ValueError, with the nearest known name, if a setting names a field that the data does not have.
     """
     names = [field.name for field in schema.categorical]
     for setting in ("wide_fields", "deep_fields"):
@@ -34,7 +34,7 @@ def fields_of_model(schema: Schema, model: ModelOptions) -> tuple[TableField, ..
 
 
 def is_plain(fields: tuple[TableField, ...]) -> bool:
-    """Return True if both parts see every field and no field is a list. The backend `stock` needs this."""
+    """Return True if both parts see every field and no field is a list. The backend `stock` supports no other model."""
     return all(field.wide and field.deep and field.length == 1 for field in fields)
 
 

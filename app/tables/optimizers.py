@@ -87,7 +87,8 @@ def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
 
 
 def with_mean(arrays: tuple[StateArray, ...]) -> tuple[StateArray, ...]:
-    """Return the state arrays `arrays` of a table together with those that a running mean of its rows needs.
+    """Return the state arrays `arrays` of a table together with the arrays that a running mean of the table's rows
+    needs.
 
     The stored mean does not yet include the row's last update. It is the mean after the step in the array `mean_step`.
     With `adam`, which has no `mean_step`, it is the mean after the step before the row's `last_step`. Arrays with one
@@ -284,8 +285,8 @@ def ftrl_linear(
 ) -> np.ndarray:
     """Return float32 linear terms for which FTRL computes the weights `rows` at the given learning rate.
 
-    A value of `linear` that already yields its weight is kept. Many linear terms yield the weight 0: the one nearest to
-    the value of `linear` is chosen. All arrays have the same shape and are float32.
+    A value of `linear` that already yields its weight is kept. Many linear terms yield the weight 0. Of these, the
+    function chooses the term nearest to the value of `linear`. All arrays have the same shape and are float32.
     """
     present_rows = _ftrl_rows(linear, np.sqrt(accumulator), learning_rate, options)
     l1, root = np.float32(options.l1), np.sqrt(accumulator, dtype=np.float64)
@@ -311,8 +312,8 @@ def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str
     if options.is_scheduled:
         is_near = states[LAST_RATE] > rate / LARGEST_RISE
         rate = states[LAST_RATE] = np.where(is_near, states[LAST_RATE], rate)
-    # `arrays` may hold values that are negative or not finite, for which NumPy would warn. The caller checks them when
-    # it writes the arrays.
+    # `arrays` may hold values that are negative or not finite, for which NumPy would warn. The caller checks these
+    # values when it writes the arrays.
     with np.errstate(invalid="ignore"):
         states["linear"] = ftrl_linear(states[ROWS], states["accumulator"], states["linear"], rate, options)
     return states
@@ -444,7 +445,7 @@ class StepHistory:
 
         `states` are rows [U, D], both moments [U, D] and last steps [U, 1] int32. With `means`, the running mean [U, D]
         comes before the last steps, and is also brought up to the newest step. The missed steps beyond
-        `MOST_EXACT_STEPS` enter the mean as if the row had had its final value in all of them.
+        `MOST_EXACT_STEPS` enter the mean as if the row had had its final value in all these steps.
         """
         count = max(1, CACHED_VALUES // states[0].shape[1])
         for start in range(0, len(states[0]), count):

@@ -127,7 +127,9 @@ class WholeTables(Tables):
 
 @dataclass
 class CopiedSnapshot:
-    """A `Snapshot` whose rows are copies. If it is released unsaved, `give_back` marks them as changed again."""
+    """A `Snapshot` whose rows are copies. If the snapshot is released without being saved, its function `give_back`
+    marks the rows as changed again.
+    """
 
     tables: dict[str, TableState]
     give_back: Callable[[], None]

@@ -181,7 +181,8 @@ def rows_for_device(
 
 
 def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[str, np.ndarray]:
-    """Convert a model that looks up its N numeric fields to an equivalent model that folds them into the tower.
+    """Convert a model that looks up its N numeric fields to an equivalent model, in which the rows of these fields are
+    part of the tower.
 
     Return the dense arrays of the converted model by name. `state` is not changed.
     """

@@ -152,7 +152,8 @@ class CheckpointManager:
         return bool(every and step % every == 0) or bool(self._group.all_reduce_max(time.monotonic() >= self._due_at))
 
     def save(self, position: Position, metrics: Metrics | None, wait: bool = False) -> None:
-        """Write a checkpoint of the present state. `metrics` are its metrics on valid if it was evaluated.
+        """Write a checkpoint of the present state. `metrics` are the metrics of this state on the split valid if the
+        state was evaluated.
 
         An error is logged and not raised, because the next save may succeed. The previous checkpoint is finished first.
         With `checkpoint.background` and without `wait`, the method returns before the checkpoint is written, as soon as
@@ -231,7 +232,7 @@ class CheckpointManager:
         """Return copies of the dense arrays, and a snapshot of the table rows.
 
         For a full checkpoint, also write the statistics of the tables to metrics.jsonl. Raise MemoryError on all ranks
-        if one of them lacks memory for the snapshot.
+        if one rank lacks memory for the snapshot.
         """
         snapshot: Snapshot | None = None
         statistics: dict[str, float] = {}

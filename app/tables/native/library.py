@@ -58,7 +58,7 @@ class NativeUniqueIds(UniqueIds):
         """The ids as the C structure `HostTablesBatch`. It is valid as long as this object lives."""
         (num_rows, num_fields), num_unique = self.shape, self.values.size
         num_places, num_positions = num_rows * num_fields, self.inverse.size
-        # Pointers to the arrays of `lists`. A batch without lists passes none, so these pointers are null.
+        # Pointers to the arrays of `lists`. A batch without lists passes no arrays, so these pointers are null.
         of_lists: tuple[int, ...] = ()
         if (lists := self.lists) is not None:
             places = address(lists.places, np.int32, num_positions)
@@ -138,7 +138,8 @@ class NativeHandle:
         self._spec = spec
 
     def renumber(self, row_ids: np.ndarray, slots: np.ndarray, spec: TablesSpec) -> None:
-        """Give the touched rows in `slots` the ids `row_ids`, and take over the vocabulary size of `spec`.
+        """Give the touched rows in the slots (places in memory) `slots` the ids `row_ids`, and take over the vocabulary
+        size of `spec`.
 
         Both arrays have one entry per touched row. Raise MemoryError, and change nothing, if there is no memory.
         """

@@ -99,7 +99,8 @@ class NativeRows:
         self._cached: tuple[np.ndarray, np.ndarray, int] | None = None
 
     def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return the slots of `row_ids` (int64; -1 for untouched rows), and the number of untouched rows.
+        """Return the slots (places in memory) of the rows `row_ids` (int64), -1 for untouched rows. Also return the
+        number of untouched rows.
 
         The result is cached for this array object. The update of a training step passes the same array as the lookup of
         the step, so the update need not search again.
@@ -154,7 +155,7 @@ class NativeRows:
             raise MemoryError(f"no memory for a list of {slots.size:,} free places")
 
     def touched(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of the touched rows, int64 [T] ascending, and their slots, int32 [T]."""
+        """Return the ids of the touched rows, int64 [T] ascending, and their slots (places in memory), int32 [T]."""
         num_rows = self._handle.call("num_touched")
         row_ids, slots = np.empty(num_rows, np.int64), np.empty(num_rows, np.int32)
         if self._handle.call("touched", output_address(row_ids), output_address(slots)) == NO_MEMORY:
@@ -209,7 +210,7 @@ class NativeRows:
         self._handle.call("clear")
 
     def snapshot(self, changed_only: bool) -> NativeSnapshot:
-        """Return a snapshot, as `Tables.snapshot` describes.
+        """Return a snapshot of the touched rows as they are now. `Tables.snapshot` describes it and `changed_only`.
 
         Rows are copied only if they are updated before the snapshot is released. Raise MemoryError, and change nothing,
         if there is no memory for a list of the touched rows.
@@ -251,7 +252,8 @@ class NativeRows:
             check_released(self._open.released.is_set())
 
     def before_change(self, slots: np.ndarray) -> None:
-        """Prepare a change of the rows in `slots`: copy them if an open snapshot needs them, and mark them as changed.
+        """Prepare a change of the rows in `slots`: copy the rows if an open snapshot needs them, and mark the rows as
+        changed.
 
         Every change of rows must call this first. If there is no memory for the copies, wait until the snapshot is
         released.

@@ -94,8 +94,9 @@ class NativeTables(HostTables):
     def _computed_rows_of(self, unique: NativeUniqueIds) -> np.ndarray:
         """Return the memory that a lookup of `unique` fills with rows that it computes, float32.
 
-        It is the argument `computed` of host_tables_lookup. With `adam` it holds rows and both moments after their
-        missed steps, [U, 3 * D]. Otherwise it holds the rows of batches with lists, [U, D], or has no elements.
+        The memory is the argument `computed` of the C function host_tables_lookup. With `adam` it holds rows and both
+        moments after their missed steps, [U, 3 * D]. Otherwise it holds the rows of a batch with lists, [U, D], or has
+        no elements.
         """
         arrays = 3 if self._history is not None else int(unique.lists is not None)
         return self._computed_rows.array((unique.values.size, arrays * self.spec.embedding_dim))
@@ -158,8 +159,8 @@ class NativeTables(HostTables):
         batch, step = unique.struct, self._optimizer_step(DEEP)
         if self._history is not None and self._history.step < self.step:
             self._history.append(self._learning_rates[DEEP](self.step))
-        # With `adam`, `_computed_rows` can be used again if this batch was looked up directly before this step. Any
-        # other lookup or update in between would have changed `_caught_up`.
+        # With `adam`, `_computed_rows` can be used again if the last lookup before this step was a lookup of the same
+        # batch. Any other lookup or update in between would have changed `_caught_up`.
         looked_up, step_then = self._caught_up
         is_caught_up = looked_up is unique and step_then == self.step - 1
         caught_up = None if self._history is None else output_address(self._computed_rows_of(unique))

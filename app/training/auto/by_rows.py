@@ -66,7 +66,8 @@ _WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {
     "weak": (20, 0.3, 1e-2),
     "strong": (20, 0.3, 3e-3),
 }
-_FINAL_FACTOR = 0.05  # The learning rates at the end of the last epoch are this share of those at the start.
+# The learning rates at the end of the last epoch are this share of the learning rates at the start.
+_FINAL_FACTOR = 0.05
 # In a warm start, learning rates are multiplied by this factor. On the next 100,000 rows, the AUC differs from that of
 # the source model by -0.0003 (-0.0011 with full rates) on a log without drift, and by +0.0010 (+0.0022 with full rates)
 # on a log that drifts.
@@ -102,9 +103,10 @@ def resolve_by_rows(
 
 
 def describe_given(config: Config, schema: Schema, cross_effects: CrossEffects) -> str:
-    """Return a log line with the epochs and the batch size that `train.auto` would choose where `config` has others.
+    """Return a log line that compares the epochs and the batch size in `config` with the values that `train.auto` would
+    choose.
 
-    Return "" if `config` has the same ones.
+    Return "" if the values are the same.
     """
     chosen = settings_by_rows(schema, steps=config.train.steps, cross_effects=cross_effects)["train"]
     given = {name: value for name, value in chosen.items() if getattr(config.train, name) != value}

@@ -128,7 +128,7 @@ def measure_cross_effects(folder: Path, schema: Schema) -> CrossesChoice:
 
 
 def _received() -> CrossesChoice:
-    """Return the choice that the process that started this one has passed on, or the default if it has passed none."""
+    """Return the choice that the parent process has passed to this process, or the default if no choice was passed."""
     return CrossesChoice(*json.loads(os.environ.get(CHOICE_OF_CROSSES, "[]")))
 
 

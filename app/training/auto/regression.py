@@ -50,7 +50,7 @@ def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> FittedRegress
     """Fit a logistic regression to the training rows of a prepared folder, and return it.
 
     The penalty is chosen by the log loss on the valid rows. Without valid rows it is FIRST_C. At most about `max_rows`
-    training rows are used. Raise ValueError if all of them have the same label.
+    training rows are used. Raise ValueError if all training rows have the same label.
     """
     features, labels, weights = read_features(folder, schema, "train", max_rows)
     if len(np.unique(labels)) < 2:

@@ -87,8 +87,8 @@ class Trial:
     more: tuple[str, ...] = ()
 
     def best(self, metric: str, epochs: int) -> dict[str, Any] | None:
-        """Return the values of the run's best evaluation on valid within its first `epochs` epochs, or None without
-        any.
+        """Return the values of the run's best evaluation on valid within its first `epochs` epochs, or None if there is
+        no such evaluation.
         """
         lines = read_run(self.run, "").lines if (self.run / CONFIG_FILE).is_file() else []
         of_valid = [line for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
@@ -142,7 +142,7 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
     configs = [_settled(trial, config_path, dataset) for trial in trials]
     rungs = options.rungs or (max(config.train.epochs for config in configs),)
     basis = yaml_settings.resolve(Config, config_path)
-    if basis.train.auto:  # The learning rates of the runs depend on the last rung.
+    if basis.train.auto:  # The learning rates fall until the last rung, the number of epochs at which the sweep ends.
         basis = replace(basis, train=replace(basis.train, epochs=rungs[-1]))
     lock = _begin(output, basis, schema)
     metric, messages = configs[0].eval.metric, dict[str, str]()
@@ -321,8 +321,8 @@ def _start(trial: Trial, epochs: int, options: SweepOptions, messages: Mapping[s
             env={**project_environment(), **messages},
             stdout=output,
             stderr=subprocess.STDOUT,
-            # In a session of its own, a run does not get the Ctrl-C of the terminal. This process sends each run one
-            # signal.
+            # Start each run in a session of its own, so that it does not get the Ctrl-C of the terminal. The sweep's
+            # process itself signals its runs to stop.
             start_new_session=True,
             preexec_fn=partial(die_with_parent, SIGTERM),
         )
