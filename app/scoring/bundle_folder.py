@@ -57,7 +57,7 @@ class BundleManifest:
     # Whole bundles made by `fold` only: version of the newest delta that was merged into this bundle.
     folded: str = ""
     whole_serial: int = 0  # Serial number of the whole bundle at the beginning of this bundle's chain.
-    serial: int = 0  # Number of this export, higher than that of any bundle that was in the same folder before.
+    serial: int = 0  # Number of this export. It is higher than the numbers of all earlier bundles in the same folder.
     id: str = ""
     format: str = FORMAT
     format_version: int = FORMAT_VERSION

@@ -48,8 +48,8 @@ def parts_of_logits(
     """Split the logits of n parsed rows. Return the intercept (the logit of a blank row) and the part of each column,
     by name, float64 [n] each. They add up to the logits.
 
-    `logits_of` scores parsed rows. The number of random orders of the columns is `num_orders`. Each is used in both
-    directions, so each row is scored 1 + 2 · K · `num_orders` times. The orders are the same for all rows and all
+    `logits_of` scores parsed rows. The number of random orders of the columns is `num_orders`. Each order is used in
+    both directions, so each row is scored 1 + 2 · K · `num_orders` times. The orders are the same for all rows and all
     calls.
     """
     if num_orders < 1:

@@ -11,8 +11,8 @@ import numpy as np
 
 TOWER = "tower.onnx"
 # Batch sizes in which the model is run. The bits of a matrix product may depend on its number of rows, so other sizes
-# are padded to one of these. `OnnxTower` checks if ONE and FEW give the same bits as MANY, and does not use them
-# otherwise.
+# are padded to one of these. `OnnxTower` checks if the batch sizes ONE and FEW give the same bits as MANY, and does not
+# use a size that gives other bits.
 ONE, FEW, MANY = 1, 8, 256
 # Largest number of rows, for each of the batch sizes ONE and FEW, that several runs with this batch size score faster
 # than one run with the next larger batch size.

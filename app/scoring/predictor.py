@@ -34,8 +34,8 @@ class Predictor(BundleModel):
 
     @classmethod
     def open(cls, path: str | Path, num_threads: int = 1) -> Predictor:
-        """Open and return the bundle at `path`. If it is a delta, open the bundles that it needs as well. They must lie
-        beside it, in the same folder.
+        """Open and return the bundle at `path`. If it is a delta, open the bundles that it needs as well. All these
+        bundles must lie beside each other, in the same folder.
 
         Every file is read and checked, except that the tables of a whole bundle are checked later, when their rows are
         first used. Raise FileNotFoundError if there is no bundle, ValueError if it is damaged, has another format

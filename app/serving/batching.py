@@ -258,8 +258,8 @@ class _Queue:
         self._request_ms = None
 
     def _pace(self) -> float:
-        """Return the mean time per request in milliseconds, computed from recent batches. It is computed only when
-        needed, because that takes a thirtieth of the time of a one-row request.
+        """Return the mean time per request in milliseconds, computed from recent batches. The mean is computed only
+        when needed, because the computation takes a thirtieth of the time of a one-row request.
         """
         if self._request_ms is None:
             self._request_ms = pace_of(self._last)
@@ -292,7 +292,7 @@ def score_batch(queue: deque[Work], limits: Limits) -> ScoredBatch:
         # Remove the traceback, because its frames would keep the request's body in memory.
         except RequestError as error:
             answers.append((work, error.with_traceback(None)))
-        # An error in one request must not affect the others.
+        # An error in one request must not affect the other requests.
         except Exception as error:
             answers.append((work, error))
         else:
@@ -382,7 +382,7 @@ def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple
     """
     try:
         return _score_joined(predictor, chunks)
-    # An error in one request must not affect the others.
+    # An error in one request must not affect the other requests.
     except Exception as error:
         if len(chunks) == 1:
             return [error], []

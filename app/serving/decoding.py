@@ -155,8 +155,8 @@ def _run(connection: Connection[Any, Any], memory_bytes: int) -> None:
     """
     os.nice(NICE)
     if sys.platform == "linux":
-        # If the machine runs out of memory, Linux kills the process with the highest score first. This should be the
-        # decoding process, not the service.
+        # If the machine runs out of memory, Linux kills the process with the highest score first. Give the decoding
+        # process the highest score, so that the service is not killed.
         Path("/proc/self/oom_score_adj").write_text("1000")
         num_bytes = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_DATA, (num_bytes + memory_bytes, num_bytes + memory_bytes))

@@ -70,7 +70,9 @@ def _kind(chunk: RowsToScore) -> str:
 
 @dataclass
 class _BundleState:
-    """What the service knows about a bundle in the folder. It is forgotten when the manifest file changes."""
+    """What the service knows about a bundle in the folder. The service forgets this state when the bundle's manifest
+    file changes.
+    """
 
     stamp: tuple[int, ...]  # Times, inode and size of the manifest file. If they change, the file was replaced.
     since: float  # Time when the bundle was first seen, or when it was first refused.
@@ -406,7 +408,7 @@ class Generations:
 
     def _fold(self) -> None:
         """If the deltas change more than FOLD_SHARE of the rows, start a process that folds them into a whole bundle in
-        the same folder. It ends if this process ends.
+        the same folder. The started process ends if this process ends.
         """
         delta, now = self._place(), self._clock()
         if delta is None or self.current.changed_share <= FOLD_SHARE or now < self._fold_again:

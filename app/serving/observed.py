@@ -1,8 +1,8 @@
 """Observe the service: metrics for Prometheus and the page, the access log, and drift (how the scored rows differ from
 the rows on which the model was evaluated).
 
-Of what a client has sent, a line of the access log contains only the request id. It names the route (such as
-/v2/models/{model}) instead of the address, and contains no values of rows.
+A line of the access log contains nothing that a client has sent, except the request id. The line names the route (such
+as /v2/models/{model}) instead of the address, and contains no values of rows.
 """
 
 from __future__ import annotations

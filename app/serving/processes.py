@@ -123,9 +123,9 @@ def _listen(kind: str, host: str, port: int) -> socket.socket:
         flags = f"--{kind}host {host} --{kind}port {port}"
         raise OSError(f"{flags} cannot be listened on: {error.strerror}; give others") from None
     listener.listen(BACKLOG)
-    # All workers share the socket and its blocking mode, and dup() in a starting worker sets the mode to that of this
-    # object. So make this object non-blocking. Otherwise a worker could block in accept() if another one has taken the
-    # connection.
+    # All workers share the socket and its blocking mode, and dup() in a starting worker sets the mode to the mode of
+    # `listener`. So make `listener` non-blocking. Otherwise a worker could block in accept() if another one has taken
+    # the connection.
     listener.setblocking(False)
     return listener
 
@@ -140,8 +140,8 @@ class _Seat:
     recent: mmap.mmap  # Memory that all workers share, in which `observed.Recent` counts.
     # A byte that worker and supervisor share: 1 if the worker's model is open, otherwise 0.
     serving: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
-    # A byte that worker and supervisor share. The worker's event loop changes it ten times a second. It is 0 before the
-    # loop runs and when it is ending.
+    # A byte that worker and supervisor share. The worker's event loop changes it ten times a second. The byte is 0
+    # before the event loop runs and when the loop is ending.
     pulse: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     last_pulse: int = 0  # Last value of `pulse` that the supervisor saw.
     # Time of the last change of `pulse` that the supervisor saw. `heard`, `start_time` and `due` are in seconds of
@@ -319,7 +319,7 @@ def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat
     if not server.should_exit:
         server.run(sockets=[*sockets, *(each.dup() for each in sockets for _ in range(ACCEPTS - 1))])
     watch.stopped.set()
-    # Wait for the thread, because it may be opening a model, and Python must not exit meanwhile.
+    # Wait for the thread `watch`, because it may be opening a model, and Python must not exit meanwhile.
     watch.join(END_SECONDS)
     # From here on, another signal must not interrupt the exit of the process.
     _handle_signals(signal.SIG_IGN)

@@ -27,8 +27,8 @@ NATIVE = "data_prep/kernels/csrc/log_kernels.h", "data_prep/kernels/csrc/build/l
 
 
 def write_code(folder: Path) -> None:
-    """Copy the modules that scoring needs into `folder` as the package CODE_PACKAGE. Their imports of this project's
-    modules get the package's name as a prefix. Copy the native encoder's library as well if it is built.
+    """Copy the modules that scoring needs into `folder` as the package CODE_PACKAGE. In the copies, imports of this
+    project's modules get the package's name as a prefix. Copy the native encoder's library as well if it is built.
     """
     package = folder / CODE_PACKAGE
     package.mkdir(parents=True)

@@ -27,7 +27,7 @@ class Evaluated:
     split: str
     metrics: Metrics
     intervals: dict[str, tuple[float, float]]
-    trained: Metrics  # Metrics of the training code's scores of the same rows.
+    trained: Metrics  # Metrics of the training code's scores on the rows of the split.
     # Largest absolute difference between the bundle's logit of a row and the training code's logit of that row. The
     # training code uses float32 rows.
     largest_difference: float

@@ -19,8 +19,8 @@ from app.training.step.step import score_batch
 
 
 def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Scorer:
-    """Return a `Scorer`, which scores batches with a checkpoint's model. Its tables are loaded into host memory,
-    whatever backend (`tables.backend`) trained it.
+    """Return a `Scorer`, which scores batches with a checkpoint's model. The model's tables are loaded into host
+    memory, whatever backend (`tables.backend`) trained the model.
 
     The ranks of `group` divide the rows of the tables among them and share each batch. Raise ValueError, naming the
     array, if an array is missing in the checkpoint or has another shape than the settings say.

@@ -65,8 +65,7 @@ def as_columns(rows: list[dict[str, Any]], log_format: LogFormat) -> RawTable | 
     """Convert rows directly to columns if all their cells are null, whole numbers or 8-digit hexadecimal texts. This
     takes half the time of writing the rows as lines of the log and parsing them.
 
-    The result is the same as that of the parser. Return None if a cell is anything else, so that the rows must be
-    parsed.
+    Both ways give the same columns. Return None if a cell is anything else, so that the rows must be parsed.
     """
     num_plain = len(log_format.integer_fields) + len(log_format.hex_fields)
     if not rows or num_plain < len(log_format.fields) or log_format.missing:
