@@ -70,7 +70,7 @@ class EpochProgress:
         `waited_seconds` is the total time that the epoch has waited for batches so far.
         """
         wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
-        # MindSpore's tutorial logs losses as lines of the same form.
+        # The lines have the form in which MindSpore's tutorial logs losses.
         place = f"epoch: {position.epoch} step: {position.epoch_step}"
         self._lines.append(f"{place}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}")
         self._rows += rows

@@ -243,7 +243,8 @@ def _initial_values(spec: TablesSpec) -> tuple[int, int, float, float]:
 def _arrays_in_one_block(*shapes: tuple[type, int]) -> list[np.ndarray]:
     """Return uninitialized arrays of the given (dtype, size) that share one block of memory.
 
-    The allocator keeps a single block for the next batch. It would return several blocks to the system each time.
+    The memory allocator keeps a single block for the next batch. With several blocks, the allocator would return them
+    to the system each time.
     """
     sizes = [np.dtype(dtype).itemsize * size for dtype, size in shapes]
     block, starts = np.empty(sum(sizes), np.uint8), np.cumsum([0, *sizes])

@@ -46,7 +46,7 @@ class NativeTableSnapshot:
     slots: np.ndarray  # int32 [T]: the slot of each row, which is the number of its place in memory.
     layout: dict[str, RowArray]
     read_array: ReadArray
-    buffer: list[np.ndarray]  # Memory for the result of `read`, which every call uses again.
+    buffer: list[np.ndarray]  # Memory for the result of `read`. Every call of `read` uses this memory again.
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
         slots = np.ascontiguousarray(self.slots[indices])

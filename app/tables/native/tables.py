@@ -57,9 +57,9 @@ class NativeTables(HostTables):
         self._rows = NativeRows(self._handle, spec)
         self._deep_buffers = (HugeBuffer(), HugeBuffer())
         self._computed_rows = HugeBuffer()
-        # With `adam`, a lookup computes the rows that missed steps, and leaves them in `_computed_rows`. `_caught_up`
-        # holds the batch of that lookup and the step number at that time, or None and 0 if the rows cannot be used
-        # again.
+        # A lookup with `adam` computes the rows that missed steps, and leaves these rows in `_computed_rows`.
+        # `_caught_up` holds the batch of that lookup and the step number at that time, or None and 0 if the rows cannot
+        # be used again.
         self._caught_up: tuple[NativeUniqueIds | None, int] = None, 0
         self._means = RunningMean(spec.ema_decay)
         self._forget(step=0)
@@ -159,8 +159,8 @@ class NativeTables(HostTables):
         batch, step = unique.struct, self._optimizer_step(DEEP)
         if self._history is not None and self._history.step < self.step:
             self._history.append(self._learning_rates[DEEP](self.step))
-        # With `adam`, `_computed_rows` can be used again if the last lookup before this step was a lookup of the same
-        # batch. Any other lookup or update in between would have changed `_caught_up`.
+        # `_computed_rows` (used with `adam`) can be used again if the last lookup before this step was a lookup of the
+        # same batch. Any other lookup or update in between would have changed `_caught_up`.
         looked_up, step_then = self._caught_up
         is_caught_up = looked_up is unique and step_then == self.step - 1
         caught_up = None if self._history is None else output_address(self._computed_rows_of(unique))

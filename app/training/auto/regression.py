@@ -74,7 +74,7 @@ def fit_best(solver: Solver, valid_loss: Callable[[FittedRegression], float]) ->
     """Fit with one penalty after another, in steps of STEP_OF_C, and return the fit with the smallest `valid_loss`."""
     first = best = solver.fit(FIRST_C)
     least = valid_loss(best)
-    # Raise C until the loss gets worse. If the first raise already makes it worse, lower C in the same way.
+    # Raise C until the loss gets worse. If the first raise already makes the loss worse, lower C in the same way.
     for factor in (STEP_OF_C, 1 / STEP_OF_C):
         while SMALLEST_C <= best.inverse_penalty * factor <= LARGEST_C:
             fitted = solver.fit(best.inverse_penalty * factor)

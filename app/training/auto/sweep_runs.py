@@ -238,8 +238,8 @@ def _read_schema(dataset: Path, where: str) -> Schema:
 
 
 def _begin(output: Path, config: Config, schema: Schema) -> IO[str]:
-    """Record the settings and data of a sweep in its folder `output`, or, if an earlier call has, check that they are
-    the same. Return the lock on the folder.
+    """Record the settings and data of a sweep in its folder `output`. If an earlier call has recorded them, check that
+    the settings and data are the same. Return the lock on the folder.
 
     Raise ValueError if the folder belongs to another sweep, or if a sweep is running in it.
     """
@@ -291,7 +291,8 @@ def _train_all(
                 last = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
                 if status == 2:
                     raise ValueError(f"{folder.name}: {last.removeprefix('error: ')}")
-                # A run that did not learn has finished regularly. Its result ranks it.
+                # A run that ended because it did not learn has finished regularly, and its result is compared with the
+                # other runs.
                 if status not in (0, DID_NOT_LEARN):
                     log.warning("warning: %s ended with status %d: %s", folder.name, status, last)
                 score, line = trial.score(metric, epochs), trial.best(metric, epochs)
