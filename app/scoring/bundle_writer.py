@@ -157,8 +157,8 @@ def numbered(manifest: BundleManifest, beside: Path) -> BundleManifest:
     return replace(manifest, serial=serial, whole_serial=manifest.whole_serial if manifest.parent else serial)
 
 
-# Function that takes the name of an array in tables.safetensors and ids [n]. It returns the array's entries for these
-# ids, in the dtype in which the file stores the array.
+# Function that takes the name of an array in the file TABLES and ids [n]. It returns the array's entries for these ids,
+# in the dtype in which the file stores the array.
 ReadStored = Callable[[str, np.ndarray], np.ndarray]
 
 
