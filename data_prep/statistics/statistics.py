@@ -31,7 +31,7 @@ _FLOAT_BITS = 1074  # Every float64 that a parser produces is a multiple of 2**-
 _HALF_BITS = 27
 # A 64-bit integer is split into limbs of this many bits. A sum of 2**21 products of two limbs stays below 2**63.
 _LIMB_BITS = 21
-SAMPLED_ROWS = 1 << 14  # The sample from which quantiles are computed has at most this many training rows.
+SAMPLED_ROWS = 1 << 14  # The sample to which some numeric transforms are fitted has at most this many training rows.
 SHORTEST_SPAN = 1 << 10  # Number of lines in the shortest span of a `Timeline`.
 MOST_SPANS = 1 << 12
 
@@ -232,7 +232,7 @@ class ChunkCounts:
     # return it.
     bins: list[NDArray[np.int64]]
     spans: ChunkSpans  # Counts of all kept rows, not only training rows.
-    sample: RowSample | None = None  # Sample of rows for quantiles.
+    sample: RowSample | None = None  # Sample of rows for numeric transforms.
 
 
 storable(NumericStatistics, RowSample, ChunkSpans, Coverage, Strings, CountedStrings, ChunkCounts)
