@@ -36,13 +36,13 @@ class UnusableCheckpointError(ValueError):
 def what_and_advice(error: Exception) -> tuple[str, str]:
     """Split the message of an error about a checkpoint into what is wrong and what the user can do. Return both texts.
 
-    Only UnusableCheckpointError keeps them apart. For other errors, return the whole message and "".
+    Only an UnusableCheckpointError has these two texts. For any other error, return its whole message and "".
     """
     return (error.what, error.advice) if isinstance(error, UnusableCheckpointError) else (str(error), "")
 
 
 class ParentRecord(TypedDict):
-    """Step and id of a delta's parent, the checkpoint since which the delta holds the changes."""
+    """Step and id of a delta's parent. The delta holds the rows that changed after this checkpoint was written."""
 
     step: int
     id: str
@@ -50,7 +50,7 @@ class ParentRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Position:
-    """A moment of a training between two steps, given by the epoch and number of the next step's batch."""
+    """The progress of a training: how many steps it has taken, and which batch of which epoch comes next."""
 
     step: int = 0  # number of steps so far
     epoch: int = 1  # epoch of the next batch, from 1 on
@@ -60,7 +60,7 @@ class Position:
     def last_epoch(self) -> int:
         """The epoch of the last step that was taken.
 
-        It differs from `epoch` at the end of an epoch, where `epoch` is already the next one.
+        Between two epochs, this is the finished epoch, while `epoch` is the one that comes next.
         """
         return self.epoch if self.epoch_step else self.epoch - 1
 
@@ -82,13 +82,14 @@ class Manifest:
     dataset: str  # Path that the prepared folder had when the checkpoint was written.
     data: dict[str, Any]  # Identity of the prepared folder.
     metrics: dict[str, float]  # Metrics of this state on the split valid. Empty if it was not evaluated.
-    selection: dict[str, Any] = field(default_factory=dict)  # `SelectionState` after the evaluations so far.
+    # `SelectionState`: the best evaluation so far, and the evaluations since the last improvement.
+    selection: dict[str, Any] = field(default_factory=dict)
     # State of the learning-rate schedules: the result of `LearningRates.state`.
     schedules: dict[str, Any] = field(default_factory=dict)
     shards: dict[str, int] = field(default_factory=dict)  # Number of shards, by table.
     files: dict[str, FileRecord] = field(default_factory=dict)  # Size and checksum of each file, by name.
     parent: ParentRecord | None = None  # Parent of a delta. None for a full checkpoint.
-    # `Ledger` of the parts of the log that an online run has trained on.
+    # In online runs, the `Ledger`: the record of the parts of the log that the model was trained on.
     online: dict[str, Any] = field(default_factory=dict)
     # Identity of the state in the checkpoint. It stays the same if the state is written with another number of shards,
     # or if a delta is rewritten as a full checkpoint.
@@ -160,7 +161,7 @@ class ManifestReader:
         try:
             status = (checkpoint / MANIFEST).stat()
         except OSError:
-            return read_manifest(checkpoint)  # Let `read_manifest` raise the error that says what is wrong.
+            return read_manifest(checkpoint)  # `read_manifest` raises an error that says why there is no manifest.
         version = (status.st_ino, status.st_mtime_ns, status.st_size)
         known_version, manifest = self._cache.get(checkpoint, (None, None))
         if manifest is None or known_version != version:
@@ -170,7 +171,7 @@ class ManifestReader:
 
 
 def use_an_older(checkpoint: Path) -> str:
-    """Return the end of an error message about a damaged checkpoint: remove it, so that the one before is used."""
+    """Return the advice for an error message: to remove the damaged `checkpoint`, so that an older one is used."""
     return f"remove {checkpoint}, and the one before it is used"
 
 

@@ -1,7 +1,8 @@
-"""Open checkpoints: a full one, or a delta together with the checkpoints that it needs. Every byte read is checked.
+"""Open checkpoints: a full one, or a delta together with the older checkpoints that it needs.
 
-A chain is a full checkpoint followed by deltas, each of which has the one before it as its parent. A row may be in
-several members of the chain: its newest version counts, unless a later delta lists the row as removed.
+A chain is a full checkpoint followed by deltas, each of which has the checkpoint before it as its parent. Several
+checkpoints of the chain may contain the same row. Its newest version is valid, unless a later delta lists the row as
+removed.
 """
 
 from __future__ import annotations
@@ -133,10 +134,10 @@ class Checkpoint:
                         pass
 
     def read_once(self, spec: TablesSpec, place: PlaceRows) -> dict[str, np.ndarray]:
-        """Write the rows into tables through `place`, and return the dense arrays by name. Each byte is read once.
+        """Copy the checkpoint's rows into tables by calls of `place`, and return its dense arrays by name.
 
-        Files are verified while they are read. Raise as `verify` does, and ValueError if a table does not fit `spec`.
-        After an error, the rows written so far are invalid.
+        Each file is read once, and verified meanwhile. Raise as `verify` does, and ValueError if a table does not fit
+        `spec`. After an error, the rows written so far are invalid.
         """
         expired = self.expired_later()
         for member in self.chain:
@@ -159,7 +160,8 @@ class Checkpoint:
     def expiry(self) -> dict[str, np.ndarray]:
         """Return the arrays, by name, of this checkpoint's file expiry.safetensors, or {} if it has no such file.
 
-        They say when rows were last touched and which have expired (`app/checkpoint/write.py`). Raise as `verify` does.
+        The arrays say when rows were last touched and which rows have expired (`app/checkpoint/write.py`). Raise as
+        `verify` does.
         """
         arrays = self._arrays(EXPIRY) if EXPIRY in self.manifest.files else {}
         if EXPIRED_IDS in arrays:
@@ -182,8 +184,8 @@ class Checkpoint:
             read_arrays_once(self.path / name, self.manifest.files[name], use)
 
     def expired_later(self) -> dict[Path, np.ndarray]:
-        """Return, by the path of each checkpoint in the chain, the ids of the rows that any later checkpoint lists as
-        removed.
+        """Return for each checkpoint of the chain the ids of the rows that a later checkpoint lists as removed. The
+        keys of the result are the checkpoints' paths.
         """
         later, expired = np.zeros(0, np.int64), {}
         for member in reversed(self.chain):
@@ -195,7 +197,7 @@ class Checkpoint:
         """Return the moment at which the row of each id was last touched, int64 [V], or EXPIRED if its value has
         expired. A moment is a number of trained rows or a time in seconds (`app/online/expiry.py`).
 
-        Return None if a member of the chain does not record such moments.
+        Return None if a checkpoint of the chain does not record such moments.
         """
         first, *deltas = self.chain
         touched = first.expiry().get(LAST_TOUCHED)
@@ -205,8 +207,8 @@ class Checkpoint:
                 return None
             moment, num_new = arrays[MOMENT], member.manifest.data["vocabulary_size"] - touched.size
             touched = np.concatenate([touched, np.full(num_new, moment)])
-            # The moment is 0 for rows that were touched before moments were recorded. Give them the moment of this
-            # delta.
+            # Rows that were touched before moments were recorded have the moment 0. They now get the moment at which
+            # this delta was written.
             touched[touched == 0] = moment
             for table in member.manifest.shards:
                 for path in member.table_files(table):
@@ -228,9 +230,10 @@ def scoring_arrays(dense: dict[str, np.ndarray], step: int) -> dict[str, np.ndar
 def _read_parent(
     child: Path, manifest: Manifest, path: Path, expected: ParentRecord, read: Callable[[Path], Manifest]
 ) -> Manifest:
-    """Return the manifest at `path`, the place of the parent of the delta `child`, whose manifest is `manifest`.
+    """Return the manifest of the checkpoint at `path`, which must be the parent of the delta at `child`.
 
-    `expected` is the parent that the delta names. Raise UnusableCheckpointError if another checkpoint or none is there.
+    `manifest` is the delta's own manifest, and `expected` the parent that it names. Raise UnusableCheckpointError if
+    `path` has another checkpoint or none.
     """
     try:
         parent = read(path)
@@ -281,8 +284,8 @@ def _write_rows(table: str, spec: TablesSpec, place: PlaceRows, expired: np.ndar
 
 
 def row_layout(path: Path, entries: dict[str, ArrayEntry]) -> dict[str, RowArray]:
-    """Return dtype and width of each state array in a table's file, by name. `entries` are the arrays that the file
-    lists.
+    """Return dtype and width of each state array (rows or optimizer state) in a table's file, by name. `entries`
+    describes the arrays in the file `path`.
 
     Raise ValueError, naming file and array, unless the row ids come first and every other array has one row per id.
     """
@@ -298,15 +301,16 @@ def row_layout(path: Path, entries: dict[str, ArrayEntry]) -> dict[str, RowArray
 
 
 class FileTable:
-    """A `TableSnapshot` of one table in the verified files of a checkpoint, and of the older ones that a delta needs.
+    """The touched rows of one table in a checkpoint, with the interface `TableSnapshot`.
 
-    Row ids are kept in memory. Rows are read from the files on demand.
+    Row ids are kept in memory. Rows are read on demand from the files of the checkpoint and, for a delta, of the older
+    checkpoints that it needs. The files must have been verified.
     """
 
     def __init__(self, checkpoint: Checkpoint, table: str) -> None:
-        """Open the files of `table` in the chain of `checkpoint`, and read their row ids.
+        """Open the files of `table` in `checkpoint` and in the older checkpoints that it needs, and read the row ids.
 
-        Raise ValueError, naming the file, for row ids or arrays that cannot belong to this table.
+        Raise ValueError, naming the file, if row ids or arrays in it cannot belong to this table.
         """
         self._table = table
         self._steps = {path: member.manifest.step for member in checkpoint.chain for path in member.table_files(table)}
@@ -330,8 +334,8 @@ class FileTable:
         index = np.concatenate([np.arange(of_file.size) for of_file in ids])
         files_and_rows = [array[np.concatenate(counts)] for array in (np.concatenate(ids), file, index)]
         self.row_ids, from_the_end = np.unique(files_and_rows[0][::-1], return_index=True)
-        # For each id, the index of its last occurrence: files are in the order of the chain, so that is the newest
-        # version.
+        # The newest version of a row is the last one, because the files of older checkpoints come first. So take for
+        # each id the index of its last occurrence.
         newest = files_and_rows[0].size - 1 - from_the_end
         self._file, self._index = (array[newest] for array in files_and_rows[1:])
 
@@ -342,7 +346,8 @@ class FileTable:
         for number in np.unique(files):
             of_file = files == number
             values[of_file] = self._files[number][name][rows[of_file]]
-            # Other code uses these step numbers as indices of past steps, so numbers out of range must not get through.
+            # These arrays hold the step at which each row was last updated. Other code uses the steps as indices, so
+            # raise an error for steps out of range.
             if name in (LAST_STEP, MEAN_STEP):
                 path = list(self._steps)[number]
                 with _naming_file(path):

@@ -1,4 +1,6 @@
-"""Manage the checkpoints of a folder: find complete ones and the best one, remove old ones, make deltas full ones."""
+"""Manage the checkpoints of a folder: find the complete and the best ones, remove old ones, and replace deltas by full
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -90,9 +92,10 @@ def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
 
 
 def to_keep(whole: list[Checkpoint], options: CheckpointOptions, metric: str) -> list[Checkpoint]:
-    """Return those of `whole` that the settings keep: the newest `keep_last` and the best `keep_best`, oldest first.
+    """Return the checkpoints in `whole` that the settings keep, oldest first.
 
-    If `keep_last` is 0, all are kept.
+    The settings `keep_last` and `keep_best` are the numbers of the newest and of the best checkpoints to keep. If
+    `keep_last` is 0, all checkpoints are kept.
     """
     newest = whole[-options.keep_last :] if options.keep_last else whole
     paths = {checkpoint.path for checkpoint in [*newest, *best_first(whole, metric)[: options.keep_best]]}
@@ -117,8 +120,9 @@ def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = no_pro
     """Replace a delta on disk by a full checkpoint of the same state, and return its path.
 
     A full checkpoint is left as it is. Deltas that have this checkpoint as their parent stay valid, because its id does
-    not change. The caller must hold the lock of the folder. All files are verified first, so damage is not copied:
-    raise as `Checkpoint.verify` does. If the process is killed, either the delta or the full checkpoint exists.
+    not change. The caller must hold the lock of the folder. All files are verified first, so that no damage is copied,
+    and the errors of `Checkpoint.verify` are passed on. If the process is killed meanwhile, the folder has either the
+    delta or the full checkpoint.
     """
     checkpoint.verify(progress)
     if not checkpoint.older:

@@ -1,8 +1,9 @@
 """Read dense arrays that were saved in slices, in one file per rank: `dense-<rank>-of-<ranks>.safetensors`.
 
-Release 1.0.0 wrote slices if ranks split the tower, and examples/tower_over_ranks does. The name of a slice has its
-bounds in the whole array and the shape of that array: `tower.matrix_0[0:104, 0:32] of [208, 32]`. A name without bounds
-belongs to a whole array. So the files alone determine how to join the slices.
+Release 1.0.0 could split the tower (the dense layers of the deep part) over ranks and then saved slices of its arrays.
+The program in examples/tower_over_ranks still does so. The name of a slice has its bounds in the whole array and the
+shape of that array: `tower.matrix_0[0:104, 0:32] of [208, 32]`. A name without bounds belongs to a whole array. So the
+files alone determine how to join the slices.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SLICE_NAME = re.compile(r"(.+)\[((?:\d+:\d+, )*\d+:\d+)\] of \[((?:\d+, )*\d+)\]
 
 
 def dense_files(names: Iterable[str]) -> list[str]:
-    """Return those of the file names of a checkpoint whose files hold dense arrays."""
+    """Return the names of the files with dense arrays. `names` are the names of all files of a checkpoint."""
     return [name for name in names if name == WHOLE_FILE or SLICE_FILE.fullmatch(name)]
 
 
@@ -42,8 +43,8 @@ def join(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def _join_slices(name: str, slices: list[tuple[str, str, np.ndarray]]) -> np.ndarray:
-    """Return the whole array `name`. Each slice is (its bounds as text, the shape of the whole array as text, its
-    values).
+    """Return the whole array `name`, joined from its slices. The tuple of a slice has its bounds in the array as text,
+    the shape of the whole array as text, and its values.
 
     Raise ValueError if the slices do not cover the array exactly once.
     """

@@ -69,7 +69,7 @@ class ReadsInto(Protocol):
     """A `TableSnapshot` that can also read rows into memory that the caller has allocated."""
 
     def read_into(self, name: str, indices: Indices, out: np.ndarray) -> None:
-        """Fill `out` [n, width] with the values that `TableSnapshot.read` would return. `out` is aligned and in C
+        """Write the state array `name` of the rows `row_ids[indices]` into `out` [n, width], an aligned array in C
         order.
         """
         ...
@@ -99,8 +99,8 @@ def write_checkpoint(
     several processes, all ranks call this function together. `state.tables` are then the rows that this rank owns, and
     servers write the rows that they own. Rank 0 writes `state.dense`.
 
-    An OSError, ValueError or MemoryError of one rank is raised on all of them. After any other error the rank must end
-    the job, because the other ranks wait for it.
+    If one rank raises an OSError, ValueError or MemoryError, all ranks raise it. A rank that raises another error must
+    end the job, because the other ranks wait for it.
     """
     final = folder / step_name(manifest.step)
     partial = final.with_suffix(PARTIAL)
@@ -157,17 +157,17 @@ def write_checkpoint(
 def write_shards(
     partial: Path, tables: Mapping[str, TableSnapshot], owner: int, num_owners: int
 ) -> dict[str, FileRecord]:
-    """Write and sync the table files of one owner of rows, number `owner` of `num_owners`, into the folder `partial`.
+    """Write the rows that this process owns into the folder `partial`, one file for each table, and sync the files.
 
-    `tables` has only rows that this process owns; it is empty if the process owns none. Return the records of the files
-    by name.
+    The process is number `owner` of the `num_owners` processes that own rows. `tables` has only rows that it owns, and
+    is empty if it owns none. Return the sizes and checksums of the files (`FileRecord`) by name.
     """
     names = {table: shard_name(table, owner, num_owners) for table in tables}
     return {name: write_arrays(partial / name, shard_columns(tables[table], 0, 1)) for table, name in names.items()}
 
 
 def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, ArraySource]:
-    """Return what the file of one shard of a table stores, by array name: the row ids and state arrays of its rows."""
+    """Return the row ids and the state arrays to write into the file of shard number `shard` of a table, by name."""
     indices: Indices = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
     row_ids = rows.row_ids[indices]
 

@@ -49,11 +49,12 @@ CRC_MARK, CRC_BYTES = b"crc_num", 17
 
 
 def read_zoo_checkpoint(path: Path) -> ModelState:
-    """Return the weights in a checkpoint file of the zoo: its tables, and its dense arrays under our names, as float32.
+    """Return the weights in a checkpoint file of MindSpore's model zoo: tables, and dense arrays under this project's
+    names, as float32.
 
-    The tables also have the rows of numeric fields, because the zoo's model looks these up. Each table has only the
-    array `rows`, and no optimizer state. Raise ValueError if the file is no checkpoint, is encrypted, or belongs to
-    another network.
+    The tables also have the rows of numeric fields, because the zoo's model looks up numeric fields, too. Each table
+    has only the array `rows`, and no optimizer state. Raise ValueError if the file is not a checkpoint, is encrypted,
+    or belongs to another network.
     """
     saved = _safetensors(path) if path.suffix == ".safetensors" else _parameters(path)
     parameters = {
@@ -71,7 +72,7 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
 
     try:
         arrays: dict[str, np.ndarray] = load_file(path)
-    except (SafetensorError, KeyError) as error:  # KeyError: NumPy has no such dtype.
+    except (SafetensorError, KeyError) as error:  # `load_file` raises KeyError if NumPy has no dtype of an array.
         raise ValueError(f"{path} is no safetensors file that can be read: {error}") from error
     return arrays
 
@@ -103,7 +104,7 @@ def _parameters(path: Path) -> dict[str, np.ndarray]:
     parameters: dict[str, np.ndarray] = {}
     for name, pieces in groupby(message.value, key=lambda value: value.tag):
         tensors = [piece.tensor for piece in pieces if piece.HasField("tensor")]
-        # A name that is not valid UTF-8: protobuf's native reader returns it as bytes; its Python reader raises an
+        # If a name is not valid UTF-8, protobuf's native reader returns it as bytes, and its Python reader raises an
         # error.
         if isinstance(name, bytes):
             raise ValueError(f"{path}: the parameter name {name!r} is no UTF-8")
