@@ -56,7 +56,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command: fit logistic regression, evaluate it, and print its metrics beside those of a run. With
-    --crosses, print the effect of the crosses instead.
+    --crosses, print instead how much the crosses (fields that combine other fields) improve the regression.
     """
     if arguments.max_rows < 1:
         raise ValueError(f"--max-rows must be 1 or more, found {arguments.max_rows}")

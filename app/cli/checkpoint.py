@@ -219,8 +219,8 @@ def _own(folder: Path, advice: str) -> Iterator[None]:
 
 @contextmanager
 def _kept(checkpoint: Checkpoint) -> Iterator[None]:
-    """Convert an error that the `with` block raises while it reads `checkpoint` to a ValueError with advice, if the
-    cause is that a training run has removed or compacted the checkpoint.
+    """If the `with` block, which reads `checkpoint`, fails because a training run has removed or compacted the
+    checkpoint meanwhile, raise a ValueError that says so. Pass on other errors.
     """
     try:
         yield

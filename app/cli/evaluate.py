@@ -88,8 +88,8 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     elif arguments.ranks > 1:
         status = launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path))
         if status == WRONG_INPUT and arguments.follow:
-            # The exit status of the ranks does not say if the checkpoint was damaged. In that case `verify` raises the
-            # error that lets `follow` skip it.
+            # The exit status of the ranks does not say if the checkpoint was damaged. If it was, `verify` raises an
+            # error, and `follow` skips this checkpoint.
             checkpoint.verify()
         return status
     try:

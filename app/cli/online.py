@@ -19,10 +19,11 @@ from common.files import room_for
 from common.packages import require
 from common.text import show
 
-# The fields of `GuardBounds` that are options of the command, named --most-FIELD.
+# Fields of `GuardBounds` (limits that decide whether a part is suspicious) for which the command has options
+# --most-FIELD.
 GUARDED = ("change", "miscalibration", "missing", "unknown")
-# Options that take a number, and their defaults. A float option must be above its value in LEAST, an integer option may
-# be equal to it.
+# Options that take a number, and their defaults. An option with a float must be above its lower bound (LEAST), one with
+# an integer may be equal to its lower bound.
 NUMBERS: dict[str, float] = {
     **{f"most_{bound}": getattr(GuardBounds, bound) for bound in GUARDED},
     "most_worse": MOST_WORSE,
@@ -30,7 +31,7 @@ NUMBERS: dict[str, float] = {
     "admission_mib": ADMISSION_MIB,
     "most_ids": ExpiryOptions.most_ids,
 }
-# Lower bounds of the options that are factors. The lower bound of all other options is 0.
+# Lower bounds of these options. Options that are not listed have the lower bound 0.
 LEAST = {"most_change": 1, "most_miscalibration": 1}
 # Help texts of these options. X and N stand for the value given.
 HELP = {
@@ -96,7 +97,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command: train until a signal arrives or, with --once, until no part is left. `online status` prints the
-    status of the run instead, and `online release PART` releases a part that was held aside.
+    status of the run instead. `online release PART` allows training on a part that the run refused as suspicious.
 
     Return the exit status.
     """
