@@ -27,7 +27,8 @@ CPU_INFO = Path("/proc/cpuinfo")
 # which oneDNN's math mode BF16 uses these instructions.
 BFLOAT16_FLAGS, MATH_MODE_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}, {"amx_bf16", "bf16"}
 
-# oneDNN as MindSpore ships it, the variable of its default math mode, and the numbers of dnnl_fpmath_mode_t.
+# File name of the oneDNN library that MindSpore ships, the environment variable that sets the library's default math
+# mode, and the numbers of the modes in its enumeration dnnl_fpmath_mode_t.
 ONEDNN, ONEDNN_MATH_MODE = "libdnnl.so.3", "ONEDNN_DEFAULT_FPMATH_MODE"
 MATH_MODES = {"STRICT": 0, "BF16": 1, "F16": 2, "ANY": 3, "TF32": 4}
 # Name of an environment variable for debugging. If it is set, the tower runs as a MindSpore graph on a CPU too. By
@@ -113,8 +114,8 @@ def process_restored() -> Iterator[None]:
 def check_threads(options: DeviceOptions) -> None:
     """Raise ValueError if this process has imported MindSpore with another number of threads than `options` set.
 
-    If `options` set no number of threads, MindSpore's operators keep the number from the import, and the log says so
-    once.
+    If `options` set no number of threads, MindSpore's operators keep the number from the import. The first call in
+    which this number differs from the default logs a line about it.
     """
     imported = re.match(r"\s*(\d+)", os.environ.get("OMP_NUM_THREADS", ""))
     threads = int(imported[1]) if imported else num_cores()
@@ -180,9 +181,9 @@ def select_device(options: DeviceOptions) -> str:
 
 
 def _device_in_use() -> str | None:
-    """Return the name of the device that MindSpore can no longer change in this process, or None.
+    """Return the name of the device that MindSpore already uses in this process and can no longer change, or None.
 
-    It is the device that was selected before, or on which an operator has run.
+    MindSpore uses a device once it was selected, or once an operator has run on it.
     """
     from mindspore import get_context
     from mindspore._c_expression import DeviceContextManager, DeviceManagerConf

@@ -49,9 +49,9 @@ ZOO_FLAGS = {
 
 
 def advice_on_flag(flag: str, values: Sequence[str]) -> str:
-    """Return the end of an error message about an unknown argument `--flag` with these values: what to give instead.
+    """Return the end of an error message about an unknown argument `--flag=value`: what the user can give instead.
 
-    Return "" if the zoo has no such flag and this project has no setting of that name.
+    Return "" if MindSpore's model zoo has no such flag and this project has no setting of that name.
     """
     value = " ".join(values) or "VALUE"
     meaning = ZOO_FLAGS.get(flag, "")

@@ -26,8 +26,9 @@ class CheckpointOptions(Checked):
     delta: bool = False
 
 
-# Metrics that can select the best checkpoint: for each, either higher or lower values are better.
-GROUP_METRICS = ("grouped_auc",)  # These need eval.group_field.
+# SELECTABLE are the metrics that can select the best checkpoint. The metric calibration is not one of them, because
+# neither higher nor lower values of it are better. GROUP_METRICS need the setting eval.group_field.
+GROUP_METRICS = ("grouped_auc",)
 SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "top_decile_lift", *GROUP_METRICS)
 
 
