@@ -24,27 +24,32 @@ class BatchKernels:
         self._spec = spec
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
-        """Return the distinct ids of `ids` [B, P]. Raise ValueError as `HostTables.unique` does."""
+        """Return the distinct ids of a batch. `ids` [B, P] has the ids of the B rows, each with P of them. Raise
+        ValueError as `HostTables.unique` does.
+        """
         return find_unique(ids, self._spec)
 
     def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
-        """Return the same distinct ids in another order: number i of the result is number `order[i]` of `unique`."""
+        """Return the distinct ids `unique` in another order: at index i, the result has the id that `unique` has at
+        index `order[i]`.
+        """
         inverse = _inverse_of(order)[unique.inverse]
         return dataclasses.replace(unique, values=unique.values[order], inverse=inverse)
 
     def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of the batch by field, [B, C * D], and its sums of wide weights, [B], for `Rows`.
+        """Return the arrays `deep` [B, C * D] and `wide` [B] of the batch, as the class `Rows` describes them.
 
-        They are made from the rows of its distinct ids, `deep_rows` [U, D] and `wide_rows` [U]. The result is valid
-        until the call after the next one.
+        `deep_rows` [U, D] and `wide_rows` [U] are the rows of the batch's distinct ids, in the order of `unique`. The
+        result is valid until the call after the next one.
         """
         return expand(unique, deep_rows, wide_rows)
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sum the gradients `deep` [B, C * D] and `wide` [B] of each distinct id, in the order of positions. Return [U,
-        D], [U].
+        """Sum the gradients `deep` [B, C * D] and `wide` [B] by distinct id. Return the deep sums [U, D] and the wide
+        sums [U].
 
-        The result is valid until the next call.
+        The gradients of an id are added in the order of their positions in the batch. The result is valid until the
+        next call.
         """
         return sum_deep_by_id(unique, deep, self._spec.embedding_dim), sum_wide_by_id(unique, wide)
 
@@ -52,7 +57,7 @@ class BatchKernels:
 class NativeBatchKernels(BatchKernels):
     """The functions of `BatchKernels` in C++.
 
-    The library needs a handle of tables. These tables have no touched rows, and so take no memory.
+    The C++ functions need a handle of tables, so this class makes tables. They stay empty and take no memory.
     """
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
@@ -69,8 +74,8 @@ class NativeBatchKernels(BatchKernels):
         counts = np.diff(unique.offsets)[order]
         offsets = np.zeros_like(unique.offsets)
         np.cumsum(counts, out=offsets[1:])
-        # `positions` holds the positions of each id as one group. This is the distance by which each group moves with
-        # its id.
+        # In the array `positions`, the positions of an id stand next to each other, in the order of the ids. `moved` is
+        # the distance from the new place of each position in the array to its old place.
         moved = np.repeat(unique.offsets[:-1][order] - offsets[:-1], counts)
         positions = unique.positions[np.arange(unique.positions.size, dtype=np.int32) + moved]
         inverse = _inverse_of(order)[unique.inverse]

@@ -94,8 +94,8 @@ def start(
 def _check_same_operation(received: np.ndarray) -> None:
     """Raise ValueError unless all training ranks sent the same operation, scale and shard.
 
-    `received` [ranks, 4] are the headers from all ranks. The error is not marked as one that all ranks raise, so each
-    rank ends the job without waiting for the others.
+    `received` [ranks, 4] are the headers from all ranks. `mark_collective` has not marked the error, so each rank that
+    raises it ends the job without waiting for the other ranks.
     """
     trains = np.flatnonzero(received[:, 0] != Operation.NONE)
     headers = received[trains][:, [0, 2, 3]]
@@ -130,7 +130,9 @@ class Exchange:
     """
 
     def __init__(self, communicator: MPI.Comm, num_owners: int, embedding_dim: int, shard: int = 0) -> None:
-        """`shard` is the number, among this rank's shards of rows, of the one whose data is exchanged."""
+        """A rank may have two shards of rows, one for the wide and one for the deep table. `shard` is the number of the
+        shard whose rows and gradients this object sends and receives.
+        """
         self.num_owners = num_owners
         self.remote_bytes = {"ids": 0, "rows": 0, "gradients": 0}
         self.seconds = {"start": 0.0, "ids": 0.0, "rows": 0.0, "gradients": 0.0}
@@ -140,8 +142,8 @@ class Exchange:
         self._shard = shard
         # MPI counts elements in 32 bits. With a whole row as one element, the numbers of elements stay small enough.
         self._row = MPI.FLOAT.Create_contiguous(embedding_dim).Commit()
-        # Segments of the last pull: of the U ids that this rank sent, by owner, and the R ids that it received, by
-        # rank.
+        # For the last `pull_request`: which of the U ids that this rank sent went to each owner, and which of the R ids
+        # that it received came from each rank.
         self._by_owner = self._by_rank = Segments(np.zeros(communicator.size, np.int64))
         self._buffers = {name: HugeBuffer() for name in ("rows", "gradients")}
 

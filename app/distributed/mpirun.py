@@ -30,7 +30,8 @@ FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
 # Environment variable that tells all ranks the precision which device.precision=auto has chosen.
 CHOSEN_PRECISION = "WIDE_DEEP_PRECISION"
-# Environment variable that tells all ranks, for train.auto, how strong the effects of crosses on clicks are.
+# Environment variable that tells all ranks, for train.auto, how strongly crosses (fields that combine the values of
+# other fields) affect clicks.
 CHOICE_OF_CROSSES = "WIDE_DEEP_CROSSES"
 # Environment variables that mpirun sets for the ranks on other hosts, too.
 EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", CHOSEN_PRECISION, CHOICE_OF_CROSSES)
@@ -47,14 +48,14 @@ CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: ")
 DID_NOT_LEARN = 4
 
 
-# More processes on one host cannot be meant: starting them would exhaust its memory.
+# A larger number of processes for each core must be a mistake. So many processes would exhaust the host's memory.
 MOST_PROCESSES_PER_CORE = 32
 
 
 def check_num_processes(num_ranks: int, num_servers: int = 0, host_file: str = "") -> None:
     """Raise ValueError if `num_ranks` or `num_servers` is too small, or if both together are too many for this host.
 
-    With a host file, whose slots are not checked here, no number is too large.
+    With a host file, no number counts as too large here. `check_hosts` compares the number with the file's slots.
     """
     for name, found, least in (("ranks (RANK_SIZE)", num_ranks, 1), ("servers (SERVERS)", num_servers, 0)):
         if found < least:
@@ -169,7 +170,7 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
         else:
             process.terminate()
 
-    def prepare_mpirun() -> None:  # It runs in the new process before that becomes mpirun.
+    def prepare_mpirun() -> None:  # The new process runs this function before it executes mpirun.
         die_with_parent(signal.SIGTERM)
         # Block no signals: mpirun and the ranks would inherit the blocked ones.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -46,7 +46,7 @@ class ProcessGroup:
         """End the servers, if there are any. After an error, do so only if all ranks raise that error."""
 
     def all_reduce_max(self, code: int) -> int:
-        """Return the largest `code` that any training process has passed."""
+        """Return the largest of the numbers `code` that the training processes have passed."""
         return code
 
     def on_rank0(self, function: Callable[[], Result]) -> Result:
@@ -87,8 +87,8 @@ class ProcessGroup:
         return max_rank_rows(batch_size, self.size)
 
     def make_tables(self, backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:
-        """Make and return tables outside MindSpore's graph. If the group is sharded, their rows are spread over all
-        owners.
+        """Make and return embedding tables in host memory, outside MindSpore's graph. If the group is sharded, each
+        process that owns rows keeps a share of them.
         """
         return make_host_tables(backend, spec, learning_rates, num_threads)
 
@@ -163,8 +163,8 @@ class MpiGroup(ProcessGroup):
         return make_sharded_tables(backend, spec, learning_rates, self.world, self.num_owners, num_threads)[0]
 
     def serve_rpc(self, calls: Mapping[str, Callable[..., Any]]) -> bool:
-        """Take part, on a server, in one `rpc` call of the training ranks: run the function that `calls` has for its
-        name.
+        """Take part, on a server, in one `rpc` call of the training ranks. Run the function whose name the call gives.
+        `calls` maps names to functions.
 
         Return False if the call was END, after which the server must end.
         """
@@ -223,7 +223,7 @@ def on_all_ranks(group: ProcessGroup, function: Callable[[], Result]) -> Result:
 
 
 def mark_collective(error: Exception) -> Exception:
-    """Mark an error as one that all ranks raise, for `is_collective`, and return it."""
+    """Mark an error as one that all ranks raise, so that `is_collective` returns True for it. Return the error."""
     error.on_all_ranks = True  # type: ignore[attr-defined]
     return error
 

@@ -45,8 +45,8 @@ LOOKUPS = Operation.LOOKUP, Operation.LOOKUP_OF_MEANS
 class ShardedIds(UniqueIds):
     """The distinct ids of a batch, in the order of the ranks that own them.
 
-    `counts` [owners] is the number of ids that each rank owns. `kernel_ids` are the same ids, in the form that the
-    batch kernels take.
+    `counts` [owners] is the number of ids that each rank owns. `kernel_ids` are the same ids as an object that the
+    functions of `BatchKernels` accept.
     """
 
     kernel_ids: UniqueIds
@@ -62,7 +62,7 @@ class EmptySnapshot:
         self.awaited = threading.Event()
 
     def release(self, saved: bool) -> None:
-        """Do nothing: there are no rows to mark as saved or changed."""
+        """Do nothing, because this rank has no rows that could count as changed again."""
 
 
 class RowShard:

@@ -74,10 +74,11 @@ class Watchdog:
                 log.error("warning: rank %s has not come for %.0f s; the others wait for it", names, self._timeout_s)
 
     def _find_missing(self) -> list[int]:
-        """Tell the other ranks that this one waits. Return those that do not say the same, so do not wait.
+        """Send all other ranks the message that this rank waits. Return the numbers of the ranks that send no such
+        message, because they are the ranks that the others wait for.
 
-        All waiting ranks call this. Only the first of them that is no server gets a list, which it logs; the others get
-        [].
+        Every waiting rank calls this method. Only the first waiting rank that is no server gets the list, and logs it.
+        For all other ranks the result is [].
         """
         rank, size = self._communicator.rank, self._communicator.size
         messages = [self._communicator.isend(time.time(), other) for other in range(size) if other != rank]
