@@ -45,7 +45,7 @@ class GroupedRows:
         self.ids = ids.astype(np.int64)[self._order]
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over the cells of each group, [G], of `values` [K] of the cells."""
+        """Return for each group [G] the sum of `values` [K] over the cells of the group."""
         return np.add.reduceat(values, self._starts)[self._order]
 
     def above(self, values: np.ndarray) -> np.ndarray:
@@ -149,7 +149,9 @@ class GroupStream:
         return GroupedRows(self._cells, self._negatives, self._positives, self._left_out)
 
     def _count(self) -> None:
-        """Add the rows of `_pending` to the counts by cell. Round logits until there are at most `most_cells` cells."""
+        """Count the rows of `_pending` by cell and add them to the earlier counts. Round logits until there are at most
+        `most_cells` cells.
+        """
         if not self._pending:
             return
         pending_cells, *counted = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))

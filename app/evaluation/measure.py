@@ -48,7 +48,7 @@ class Scorer:
     score: Callable[[Batch, Any], np.ndarray]
 
     def calibrated(self, calibration: Calibration) -> Scorer:
-        """Return a scorer that applies `calibration` to the logits of this one."""
+        """Return a scorer that computes the same logits and then applies `calibration` to them."""
         return Scorer(self.prepare, lambda batch, prepared: calibration(self.score(batch, prepared)))
 
 

@@ -57,10 +57,11 @@ def top_decile_lift(rows: CountedRows) -> float:
 class Metric:
     """Title and formula of a metric, and how to read its values.
 
-    `of` computes the metric from all rows. A metric of groups, such as users, has `in_groups` instead, which returns a
-    value for each group [G]; the metric is the mean of these over the groups with both labels, weighted by rows.
-    `better` says which values mean a better model; it is "" if neither direction does. `at_one` says what a value of 1
-    means, `note` how the metric is computed.
+    `of` is the function that computes the metric from all rows. A metric of groups, such as users, has the function
+    `in_groups` instead, which returns a value for each group [G]. The metric is then the mean of the values of those
+    groups that have rows of both labels, weighted by their numbers of rows. `better` says whether higher or lower
+    values mean a better model, and is "" if neither do. `at_one` says what a value of 1 means, and `note` how the
+    metric is computed.
 
     >>> bins = Bins.of(np.float32([-2, -1, 0, 1]), np.array([False, True, False, True]))
     >>> rows = CountedRows(bins, weight=4, clicks=2, cross_entropy=2.5, predictions=1.5)
@@ -152,7 +153,7 @@ class MetricStream:
         self._exact_rows = exact_rows
         self._logits: list[np.ndarray] = []
         self._labels: list[np.ndarray] = []
-        self._weights: list[np.ndarray] = []  # One array for each in `_labels`, or empty if rows have no weights.
+        self._weights: list[np.ndarray] = []  # Weights of the rows in `_labels`, or [] if rows have no weights.
         self._num_rows = 0
         self._num_in_memory = 0
         self._bins = Bins.empty()

@@ -181,7 +181,10 @@ UNKNOWN = "(id {})"  # Name of an id whose value is unknown, because no vocabula
 
 
 def first_column(schema: Schema, name: str) -> int:
-    """Return the index of the first column of the categorical field `name` in `Batch.ids`."""
+    """Return the index of the first column of `Batch.ids` that has ids of the categorical field `name`.
+
+    A list field has several columns there.
+    """
     before = [field.name for field in schema.categorical].index(name)
     return sum(field.max_length for field in schema.categorical[:before])
 

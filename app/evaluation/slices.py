@@ -21,7 +21,7 @@ from data_prep.prepared.schema import INDICATOR, Schema, inverse_transform
 
 TIME, UNSEEN = "time", "unseen"  # Ways to divide the rows other than by the values of a field.
 FEW_VALUES = 25  # A field with at most this many values, such as the hours of a day, has a part for each of them.
-TOP_VALUES = 10  # Number of the most frequent values of other fields that have parts of their own.
+TOP_VALUES = 10  # In a field with more values, this many of the most frequent values have a part for each of them.
 TIME_PARTS = 10
 NUMBER_PARTS = 10  # Number of parts of a numeric field, which have about the same number of training rows.
 QUANTILE_BLOCKS = 256  # Number of blocks of training rows, at most, from which quantiles are computed.
@@ -108,9 +108,10 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
 def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Slices:
     """Return the division of a split's rows by `by`: a field, `time` or `unseen`.
 
-    For a categorical field, the parts are its most frequent values in the training rows, bands of the others by their
-    rank in frequency, out-of-vocabulary values, and values that were added later. For a numeric field, they are ranges
-    between quantiles of the training rows, and missing cells.
+    For a categorical field, each of its most frequent values in the training rows is a part. The other values are
+    divided into parts by their rank in frequency, such as ranks 11 to 100. The last two parts are out-of-vocabulary
+    values, and values that got their ids after the preparation. For a numeric field, the parts are ranges between
+    quantiles of the training rows, and missing cells.
     """
     if by != TIME:
         by_field = _by_value if by in [field.name for field in schema.categorical] else _by_number
@@ -143,7 +144,8 @@ def _by_unseen(schema: Schema) -> Slices:
 def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
     column = first_column(schema, by)
     field = next(field for field in schema.categorical if field.name == by)
-    # In the first range of ids, the most frequent value comes first. Further ranges have values that were added later.
+    # The field's first range of ids has the values from the preparation, the most frequent one first. Further ranges have
+    # values that were added later.
     start, stop = field.id_ranges[0] if field.id_ranges else (0, 0)
     num_alone = stop - start if stop - start <= FEW_VALUES else TOP_VALUES
     names = names_of_ids(folder, schema, field, np.arange(start, start + num_alone))
