@@ -7,7 +7,7 @@ Exit status:
 - 2: wrong input or settings.
 - 3: something could not be written.
 - 4: training ended with a loss above that of predicting the click rate.
-- 5: online holds parts aside.
+- 5: an online run has parts of its log that it refuses to train on, or a model that it does not publish.
 - 6: an online run whose status was asked for ended with an error.
 - 130 after Ctrl-C, 143 after SIGTERM.
 """
@@ -85,7 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(words)
     options.words = words
     log_to_console()
-    console_rank = getattr(options, "servers", 0)  # Number of the first rank that trains, after the servers.
+    # Number of the first rank that trains. The servers, ranks that only store rows of the tables, have lower numbers.
+    console_rank = getattr(options, "servers", 0)
     return rank.run_as_rank(lambda: _run(options), console_rank) if started_by_mpi() else _run(options)
 
 

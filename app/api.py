@@ -2,8 +2,8 @@
 an object.
 
 MindSpore is imported by the first call that prepares, trains, evaluates or exports. MindSpore reads the number of
-threads only once in a process, so later calls that set `device.threads` need the same one. When a function returns,
-MindSpore's execution mode is what it was before.
+threads only once in a process, so if later calls set `device.threads`, they must set the same number. When a function
+returns, MindSpore's execution mode is what it was before.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Log: TypeAlias = "str | Path | Sequence[str | Path] | pa.Table | pd.DataFrame"
 Values: TypeAlias = Mapping[str, Any]
 BUNDLE = "bundle"  # Name of the bundle in a run's folder to which `Run.predict` and others export the best checkpoint.
 LOGGERS = ("app", "data_prep")
-# Patterns of commands' options in error messages, and the arguments of this module's functions that correspond.
+# Pattern of a command's option in an error message -> the argument of this module's functions that means the same.
 ARGUMENTS = {
     r"--(overwrite|restart|extend|calibrate)\b": r"\1=True",
     r"--(label|by|dataset) (?=\S)": r"\1=",
@@ -230,9 +230,9 @@ def sweep(
 ) -> pd.DataFrame:
     """Train one run for each combination of settings, as `python -m app sweep` does, and compare the runs.
 
-    `values` maps the names of settings to the values to try. `options` are those of a sweep's file (`runs`, `seed`,
-    `parallel`, `rungs`, `keep`). Each run is a process of its own in a folder within `output`. After an interruption
-    the same call resumes.
+    `values` maps the names of settings to the values to try. `options` are the options that a sweep's YAML file can
+    have (docs/recipes.md): `runs`, `seed`, `parallel`, `rungs` and `keep`. Each run is a process of its own in a
+    folder within `output`. If the sweep is interrupted, the same call resumes it.
 
     Return a pandas table with one row per run, the best first: the run's folder, its settings, its metrics on valid
     rows at its best epoch, and its epochs, status and seconds. Raise ValueError for wrong settings, and
@@ -342,10 +342,10 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The evaluation on valid rows of the checkpoint that `predict` and `export` take, with its step and epoch.
+        """The metrics of the run's best checkpoint on the valid rows, with the step and the epoch of their evaluation.
 
-        That checkpoint is the best by `eval.metric` of those that were kept. The mapping is empty before the first
-        evaluation.
+        The best checkpoint is the one with the best `eval.metric` among the checkpoints that are still on disk.
+        `predict` and `export` use it, too. The mapping is empty before the first evaluation.
         """
         with suppress(FileNotFoundError):
             step = best_of_run(self.path).manifest.step
@@ -435,7 +435,8 @@ class Run:
     ) -> None:
         """Export `checkpoint` to the folder `bundle`, replacing an existing one.
 
-        Do so in another process if this one has imported MindSpore with another number of threads than the run's.
+        If this process has imported MindSpore with another number of threads than the run's settings ask for, start
+        another process that exports.
         """
         with log_shown(*LOGGERS), device.process_restored():
             try:
@@ -492,8 +493,8 @@ def _name_of(config: Config | str | Path | None) -> str:
 
 
 def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ...]:
-    """Convert a user's callback `call`, which takes a `Run`, to the callbacks of a training, which take the run's
-    folder. Return none if `call` is None.
+    """Return a tuple of one training callback, which takes a `RunFolder` and passes a `Run` to the user's callback
+    `call`. Return an empty tuple if `call` is None.
     """
     if call is None:
         return ()
