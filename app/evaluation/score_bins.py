@@ -16,8 +16,8 @@ class Bins:
     """Rows counted by logit.
 
     `keys` [K] are distinct float logits, ascending. `negatives` and `positives` [K] int64 are the numbers of rows
-    with label 0 and 1. If rows have weights, they are sums of weights, float64, and `squares` are the sums of
-    squared weights for label 0 and 1.
+    with label 0 and 1. If rows have weights, `negatives` and `positives` are sums of weights, float64, and `squares`
+    are the sums of squared weights for label 0 and 1.
 
     >>> bins = Bins.of(np.float32([-2, -1, 0, 1, 1]), np.array([False, True, False, True, True]))
     >>> bins.positives, bins.auc()

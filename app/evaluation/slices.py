@@ -144,7 +144,7 @@ def _by_unseen(schema: Schema) -> Slices:
 def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
     column = first_column(schema, by)
     field = next(field for field in schema.categorical if field.name == by)
-    # The field's first range of ids has the values from the preparation, the most frequent one first. Further ranges have
+    # The field's first range of ids has the values from the preparation, the most frequent one first. Other ranges have
     # values that were added later.
     start, stop = field.id_ranges[0] if field.id_ranges else (0, 0)
     num_alone = stop - start if stop - start <= FEW_VALUES else TOP_VALUES
