@@ -30,9 +30,9 @@ class NativeDistinctLayer(nn.Cell):
     ) -> Tensor:
         """Return the layer's outputs [B, H].
 
-        `rows` [U, D] are the distinct rows. `index` int32 [B, C] has the number of the row at each position. `fields`
-        int32 [2 * C + 1] tells which rows belong to each field, see csrc/distinct_layer.h. The other arguments are
-        those of `DenseLayer.construct`.
+        `rows` [U, D] are the batch's distinct embedding rows. `index` int32 [B, C] has, for each batch row and field,
+        the index of the looked-up row in `rows`. `fields` int32 [2 * C + 1] tells which rows belong to each field, see
+        csrc/distinct_layer.h. The other arguments are those of `DenseLayer.construct`.
         """
         if noise is None:
             noise = self.no_noise

@@ -1,8 +1,8 @@
 """Define the MindSpore graph of a training step: forward and backward pass, a check that all values are finite, and
 the dense optimizers.
 
-The inputs of each graph are those of `LossCell.construct`. Its input `noise` comes from
-`app.model.dropout.DropoutNoise.of_step`; only models with dropout use it.
+The inputs of each graph are those of `LossCell.construct`. Only models with dropout use the input `noise`, which is a
+result of `app.model.dropout.DropoutNoise.of_step`.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Gradients(nn.Cell):
     def construct(self, *inputs: Tensor) -> tuple:
         """Return the gradients of deep and wide rows, the result of `scalars` [3], and the gradient of each parameter.
 
-        Ranks sum all but the row gradients.
+        The gradients of rows belong to this rank's batch. The caller sums the other results over the ranks.
         """
         (deep_loss, wide_loss), finite, of_rows, of_parameters = self.gradient(*inputs)
         return (*of_rows, scalars(deep_loss, wide_loss, finite), *of_parameters)

@@ -45,8 +45,9 @@ class TowerPointers:
 def distinct_rows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the distinct rows that the ids of a batch, `ids` [B, C], look up, grouped by field.
 
-    The results are the ids of the rows, int64 [U], the number of the row at each position, int32 [B, C], and the number
-    of each field's first row followed by U, int32 [C + 1]. Raise OSError if the library is not built.
+    Return three arrays: the ids of the rows, int64 [U]; for each cell of `ids` the index of its row, int32 [B, C]; and
+    the index of each field's first row, int32 [C + 1], with U as the last value. Raise OSError if the library is not
+    built.
     """
     ids = np.ascontiguousarray(ids, np.int64)
     rows, index = np.empty(ids.size, np.int64), np.empty(ids.shape, np.int32)

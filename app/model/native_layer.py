@@ -24,8 +24,8 @@ class NativeKernels(nn.Cell):
     """
 
     def __init__(self, kind: str, num_threads: int, bfloat16: bool, batch: int = 0) -> None:
-        """`kind` is the first word of the kernels' names. Input number `batch` of the forward kernel has a row per
-        example.
+        """`kind` is the first word of the kernels' names. `batch` is the index of an input of the forward kernel that
+        has one row for each example of the batch.
         """
         super().__init__()
         LIBRARY.load().dense_set_threads(num_threads)
@@ -94,7 +94,7 @@ class NativeLayer(nn.Cell):
 def native_operator(name: str, out_shape: Callable[..., Any], out_dtype: Callable[..., Any]) -> ops.Custom:
     """Return the function `name` of the C++ library as a MindSpore operator.
 
-    MindSpore warns that the function is not in its own list; the warning is suppressed.
+    MindSpore warns of functions that are not in its whitelist. This warning is suppressed.
     """
     with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
         return ops.Custom(f"{LIBRARY.path}:{name}", out_shape, out_dtype, func_type="aot")
@@ -155,7 +155,7 @@ def has_library() -> bool:
 
 
 def _on_all(name: str) -> ops.Custom:
-    """Return the C++ operator `name`, which takes all arrays that it processes in a step at once and returns one value,
-    [1].
+    """Return the C++ operator `name` as a MindSpore operator. A single call processes all arrays of a step, and returns
+    one value, [1].
     """
     return native_operator(name, lambda *shapes: (1,), lambda first, *others: first)

@@ -73,7 +73,7 @@ class Ftrl(nn.Cell):
         return updates
 
     def fit_linear(self, rate: float) -> None:
-        """Change the linear terms so that a step at the learning rate `rate` starts from the present weights."""
+        """Change FTRL's linear terms so that a step at the learning rate `rate` starts from the present weights."""
         rate = max(rate, float(LEAST_FTRL_RATE))
         for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
             rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
@@ -81,10 +81,10 @@ class Ftrl(nn.Cell):
             dense_layer.write_parameter(linear, fitted)
 
     def change_rate(self, old: float, new: float) -> None:
-        """Convert the linear terms from the learning rate `old` to `new`, so that the weights stay the same.
+        """Convert FTRL's linear terms from the learning rate `old` to `new`, so that the weights stay the same.
 
-        Rates below `LEAST_FTRL_RATE` count as that rate. `app.tables.optimizers.ftrl_step` explains why the terms
-        depend on the rate.
+        Rates below `LEAST_FTRL_RATE` count as `LEAST_FTRL_RATE`. `app.tables.optimizers.ftrl_step` explains why the
+        linear terms depend on the learning rate.
         """
         old, new = max(old, float(LEAST_FTRL_RATE)), max(new, float(LEAST_FTRL_RATE))
         for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
@@ -194,7 +194,7 @@ class Sgd(nn.Cell):
 
 
 class DenseMeans(nn.Cell):
-    """The running means of the dense weights, as `RunningMean` defines them."""
+    """The running means of the dense weights. `app.tables.optimizers.RunningMean` defines the formula."""
 
     def __init__(self, weights: State, decay: float) -> None:
         super().__init__()
@@ -210,7 +210,8 @@ class DenseMeans(nn.Cell):
     def construct(self, updated: tuple) -> tuple:
         """Move the running means toward the present weights.
 
-        `updated` is the result of the weights' update. It is an argument so that the update comes first.
+        `updated` is the result of the weights' update. Because it is an argument, MindSpore updates the weights before
+        the means.
         """
         updates: tuple = ()
         for i, weight in enumerate(self.weights):
@@ -301,7 +302,7 @@ class DenseOptimizers(nn.Cell):
                 self.rates[group] = rate
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
-        """Take one step on all parameters. The result is to be passed to `ops.depend`.
+        """Take one step on all parameters. Return a tuple for `ops.depend`, which makes other operations wait for it.
 
         `gradients` are those of the wide head's parameters, then those of the tower's, multiplied by the loss scale.
         """

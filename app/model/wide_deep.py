@@ -56,8 +56,8 @@ class SumRows(nn.Cell):
     """Sums the wide rows of the fields of each batch row, from distinct rows, with MindSpore's operators."""
 
     def construct(self, wide_rows: Tensor, index: Tensor) -> Tensor:
-        """Return the sum of the wide rows of each batch row, [B]. `wide_rows` [U] are the distinct rows, and `index`
-        int32 [B, C] is the number of the row at each position.
+        """Return the sum of the wide rows of each batch row, [B]. `wide_rows` [U] are the batch's distinct rows.
+        `index` int32 [B, C] has, for each batch row and field, the index of its row in `wide_rows`.
         """
         return ops.ReduceSum()(ops.gather(wide_rows, index, 0), 1)
 
@@ -66,8 +66,8 @@ class NumericFields(nn.Cell):
     """The constant rows E_f of the N numeric fields, and their part W_f of the first layer's matrix."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """`arrays` are the tower's initial values, with names as from `tower_arrays`. If none is for numeric fields, N
-        is 0.
+        """`arrays` are the tower's initial values by the names that `tower_arrays` gives them. If they include no
+        values for numeric fields, the model has no numeric fields (N = 0).
         """
         super().__init__()
         self.num = len(arrays.get("numeric_rows", ()))
@@ -79,8 +79,8 @@ class NumericFields(nn.Cell):
     def construct(self, numeric: Tensor, ones: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Return additional inputs of the first layer, [B, N + 1], and their weights, [N + 1, H].
 
-        The inputs are `numeric` [B, N] and `ones` [B, 1]. The weights are those of `folded`, and the `bias` [1, H] for
-        the ones.
+        The inputs are the columns of `numeric` [B, N] and the column `ones` [B, 1]. The weights of the numeric inputs
+        are the result of `folded`. The weights of the ones are the layer's `bias` [1, H].
         """
         if self.num == 0:
             return ones, bias
@@ -127,10 +127,10 @@ class Tower(nn.Cell):
     ) -> None:
         """Make the tower from initial values and cells for its layers.
 
-        `arrays` are the initial values, with names as from `tower_arrays`. `layers` are cells for the hidden layers,
-        and `output` is the product of the last layer. `distinct_layer` computes the first layer from distinct rows;
-        without it, distinct rows are copied to their positions first. With `as_graph`, a MindSpore graph always runs
-        the tower, never the C++ calls of `app.model.native_tower`.
+        `arrays` are the initial values by the names that `tower_arrays` gives them. `layers` are the cells of the
+        hidden layers, and `output` is the cell of the last layer, a matrix product. `distinct_layer` computes the first
+        layer from a batch's distinct rows. Without it, distinct rows are first copied to all their places in the batch.
+        With `as_graph`, a MindSpore graph always runs the tower, never the C++ calls of `app.model.native_tower`.
         """
         super().__init__()
         self.as_graph = as_graph
@@ -224,14 +224,14 @@ class WideDeep(nn.Cell):
         return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric, noise, example_weights, index, fields)
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """Return all parameters by names for checkpoints. MindSpore's own names would depend on the cell around the
-        model.
+        """Return all parameters by the names that they have in checkpoints. MindSpore's own names are not used, because
+        they depend on the cell that contains the model.
         """
         parameters = {f"wide.{name}": parameter for name, parameter in self.wide.named_parameters().items()}
         return parameters | {f"tower.{name}": parameter for name, parameter in self.tower.named_parameters().items()}
 
     def named_statistics(self) -> dict[str, Parameter]:
-        """Return the running statistics of batch normalization by names for checkpoints."""
+        """Return the running statistics of batch normalization by the names that they have in checkpoints."""
         statistics: dict[str, Parameter] = {}
         for i, norm in enumerate(self.tower.norms()):
             statistics |= {f"tower.running_mean_{i}": norm.mean, f"tower.running_variance_{i}": norm.variance}
