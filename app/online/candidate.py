@@ -46,7 +46,7 @@ class Samples:
         """Store up to SAMPLE_ROWS of the rows of the part that was trained on until `step`. Return the name of the
         file.
 
-        If `keep` is above 0, remove the files of all but the last `keep` + LAST_PARTS parts.
+        If `keep` is above 0, keep the files of the last `keep` + LAST_PARTS parts, and remove older ones.
         """
         name = f"{step_name(step)}.npz"
         self._write(name, _sampled(rows))
@@ -59,8 +59,8 @@ class Samples:
         return name
 
     def renumber(self, names: Sequence[str], new_ids: np.ndarray, step: int) -> list[str]:
-        """Copy the files `names`, with each id i in their rows changed to `new_ids[i]`. Return the names of the copies,
-        which contain `step`.
+        """Copy the files `names`, and change each id i in the copies' rows to `new_ids[i]`. Return the names of the
+        copies, which contain the number `step`.
         """
         renumbered = []
         for name, rows in self._load(names):
@@ -101,8 +101,8 @@ class Samples:
             counts.add(rows.ids, rows.numeric, np.zeros(len(rows)))
         of_time = {f"{name}{ending}" for name in log_format.time_fields for ending in TIME_FEATURES.values()}
         for field in here.drift_from(before):
-            # There is no PSI if there are few rows. The name of a cross joins those of its fields by *. Leave out
-            # crosses with time features, too.
+            # The population stability index (PSI) of a field is None if there are few rows. The name of a cross, which
+            # combines the values of several fields, joins their names by *. Leave out crosses with time features, too.
             if field["psi"] is not None and of_time.isdisjoint(field["field"].split("*")):
                 return {"shifted_field": field["field"], "fields_psi": field["psi"]}
         return {}
@@ -115,8 +115,10 @@ def _sampled(rows: Examples) -> Examples:
 
 
 def scores_shift(scores: np.ndarray, recent: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return as `scores_psi` the population stability index between the score counts of a part (`scores`, [bins]) and
-    their sum over the last parts (`recent`). Return {} if there are no last parts.
+    """Return how much the distribution of scores in a part differs from that in the last parts, as a mapping with the
+    key `scores_psi`, the population stability index (PSI). Return {} if there are no last parts.
+
+    `scores` [bins] are the part's numbers of rows by score. `recent` has the counts (`Part.counts`) of the last parts.
     """
     before = [counts["scores"] for counts in recent if counts.get("scores")]
     return {"scores_psi": float(stability_index(scores[None], np.sum(before, 0)[None])[0])} if before else {}

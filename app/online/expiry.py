@@ -59,7 +59,7 @@ class Expiry:
         `ids` may have any shape and repeat ids. Negative entries (NO_ID) are ignored.
         """
         self.moment = max(moment, self.moment)
-        # Moment 0 stands for unknown. Count the rows that were touched before moments were recorded as touched now.
+        # The moment 0 means that a row was touched before moments were recorded. Such a row counts as touched now.
         self._touched[self._touched == 0] = self.moment
         new = np.full(num_ids - len(self._touched), self.moment)
         self._touched = np.concatenate([self._touched, new])
@@ -87,7 +87,9 @@ class Expiry:
         return expired
 
     def renumber(self, new_ids: np.ndarray, num_ids: int) -> None:
-        """Change each id i to `new_ids[i]`, and forget it if that is negative. There are `num_ids` ids afterwards."""
+        """Give each id i the new number `new_ids[i]`, or forget the id if this number is negative. Afterwards there are
+        `num_ids` ids.
+        """
         touched = np.zeros(num_ids, np.int64)
         touched[new_ids[new_ids >= 0]] = self._touched[new_ids >= 0]
         self._touched, self._expired = touched, NO_IDS

@@ -110,8 +110,8 @@ class GuardBounds:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The record of the parts that a model was trained on, and of the decision to publish it. The manifest of each
-    checkpoint of an online run stores it as JSON.
+    """The record of the parts that a model was trained on, and of the decision to publish the model. The manifest of
+    each checkpoint of an online run stores this record as JSON.
     """
 
     # The parts, by name, in the order of training. Each record has the checksum of the file's content (`checksum`) and
@@ -167,9 +167,9 @@ class Ledger:
 class PartSource:
     """The parts of a log in a folder.
 
-    `held` contains the parts that are held aside, with the reasons, by name. A part is held until its file changes. A
-    part in `can_be_released`, which maps names to checksums, can also be released by a user: by a file in the folder
-    `released` that has the part's name and contains its checksum.
+    `held` maps the name of each part that is held aside (not trained on) to the reason. A part is held aside until its
+    file changes. `can_be_released` maps names to checksums. A user can release a part in it earlier, by writing a file
+    into the folder `released` that has the part's name and contains its checksum.
     """
 
     def __init__(self, folder: str, released: Path, delay_seconds: float = 0.0) -> None:
@@ -198,8 +198,10 @@ class PartSource:
         return path.is_file() and path.read_bytes().strip() == checksum.encode()
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
-        """Return the next part that the model may be trained on, and the checksum of its content. Return None if none
-        is left or the next one must still wait. Hold aside the parts before it that must not be trained on.
+        """Return the next part that the model may be trained on, and the checksum of its content. Return None if no
+        part is left, or if the next part must still wait.
+
+        Hold aside all earlier parts that the model must not be trained on.
         """
         files, self.waiting = self._files(), ""
         no_files = self._no_files(files)
@@ -235,7 +237,7 @@ class PartSource:
         for pause in (*pauses, None):
             try:
                 return reading()
-            # The part was removed from the folder. The next call of `next_part` forgets it.
+            # The part was removed from the folder. The next call of `next_part` drops what `self` holds about the part.
             except FileNotFoundError:
                 return None
             except OSError as error:

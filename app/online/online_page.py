@@ -128,8 +128,10 @@ def _chart(
     size: Size = "half",
     low: float | None = None,
 ) -> Chart | None:
-    """Draw a chart of measurements by part, with one line for each key in `names`, which maps keys of the dictionaries
-    in `lines` (one a part) to labels. The y axis starts at `low` if given. Return None if no part has a value.
+    """Draw a chart of measurements by part. Return None if no part has one of the measurements.
+
+    `lines` has a dictionary of measurements for each part. `names` maps keys of these dictionaries to the labels of the
+    chart's lines. If `low` is given, the y axis starts there.
     """
     series = []
     for key, name in names.items():

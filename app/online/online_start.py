@@ -33,7 +33,7 @@ from common.yaml_settings import override
 from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 
 if TYPE_CHECKING:
-    from app.training.loop import Trainer  # Only for the type checker, because this module imports MindSpore.
+    from app.training.loop import Trainer  # Only the type checker imports `loop`, because `loop` imports MindSpore.
 
 log = logging.getLogger("app")
 
@@ -49,7 +49,7 @@ def plan_online(
     work: Path, source: Path, dataset: Path | None, options: OnlineOptions, words: Sequence[str] = ()
 ) -> Launch:
     """Check the settings and data of the online run in the folder `work`, set MindSpore's environment variables, and
-    return what is needed to start the training.
+    return a `Launch`, which starts the training.
 
     `source` is the run or checkpoint whose model the online run begins with. `dataset` replaces the prepared folder
     that `source` was trained on. The settings `words` (`section.key=value`) replace those of `source`. Raise ValueError
@@ -101,7 +101,7 @@ def _resumed(work: Path, run: Path, words: Sequence[str]) -> tuple[Config, Path]
     config.yaml does not matter. Raise ValueError if the run began from another model than `run`, and FileNotFoundError
     if no checkpoint's manifest can be read.
     """
-    # Checkpoints of an online run have no metrics, so this returns the newest one.
+    # Checkpoints of an online run have no metrics, so `best_or_newest` returns the newest one.
     newest = best_or_newest(work / CHECKPOINTS, "auc")
     if not newest.manifest.online:
         raise ValueError(f"{work} holds the run of a training, not an online run; give another --work")
@@ -126,8 +126,8 @@ def _resumed(work: Path, run: Path, words: Sequence[str]) -> tuple[Config, Path]
 
 
 def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config, list[str]]:
-    """Return the settings of an online run that begins with the model of the checkpoint `source`, changed by `words`
-    (`section.key=value`), and lines of text for the log that explain them.
+    """Return the settings of an online run that begins with the model of the checkpoint `source`, and lines for the log
+    that explain these settings. The words `section.key=value` in `words` change settings.
 
     Raise ValueError if the model cannot be trained online.
     """
@@ -169,8 +169,10 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
 
 def _constant_optimizers(trained: Config, manifest: Manifest) -> tuple[dict[str, Any], list[str]]:
     """Return the optimizer settings of an online run by section, such as deep_optimizer, and lines of text that explain
-    them. Learning rates are constant: those that the trained run ended with, but at least RATE_FLOOR times those that
-    it began with.
+    these settings.
+
+    Learning rates are constant. Each rate is the one with which the trained run ended, but at least RATE_FLOOR times
+    the rate with which that run began.
     """
     lines = []
     rates = LearningRates(trained.optimizers)

@@ -62,7 +62,7 @@ log = logging.getLogger("app")
 
 SAMPLES = "samples"  # Name of the folder in the run's folder that contains rows of the last parts.
 POLL_SECONDS = 0.5
-FULL_EVERY = 24  # Every so many checkpoints, a full one is written. The others are deltas.
+FULL_EVERY = 24  # Of this number of consecutive checkpoints, one is a full one, and the others are deltas.
 # Minimum pause between two looks into the folder of parts, as a multiple of the time that the last look took, because
 # looking into a folder with many parts takes long.
 REST = 20
@@ -195,8 +195,8 @@ class OnlineTrainer(Trainer):
         )
 
     def _note(self, values: dict[str, Any]) -> None:
-        """Append a line with `values` and the current step to metrics.jsonl, and pass it to the run's page. The line is
-        about the last part.
+        """Append a line about the last part to metrics.jsonl, with `values` and the current step. Pass the line to the
+        run's page, too.
         """
         line = {"step": self.position.step, **values}
         self.run.write_metrics(line)
@@ -344,11 +344,11 @@ class OnlineTrainer(Trainer):
         bundle = self.publisher.publish(newest)
         if self.progress.awaits_publishing(self.position.step):
             closed = list(self.ledger.trained.values())[-1]["state"]["modified_ns"] / 1e9
-            # The difference would be negative if the clock was set back.
+            # If the clock was set back meanwhile, the difference is negative. Record 0 then.
             self._note({"lag_seconds": max(0.0, round(time.time() - closed, 3))})
         try:
             remove_old_bundles(self.options.serve, self.options.keep)
-        except (OSError, ValueError) as error:  # Go on without removing them, because old bundles do no harm.
+        except (OSError, ValueError) as error:  # Continue the run, because old bundles that stay do no harm.
             log.warning("warning: old bundles stay: %s", error)
         return bundle
 
@@ -388,7 +388,9 @@ class OnlineTrainer(Trainer):
         return values, scores
 
     def _values(self, stream: MetricStream) -> dict[str, Any]:
-        """Return the defined metrics of the rows in `stream`, and the ends of their confidence intervals, by name."""
+        """Return, by name, the metrics of the rows that were added to `stream`, and the ends of the metrics' confidence
+        intervals. Undefined metrics are left out.
+        """
         metrics, bins = stream.result_and_bins()
         measured = Measurement(metrics, bins.coarsened(INTERVAL_BINS))
         return defined(metrics) | interval_ends(intervals_of(measured, self.config))
@@ -433,8 +435,8 @@ class OnlineTrainer(Trainer):
 
 
 def _described(values: dict[str, Any]) -> str:
-    """Return the measurements of a part (its name, number of rows, AUC, log loss and calibration) as text for the
-    training log.
+    """Return a text for the training log with a part's name and measurements: number of rows, AUC, log loss and
+    calibration.
     """
     beside = [f"{of} {values[f'{of}_auc']:.4f}" for of in ("frozen", "best") if f"{of}_auc" in values]
     between = f" ({', '.join(beside)})" if beside else ""

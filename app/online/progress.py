@@ -18,8 +18,8 @@ from common.files import message_of, write_whole
 log = logging.getLogger("app")
 
 PAGE = "online.html"
-# While parts wait, the page is drawn only after this time again, because drawing it takes as long as training on a
-# small part.
+# While parts wait to be trained on, the page is drawn at most once in this number of seconds, because drawing the page
+# takes as long as training on a small part.
 PAGE_SECONDS = 10.0
 ON_PAGE, BESIDE_BUNDLES = 200, 40  # Maximum number of parts on the page, and in parts.json beside the bundles.
 # After a restart, only this many bytes at the end of metrics.jsonl are read. They contain the lines of more than

@@ -29,8 +29,8 @@ log = logging.getLogger("app")
 
 
 class Publisher:
-    """Writes the checkpoints of an online run as bundles into `folder`. What is written depends only on the checkpoint
-    and on the bundles in the folder, so a restarted process writes the same.
+    """Writes the checkpoints of an online run as bundles into `folder`. The content of a bundle depends only on the
+    checkpoint and on the bundles in the folder, so a process that was restarted writes the same bundles.
     """
 
     def __init__(self, folder: Path, config: Config, vocabulary: GrowingVocabulary, scorer: Scorer) -> None:

@@ -85,13 +85,14 @@ def release(work: Path, name: str) -> str:
 
 
 def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
-    """Remove old bundles that an online run has published into `folder`, which have names beginning with their step.
-    Return the removed folders.
+    """Remove old bundles that an online run has published into `folder`, and return the removed folders.
 
     The `keep` newest versions, the version that a service has pinned, and all bundles that they need stay. If `keep` is
-    0, all bundles stay. Raise ValueError if the file with the pinned version is damaged.
+    0, all bundles stay. A bundle whose name does not begin with the step of its checkpoint stays, too, because an
+    online run names its bundles by the step. Raise ValueError if the file with the pinned version is damaged.
     """
-    for leftover in folder.glob(f".*{REMOVED}"):  # A process was killed after it had renamed a bundle to remove it.
+    # A process that was killed while it removed a bundle has left the bundle under this name.
+    for leftover in folder.glob(f".*{REMOVED}"):
         shutil.rmtree(leftover)
     manifests = read_manifests(folder)
     by_version = chains(manifests)
@@ -124,7 +125,7 @@ def save_counts(folder: Path, step: int, counts: dict[str, Any], since: int | No
     """Save into `folder` how often values without ids have occurred up to `step`. If `since` is given, `counts` holds
     only the changes since that step.
 
-    Remove files that are older than the last but one file with whole counts.
+    Remove old files: the two newest files with whole counts stay, and all files of changes after the older of the two.
     """
     make_folder(folder)
     if since is None:
