@@ -56,7 +56,7 @@ class RunIsFinishedError(Exception):
 class Claim:
     """The locks on one rank's run folder `path` and on its checkpoints, held until the launch ends.
 
-    If an older run is renamed, its checkpoint folder is renamed with it only if it lies within the run folder.
+    If the folder of an older run is renamed, a checkpoint folder outside the run folder keeps its name.
     """
 
     def __init__(self, path: Path, config: Config, rank: int = 0) -> None:
@@ -93,10 +93,11 @@ class Claim:
     def look(
         self, schema: Schema, find_source: FindSource, damaged: Mapping[Path, str] | None, make_folders: bool = True
     ) -> tuple[Plan, Path | None]:
-        """Return the plan of the launch, and the path of the model that a new run starts from, or None.
+        """Lock the checkpoint folder, remove the unfinished files of interrupted saves from it, and decide what the
+        launch does.
 
-        Lock the checkpoint folder, and remove the unfinished files of interrupted saves from it. With
-        `make_folders=False`, no folder is created. Raise the errors of `open_run`.
+        Return the plan of the launch and, if the plan is a new run that starts from a model, the path of this model,
+        otherwise None. With `make_folders=False`, no folder is created. Raise the errors of `open_run`.
         """
         if self.checkpoints.is_dir() or (make_folders and (self.path.exists() or not self._is_within)):
             self._lock_checkpoints()
@@ -116,9 +117,10 @@ class Claim:
         return plan, source
 
     def put_aside(self, plan: Plan, source: Path | None, num_ranks: int) -> tuple[int, str]:
-        """Rename checkpoints that cannot be used, and the folders of ranks that a new run does not have.
+        """Rename checkpoints that cannot be used and, if a new run has fewer ranks than the older run, the folders of
+        the older run's other ranks.
 
-        Return the number that is appended to the names of an older run's folders. Return also the new path of
+        Return the number that is appended to the names of the older run's folders. Return also the new value of
         `train.init_from` if its model `source` lies in one of these folders, otherwise "".
         """
         if plan.checkpoint is not None:
@@ -271,7 +273,8 @@ def _displaced(init_from: Path, source: Path, folders: list[Path], number: int) 
     for folder in folders:
         if init_from.resolve().is_relative_to(folder.resolve()):
             path = source.resolve()
-            # If a link in the renamed folder leads to `source`, it may lie in another folder, which keeps its name.
+            # If a link in the renamed folder leads to `source`, the model itself may lie in another folder, which keeps
+            # its name. Then `path` is valid as it is.
             if path.is_relative_to(folder.resolve()):
                 path = folder.resolve().with_name(f"{folder.name}.{number}") / path.relative_to(folder.resolve())
             return str(path) if init_from.is_absolute() else os.path.relpath(path)

@@ -111,8 +111,8 @@ def _of_other_epochs(state: Mapping[str, Any], config: Config, setting: str) -> 
 def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, manifest: Manifest) -> tuple[str, str]:
     """Return the kind of the plan, and the reason, for a run whose settings and data are those of the launch.
 
-    `manifest` is that of the run's newest checkpoint. The kind is decided by comparing its step and epoch with those
-    that the launch asks for.
+    `manifest` is that of the run's newest checkpoint. The kind depends on how the step and the epoch of this checkpoint
+    compare with the numbers of steps and epochs in `config`.
     """
     epochs, done_epochs = config.train.epochs, manifest.epoch - 1  # `done_epochs` counts whole epochs.
     steps, done_steps = config.train.steps, manifest.step
@@ -205,9 +205,10 @@ def is_run_of(path: Path, config: Config, schema: Schema) -> bool:
 
 
 def asked_otherwise(asked: Config, config: Config) -> dict[str, Any]:
-    """Return the settings whose value in `config`, the run's settings, differs from that in `asked`, the user's.
+    """Return the settings that have another value in the run than the user asked for.
 
-    The result maps the setting's full name to the value that the user asked for.
+    `asked` are the settings that the user gave, and `config` those of the run. The result maps the full name of each
+    differing setting to the value in `asked`.
     """
     values = settings.flatten(settings.as_dict(config))
     asked_values = settings.flatten(settings.as_dict(asked))
@@ -229,8 +230,8 @@ def describe_kept(asked: Config, config: Config) -> list[str]:
 
 
 def _get(sections: dict[str, Any], setting: str) -> Any:
-    """Return the value of `setting` (a full name such as `train.epochs`) in `sections`, or None if it has none."""
-    # `section_of` creates missing sections, so it gets a copy.
+    """Return the value of `setting` (a full name such as `train.epochs`), or None if `sections` lacks the setting."""
+    # `section_of` adds missing sections to its argument, so pass it a copy.
     section, key = section_of(copy.deepcopy(sections), setting)
     return section.get(key)
 

@@ -29,9 +29,10 @@ def identity(config: Config, schema: Schema) -> dict[str, Any]:
 
 
 def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
-    """Return those of the settings in `sections` that must not change when a run is resumed or continued, by section.
+    """Return, by section, the settings that must not change when a run is resumed or continued.
 
-    `sections` may have been recorded by an older release. The result has the settings of this release.
+    `sections` are all settings of the run, which an older release may have recorded. The result has the names and
+    values that this release gives to them.
     """
     sections = upgraded(sections)
     shared = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
@@ -54,9 +55,10 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
 
 
 def _before_it_grew(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a `data_identity` reduced to what stays the same when an online run adds or expires values.
+    """Return a copy of `data`, a result of `data_identity`, without what changes when an online run adds or expires
+    values.
 
-    Of the vocabulary's checksums only that of the first file is kept, and sizes are removed.
+    The copy has only the checksum of the first vocabulary file, and neither the vocabulary's size nor expired values.
     """
     return data | {"vocabulary": data["vocabulary"][:1], "vocabulary_size": None, "expired": None}
 
@@ -87,7 +89,7 @@ def data_identity(schema: Schema) -> dict[str, Any]:
 
 
 def _meaning(field: CategoricalField, schema: Schema) -> dict[str, Any]:
-    """Return the properties of a field on which the meaning of its ids depends, besides the vocabulary's values."""
+    """Return the properties of a field that determine, together with the vocabulary, what the field's ids mean."""
     return {
         "oov_ids": list(field.oov_ids),
         "is_text": schema.is_text(field),
@@ -104,7 +106,7 @@ def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
     """
     keys = ("vocabulary_size", "vocabulary", "numeric", "categorical", "fields")
     # The comparison of mappings ignores the order of numeric columns, but the model identifies columns by their order.
-    # So also compare the list of their names.
+    # So the columns' names are compared as a list, too.
     there, here = (
         {**{key: data[key] for key in keys}, "expired": data.get("expired"), "numeric columns": list(data["numeric"])}
         for data in (manifest.data, data_identity(schema))

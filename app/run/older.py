@@ -26,8 +26,8 @@ FORMAT_VERSION, OLDEST_VERSION = 4, 3
 # "deep_optimizer.schedule[cosine].floor".
 ADDED: dict[int, dict[str, Any]] = {4: {"tables.dtype": "float32"}}
 
-# Removed settings that only chose on which devices or ranks a run computes, with their defaults. A run that an earlier
-# release began is resumed without them.
+# Removed settings, with their defaults, that chose on which devices or ranks a run computes and did not change its
+# results. If an earlier release began a run with such settings, this release resumes the run without them.
 WITHOUT_EFFECT: dict[str, Any] = {
     "checkpoint.tower_slices": False,
     "parallel.tensor_parallel": 1,
@@ -55,7 +55,7 @@ def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
     prepare = result.get("prepare", {})
     if of_fields := fields_as_set(prepare):
         prepare["fields"] = of_fields
-    for name in RECORDED:  # These settings are now part of prepare.fields.
+    for name in RECORDED:  # The setting prepare.fields replaces these older settings.
         prepare.pop(name, None)
     return result
 

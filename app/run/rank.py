@@ -98,8 +98,9 @@ def join(
 ) -> MpiGroup:
     """Join the ranks of the job and check that they agree. Return the group of the ranks that train.
 
-    Settings, data, libraries and the values `what` must be equal on all ranks. If `folder` is given, it must be the
-    same folder on all ranks. Raise ValueError or OSError on all ranks, naming the difference, if they do not agree.
+    Settings, data, libraries and the further values in `what` must be equal on all ranks. If `folder` is given, it must
+    be the same folder on all ranks. If the ranks do not agree, raise ValueError or OSError on all of them. The error
+    names the difference.
     """
     world = join_world(num_ranks + num_servers)
     everyone = MpiGroup(world)
@@ -112,9 +113,10 @@ def join(
 
 
 def data_of(schema: Schema) -> dict[str, Any]:
-    """Return the parts of the data that must be equal on all ranks: `data_identity`, and the checksums of all files.
+    """Return the description of the data that must be equal on all ranks: the result of `data_identity`, and the
+    checksums of the files of all splits.
 
-    All splits are included, because all ranks read the files of every split.
+    `data_identity` describes only the training rows, but all ranks read the files of every split.
     """
     files = {split: [file.checksum for file in description.files] for split, description in schema.splits.items()}
     return {**data_identity(schema), "files": files}

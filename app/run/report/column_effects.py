@@ -27,10 +27,10 @@ CHANGE = Axis("mean change of the logit")
 
 
 def effects(runs: Sequence[RunRecord]) -> Section:
-    """Return the report's section on the effects of columns, the changes of the logit that their cells cause.
+    """Return the report's section on the effects of columns. An effect is the change of the logit that a cell causes.
 
-    It has a chart of the mean absolute effect of each column. For a single run, it also has a chart for each of the
-    strongest columns: the mean effect by ranges of its number, or of its strongest values.
+    The section has a chart of the mean absolute effect of each column. For a single run, it also has charts for each of
+    the columns with the strongest effects. They show the mean effect by ranges of a number, or by value.
     """
     explained = [run for run in runs if run.effects[1]]
     if not explained:
@@ -58,9 +58,9 @@ def effects(runs: Sequence[RunRecord]) -> Section:
 
 
 def _of_column(name: str, lines: Any) -> list[Chart]:
-    """Return a bar chart of the mean effect for each way in which the column's cells are divided, such as by range.
+    """Return bar charts of a column's mean effect: one for each of the `DIVISIONS` of its cells, such as by range.
 
-    Return [] if they are not divided.
+    `lines` are the column's rows in the table of effects. Return [] if these rows have no division.
     """
     charts = []
     for cells, parts in itertools.groupby((line for line in lines if line["value"] is not None), itemgetter("cells")):

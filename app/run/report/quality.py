@@ -50,9 +50,9 @@ def lines(
 
 
 def overlay(runs: Sequence[RunRecord], name: str, points: Sequence[Points], dots: bool = True) -> list[Series]:
-    """Return one line of a chart for each run, through its `points`. A single run's line is called `name`.
+    """Return one line of a chart for each run. `points` has the points of each run's line, in the order of `runs`.
 
-    If there are several runs, each line has the name of its run.
+    The line of a single run is called `name`. If there are several runs, each line has the name of its run.
     """
     return [
         Series(label(runs, run, name), x, y, points=dots and len(x) <= MOST_DOTS)
@@ -151,9 +151,10 @@ def metrics_over_steps(runs: Sequence[RunRecord]) -> Section:
 
 
 def evaluations(runs: Sequence[RunRecord]) -> Section:
-    """Return the report's section on one evaluation of each run, `shown_evaluation`.
+    """Return the report's section on one evaluation of each run, which `RunRecord.shown_evaluation` chooses.
 
-    It shows metrics, ROC, precision and recall, calibration, a histogram of scores, slices of the rows, and groups.
+    The section shows metrics, ROC, precision and recall, calibration, a histogram of scores, slices of the rows, and
+    groups.
     """
     title = "Ranking and calibration"
     pairs = [(run, content) for run in runs if (content := run.shown_evaluation())]

@@ -36,9 +36,8 @@ def write_report(runs: Sequence[Path], output: Path) -> None:
 
 
 def leave_report(run: Path) -> list[str]:
-    """Write a run's report into its folder. If that fails, log the error, and return the file's name in a list.
-
-    Otherwise return an empty list.
+    """Write the report of a run into the run's folder. Return the names of the files that could not be written: [], or
+    after an error, which is logged, a list with the name of the report.
     """
     try:
         write_report([run], run / REPORT_FILE)

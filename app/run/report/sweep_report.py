@@ -46,9 +46,10 @@ def write_sweep_report(
 
 
 def short_names(points: Sequence[Sequence[Any]]) -> list[str]:
-    """Return a name for each run, made of the values in its element of `points`, such as "0.01 · 64-32".
+    """Return a name for each run of a sweep, made of the values of its settings, such as "0.01 · 64-32".
 
-    If several runs have the same values, the place of each in the list is added, such as "0.01 #3".
+    `points` has the values of each run. If several runs have the same values, the place of each run in the list is
+    added to its name, such as "0.01 #3".
     """
     names = [" · ".join(map(value_text, point)) for point in points]
     counts = Counter(names)
