@@ -78,7 +78,9 @@ EXAMPLES = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command that `arguments` (by default those of this process) name, and return its exit status."""
+    """Run a command of `python -m app`, and return its exit status. `arguments` are the words of the command line, by
+    default those with which this process was started.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     parser = _parser()
     _refuse_foreign_flags(parser, words)

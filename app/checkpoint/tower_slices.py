@@ -26,7 +26,7 @@ def dense_files(names: Iterable[str]) -> list[str]:
 
 
 def join(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return whole arrays by name, from (name, values) of whole arrays and of slices.
+    """Join slices, and return whole arrays by name. `arrays` has a pair (name, values) for each whole array and slice.
 
     Raise ValueError if the slices of an array do not cover it exactly once.
     """

@@ -187,10 +187,11 @@ def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str,
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove unfinished checkpoints from `folder`, which a save has left when it was interrupted.
+    """Remove the unfinished checkpoints that interrupted saves have left in `folder`.
 
-    If the save was replacing a complete checkpoint, that gets its name back. Only the process that holds the lock of
-    `folder` may call this, because the unfinished checkpoint of a running save would be removed, too.
+    If a save was interrupted while it replaced a complete checkpoint, the complete checkpoint gets its name back. Only
+    the process that holds the lock of `folder` may call this function, because the unfinished checkpoint of a running
+    save would be removed, too.
     """
     leftovers = [path for path in folder.glob("step-*") if LEFTOVER.fullmatch(path.name)]
     for path in leftovers:

@@ -13,8 +13,8 @@ from typing import Any
 from app.config.config import Config
 
 _OF_THE_DATA = "the prepared folder decides it"
-# Flag of the zoo -> the setting to give instead, with {} in place of the flag's value. A text without {} is not a
-# setting; it explains why there is none.
+# Flag of the model zoo's program -> the setting to give instead, with {} in place of the flag's value. A text without
+# {} is not a setting, but explains why there is none.
 ZOO_FLAGS = {
     "data_path": "--dataset={}",
     "dataset_type": "--layout=zoo of `prepare`, if the zoo is to read the folder too",

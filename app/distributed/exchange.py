@@ -173,17 +173,19 @@ class Exchange:
         return received
 
     def pull_reply(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Answer the last `pull_request`: send each other rank the rows that it requested, of `deep` [R, D] and `wide`
+        """Send the rows that other ranks requested from this rank in the last `pull_request`, `deep` [R, D] and `wide`
         [R].
 
-        Return the rows [U, D] and [U] that this rank requested. They are valid until the next call.
+        Return the deep rows [U, D] and the wide rows [U] that this rank requested. The arrays are valid until the next
+        call.
         """
         return self._send_rows("rows", deep, wide, self._by_rank, self._by_owner)
 
     def push(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Send the gradients [U, D] and [U] of the rows that this rank requested last to the owners of the rows.
+        """Send the gradients of the rows that this rank requested last, `deep` [U, D] and `wide` [U], to the owners of
+        the rows.
 
-        Return the gradients [R, D] and [R] that other ranks have sent for the rows of this rank. They are valid until
+        Return the gradients [R, D] and [R] that other ranks have sent for rows of this rank. The arrays are valid until
         the next call.
         """
         return self._send_rows("gradients", deep, wide, self._by_owner, self._by_rank)

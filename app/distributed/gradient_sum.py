@@ -28,7 +28,9 @@ CACHE_LINE = 16  # Size of a cache line in float32 values. Each array starts at 
 
 
 class GradientSum:
-    """Sums arrays over the ranks of `communicator`, which must all call it together, each time with the same shapes."""
+    """Sums arrays over the ranks of `communicator`. All these ranks must call `__call__` together, and each time with
+    arrays of the same shapes.
+    """
 
     def __init__(self, communicator: MPI.Comm) -> None:
         self.seconds = 0.0  # Seconds spent in messages and sums so far, without waits.

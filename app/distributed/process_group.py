@@ -193,8 +193,8 @@ def first_error(group: ProcessGroup, error: Exception | None) -> Exception | Non
     """Exchange the errors of a piece of work that all ranks have done. Return the first rank's error, or None if none
     failed.
 
-    `error` is this rank's error or None. The result is the same on all ranks, so all can raise it. If a rank raised its
-    own error at once, the others would wait for it in their next exchange.
+    `error` is this rank's error or None. The result is the same on all ranks, so that all can raise the same error. If
+    a rank raised its own error at once, the other ranks would wait for this rank in their next exchange.
     """
     kinds = (kind for kind in SHARED_ERRORS if isinstance(error, kind))
     errors = group.gather(None if error is None else (next(kinds), message_of(error)))

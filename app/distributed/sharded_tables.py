@@ -216,11 +216,11 @@ class ShardedTables(HostTables):
 def make_sharded_tables(
     backend: str, spec: TablesSpec, learning_rates: TableRates, world: MPI.Comm, num_owners: int, num_threads: int
 ) -> tuple[HostTables, list[RowShard]]:
-    """Make and return this rank's tables, through which it looks up and updates the rows of all owners, and its shards
-    of rows.
+    """Make and return two things: the tables through which this rank looks up and updates the rows of all owners, and a
+    list of the shards that hold the rows of this rank.
 
-    The shards are indexed by `Header.shard`: one, or two if the wide and the deep part see different fields. The first
-    `num_owners` ranks of `world` own rows. Raise as `make_row_shard` does.
+    There is one shard, or two if the wide and the deep part see different fields. `Header.shard` is an index in the
+    list. The first `num_owners` ranks of `world` own rows. Raise as `make_row_shard` does.
     """
     shards: list[RowShard] = []
 
