@@ -42,7 +42,7 @@ def what_and_advice(error: Exception) -> tuple[str, str]:
 
 
 class ParentRecord(TypedDict):
-    """Step and id of a delta's parent. The delta holds the rows that changed after this checkpoint was written."""
+    """Step and id of a delta's parent. The delta holds the rows that changed after the parent was written."""
 
     step: int
     id: str

@@ -346,8 +346,8 @@ class FileTable:
         for number in np.unique(files):
             of_file = files == number
             values[of_file] = self._files[number][name][rows[of_file]]
-            # These arrays hold the step at which each row was last updated. Other code uses the steps as indices, so
-            # raise an error for steps out of range.
+            # LAST_STEP and MEAN_STEP hold the step at which each row or its running mean was last updated. Other code
+            # uses the steps as indices, so raise an error for steps out of range.
             if name in (LAST_STEP, MEAN_STEP):
                 path = list(self._steps)[number]
                 with _naming_file(path):

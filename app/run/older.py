@@ -26,8 +26,8 @@ FORMAT_VERSION, OLDEST_VERSION = 4, 3
 # "deep_optimizer.schedule[cosine].floor".
 ADDED: dict[int, dict[str, Any]] = {4: {"tables.dtype": "float32"}}
 
-# Removed settings, with their defaults, that chose on which devices or ranks a run computes and did not change its
-# results. If an earlier release began a run with such settings, this release resumes the run without them.
+# Removed settings, with their defaults, whose only effect was to choose the devices or ranks that compute a run. If an
+# earlier release began a run with such settings, this release resumes the run without them.
 WITHOUT_EFFECT: dict[str, Any] = {
     "checkpoint.tower_slices": False,
     "parallel.tensor_parallel": 1,
