@@ -16,8 +16,8 @@ from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Schema
 
 # A model counts as useless if its loss is more than 5 % above the loss of predicting the click rate. If the data have
-# nothing to learn, noise alone lifts a model's mean loss of an epoch above the loss of predicting the click rate, but by
-# far less than 5 %.
+# nothing to learn, noise alone lifts the mean loss of an epoch above the loss of predicting the click rate, but by far
+# less than 5 %.
 MARGIN = 1.05
 # Number of a run's first steps that are left out of the mean loss. A new model predicts 0.5 for every row, which is a
 # loss of ln 2, and needs some steps to learn the click rate.
