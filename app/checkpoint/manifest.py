@@ -150,8 +150,8 @@ def read_manifest(checkpoint: Path) -> Manifest:
 
 
 class ManifestReader:
-    """A callable that returns a checkpoint's manifest, as `read_manifest` does, but reads its file again only if the
-    file has changed since the last call.
+    """A callable that returns a checkpoint's manifest, as `read_manifest` does, but keeps it in memory. It reads the
+    file manifest.json again only if the file has changed since the last call.
     """
 
     def __init__(self) -> None:

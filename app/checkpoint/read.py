@@ -218,7 +218,7 @@ class Checkpoint:
 
 
 def scoring_arrays(dense: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
-    """Return the checkpoint's dense arrays by name, with the weights replaced by their running means if it has these.
+    """Return the dense arrays of a checkpoint by name. Running means replace the weights if the checkpoint has them.
 
     `step` is the number of steps taken. Before the first step there are no means yet.
     """

@@ -28,7 +28,7 @@ class _Optimizer(Checked):
     def correction(self, step: int) -> float:
         """Return the factor of the learning rate at `step` (1, 2, …) that corrects the bias of moments that start at 0.
 
-        It is 1 for optimizers without such moments.
+        The factor is 1 for optimizers without such moments.
         """
         return 1.0
 

@@ -1,4 +1,4 @@
-"""List the settings that earlier releases had and this one has not (`Config.REMOVED`)."""
+"""List the settings that earlier releases had and this release does not have (`Config.REMOVED`)."""
 
 from __future__ import annotations
 

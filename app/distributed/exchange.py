@@ -29,7 +29,7 @@ SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4
 
 
 class Operation(enum.IntEnum):
-    """The kind of exchange that all ranks take part in next. Each rank sends it in its header.
+    """The kind of exchange that all ranks take part in next. Each rank names it in the header that it sends.
 
     Servers always send NONE, and take part in the operation that the training ranks send.
     """
@@ -64,7 +64,7 @@ def start(
     scale: float = 0.0,
     shard: int = 0,
 ) -> Header:
-    """Start an operation together with all other ranks, and return the header made of what they sent to this rank.
+    """Start an operation together with all other ranks, and return one header that combines the headers from all ranks.
 
     `counts` [owners] is the number of ids that this rank will request from each owner. Raise ValueError if the training
     ranks do not start the same operation.
@@ -112,8 +112,8 @@ def _check_same_operation(received: np.ndarray) -> None:
 
 
 class Segments:
-    """Where each rank's elements lie in an array that is sent or received: their number in `counts` [ranks], and the
-    index of the first one in `starts` [ranks].
+    """The segments of an array that is sent or received, one for each rank: the numbers of elements (`counts` [ranks])
+    and the indices of the first elements (`starts` [ranks]).
     """
 
     def __init__(self, counts: np.ndarray) -> None:
@@ -158,7 +158,7 @@ class Exchange:
             return start(self._communicator, operation, counts, scale, self._shard)
 
     def pull_request(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
-        """Send `ids` int64 [U] to their owners. Return the ids that all ranks request from this one, int64 [R].
+        """Send `ids` int64 [U] to their owners. Return the ids that all ranks request from this rank, int64 [R].
 
         `ids` are in the order of their owners, and `counts` [owners] is the number of ids of each. `header` is the
         result of `start` for this operation.

@@ -70,8 +70,8 @@ class ProcessGroup:
     def rpc(self, name: str, *arguments: Any) -> list[Any]:
         """Call the function `name` on each server, and return the results in the order of servers.
 
-        A server's functions are those that it has passed to `serve_rpc`. If servers fail, raise the first one's error
-        as an OSError.
+        A server has passed its functions, by name, to `serve_rpc`. If servers fail, raise the error of the first one as
+        an OSError.
         """
         return []
 
@@ -208,7 +208,7 @@ def first_error(group: ProcessGroup, error: Exception | None) -> Exception | Non
 def on_all_ranks(group: ProcessGroup, function: Callable[[], Result]) -> Result:
     """Call `function` on every rank, and return this rank's result.
 
-    If it raises one of `SHARED_ERRORS` on any rank, raise the first such rank's error on all ranks.
+    If `function` raises one of `SHARED_ERRORS` on any rank, raise the error of the first such rank on all ranks.
     """
     if not group.sharded:
         return function()

@@ -82,7 +82,7 @@ class GroupedRows:
     def mean(self, values: np.ndarray) -> float:
         """Return the mean of `values` [G], one per group, over the groups with both labels, weighted by their rows.
 
-        It is NaN if no group has both labels.
+        The mean is NaN if no group has both labels.
         """
         both = self.has_both_classes
         return float(np.average(values[both], weights=self.rows[both])) if both.any() else float("nan")

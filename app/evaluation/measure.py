@@ -174,7 +174,7 @@ def check_split(folder: Path, schema: Schema, split: str) -> None:
 
 
 def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float, float]]:
-    """Return the 95 % confidence interval (low, high) of each metric in `measured` except those of groups, by name.
+    """Return the 95 % confidence intervals (low, high) of the metrics in `measured` by name, without metrics of groups.
 
     The result is empty if `eval.bootstrap` is 0, or if all rows have the same label.
     """

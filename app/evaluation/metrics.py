@@ -225,12 +225,12 @@ class MetricStream:
 
 
 def measure(counted: CountedRows) -> dict[str, float]:
-    """Compute all metrics of MEASURED, which are all but those of groups, from counted rows. Return them by name."""
+    """Compute from counted rows all metrics except metrics of groups (MEASURED). Return their values by name."""
     return {name: metric.of(counted) for name, metric in METRICS.items() if metric.of}
 
 
 def measure_groups(rows: GroupedRows) -> dict[str, np.ndarray]:
-    """Return, for each metric of groups by name, its value in each group [G]."""
+    """Return the metrics of groups by name: for each metric an array [G] with its value in each group."""
     return {name: metric.in_groups(rows) for name, metric in METRICS.items() if metric.in_groups}
 
 

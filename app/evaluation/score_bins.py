@@ -112,16 +112,17 @@ class Bins:
     def auc(self) -> float:
         """Return the probability that a click scores above a non-click, where ties count ½ (Mann-Whitney U).
 
-        It is NaN if all rows have the same class.
+        The result is NaN if all rows have the same class.
         """
         below = np.cumsum(self.negatives) - self.negatives
         pairs = float(self.negatives.sum()) * float(self.positives.sum())
         return ratio(float((self.positives * (below + 0.5 * self.negatives)).sum()), pairs)
 
     def average_precision(self) -> float:
-        """Return the sum of precision · (increase of recall) over falling thresholds, as scikit-learn defines it.
+        """Return the average precision, the sum of precision · (increase of recall) over falling thresholds, as
+        scikit-learn defines it.
 
-        It is NaN if all rows have the same class.
+        The result is NaN if all rows have the same class.
         """
         positives, negatives = self.positives[::-1], self.negatives[::-1]
         clicks = np.cumsum(positives)

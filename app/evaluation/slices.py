@@ -20,8 +20,10 @@ from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import INDICATOR, Schema, inverse_transform
 
 TIME, UNSEEN = "time", "unseen"  # Ways to divide the rows other than by the values of a field.
-FEW_VALUES = 25  # A field with at most this many values, such as the hours of a day, has a part for each of them.
-TOP_VALUES = 10  # In a field with more values, this many of the most frequent values have a part for each of them.
+# A categorical field with at most FEW_VALUES values, such as the hours of a day, has a part for each value. In a field
+# with more values, each of the TOP_VALUES most frequent ones has a part of its own.
+FEW_VALUES = 25
+TOP_VALUES = 10
 TIME_PARTS = 10
 NUMBER_PARTS = 10  # Number of parts of a numeric field, which have about the same number of training rows.
 QUANTILE_BLOCKS = 256  # Number of blocks of training rows, at most, from which quantiles are computed.

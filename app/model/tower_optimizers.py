@@ -227,8 +227,8 @@ class DenseOptimizers(nn.Cell):
     """The optimizers of the wide head and of the tower, which change the model's parameters.
 
     A step also updates the running statistics of batch normalization. If `tower_clip_norm` is above 0, the tower's
-    gradients are first scaled down so that their total norm is at most that. If `ema_decay` is above 0, running means
-    of the weights are kept (`DenseMeans`).
+    gradients are first scaled down so that their total norm is at most this bound. If `ema_decay` is above 0, running
+    means of the weights are kept (`DenseMeans`).
     """
 
     def __init__(

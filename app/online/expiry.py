@@ -53,8 +53,8 @@ class Expiry:
         self._expired = NO_IDS  # Ids that expired in the last call of `expire`, ascending.
 
     def touch(self, ids: np.ndarray, num_ids: int, moment: int) -> None:
-        """Record that the rows of `ids` were touched at `moment`. There are `num_ids` ids now, and those that are new
-        count as touched as well.
+        """Record that the rows of `ids` were touched at `moment`. There are now `num_ids` ids. The new ones count as
+        touched at this moment, too.
 
         `ids` may have any shape and repeat ids. Negative entries (NO_ID) are ignored.
         """

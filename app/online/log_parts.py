@@ -1,5 +1,5 @@
-"""Find the parts of a growing log, read them, and check if the model may be trained on them. A part that may not is
-held aside.
+"""Find the parts of a growing log, read them, and check if the model may be trained on them. Other parts are held
+aside: the model is not trained on them.
 
 A part is a file that is complete when it gets its name. Parts are taken in the natural order of their names (part-2
 before part-10).

@@ -106,8 +106,8 @@ class Publisher:
 
 
 def _changes_of(trained: Trained) -> ExportedModel:
-    """Return the source of a delta bundle: the model of a delta checkpoint, with the ids of the rows that this
-    checkpoint changed and of those that it expired.
+    """Return the source of a delta bundle: the model of a delta checkpoint, with the ids of the rows that have changed
+    or expired since the parent checkpoint.
 
     Usually the wide and the deep table changed the same rows, and the rows are read from the delta checkpoint alone.
     Otherwise they are read from the checkpoint and its parents, because a delta bundle stores both rows of an id.
