@@ -81,7 +81,7 @@ class Manifest:
     config: dict[str, Any]
     dataset: str  # Path that the prepared folder had when the checkpoint was written.
     data: dict[str, Any]  # Identity of the prepared folder.
-    metrics: dict[str, float]  # Metrics of the checkpoint on the split valid. Empty if it was not evaluated.
+    metrics: dict[str, float]  # Metrics on the split valid. Empty if the checkpoint was not evaluated.
     # `SelectionState`: the best evaluation so far, and the evaluations since the last improvement.
     selection: dict[str, Any] = field(default_factory=dict)
     # State of the learning-rate schedules: the result of `LearningRates.state`.

@@ -212,7 +212,7 @@ def _own(folder: Path, advice: str) -> Iterator[None]:
         except BaseException:
             if is_new:
                 (folder / LOCK_FILE).unlink()
-                with suppress(OSError):  # The error means that the folder is not empty. Leave it.
+                with suppress(OSError):  # The error means that the folder is not empty, so it stays.
                     folder.rmdir()
             raise
 
@@ -235,7 +235,7 @@ def _kept(checkpoint: Checkpoint) -> Iterator[None]:
 
 def _export_rows(arguments: argparse.Namespace) -> None:
     from app.scoring.trained.export_rows import (
-        export_rows,  # Imported here, because it imports pyarrow, which the other actions do not need.
+        export_rows,  # Imported here, because this import loads pyarrow, which the other actions do not need.
     )
     from app.scoring.trained.trained_model import read_trained_on
 

@@ -56,7 +56,7 @@ def advice_on_flag(flag: str, values: Sequence[str]) -> str:
     value = " ".join(values) or "VALUE"
     meaning = ZOO_FLAGS.get(flag, "")
     if flag == "keep_prob" and re.fullmatch(r"[\d.]+", value):
-        value = f"{1 - float(value):g}"  # The zoo's flag is the share of units to keep, not of those to drop.
+        value = f"{1 - float(value):g}"  # The zoo's flag is the share to keep, the setting the share to drop.
     if flag == "deep_layer_dim":
         value = ", ".join(re.findall(r"\d+", value)) or value
     if meaning:

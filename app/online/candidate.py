@@ -28,10 +28,11 @@ log = logging.getLogger("app")
 
 SAMPLE_ROWS = 4000  # Maximum number of rows that are kept from each part, drawn evenly over the part.
 LAST_PARTS = 3  # Number of most recent parts on whose kept rows a candidate and the served model are compared.
-# Default of --most-worse: a candidate is published only if its log loss exceeds the served model's by at most this
-# share.
+# Default of --most-worse: the share by which a candidate's log loss may exceed the served model's if the candidate is
+# to be published.
 MOST_WORSE = 0.02
-# A difference between the two models' mean losses of up to this many standard errors is attributed to chance.
+# The candidate is also published if the difference between the two models' mean losses is at most this many standard
+# errors, because such a difference may be chance.
 CHANCE = 2.0
 
 
@@ -146,7 +147,7 @@ def why_worse(candidate: np.ndarray, served: np.ndarray, rows: Examples, most_wo
     """Return the reason why a new model (the candidate) must not replace the served model, or "" if it may.
 
     `candidate` and `served` are the logits [n] of the two models for `rows`. `most_worse` is the share by which the
-    candidate's log loss may exceed the served model's.
+    candidate's log loss may exceed the served model's. A difference that may be chance (CHANCE) is no reason either.
     """
     losses, served_losses = (
         np.logaddexp(0, logits.astype(np.float64)) - rows.labels * logits for logits in (candidate, served)

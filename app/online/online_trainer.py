@@ -252,7 +252,7 @@ class OnlineTrainer(Trainer):
 
     def _expire(self, part: Part) -> int:
         """Record which rows `part` touched. Then expire values whose rows were not touched for long: remove their ids
-        from the vocabulary and their rows from the tables. Return their number.
+        from the vocabulary and their rows from the tables. Return the number of expired values.
 
         If the next checkpoint is a full one, renumber all ids without the expired ones.
         """
@@ -326,10 +326,10 @@ class OnlineTrainer(Trainer):
         return step
 
     def _save_and_publish(self) -> Path | None:
-        """Save a checkpoint of the current state and publish its bundle, unless they exist already. Return the folder
-        of the bundle. Remove old prepared folders and bundles.
+        """Save a checkpoint of the current state, unless the checkpoint exists already, and publish its bundle, unless
+        the bundle exists already. Return the bundle's folder. Remove old prepared folders and bundles.
 
-        Return None, without publishing, if the model is withheld because it is worse than the served one.
+        If the model is withheld because it is worse than the served model, publish nothing and return None.
         """
         if self.options.admission_mib and self.checkpoints.saved != self.position:
             self._save_counts()
@@ -353,7 +353,7 @@ class OnlineTrainer(Trainer):
         return bundle
 
     def _take_new_ids(self) -> None:
-        """Extend the tables to the vocabulary's new number of ids. Use its new schema for checkpoints and bundles."""
+        """Extend the tables to the vocabulary's new number of ids. Checkpoints and bundles get the new schema, too."""
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
         self._tables_step().grow(schema.vocabulary_size)
 

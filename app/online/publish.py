@@ -75,7 +75,7 @@ class Publisher:
         return self._newest
 
     def publish(self, checkpoint: Checkpoint) -> Path:
-        """Write the bundle of a checkpoint unless it exists already. Return its folder.
+        """Write the bundle of a checkpoint unless the bundle exists already. Return the bundle's folder.
 
         The bundle is a delta if the newest bundle in the folder is that of the checkpoint's parent checkpoint,
         otherwise a whole bundle. The bundle is named after the checkpoint's step. If a bundle of that name exists (of

@@ -212,7 +212,7 @@ def evaluation_of(path: Path) -> str:
 def check_launch(path: Path, config: Config, schema: Schema, find_source: FindSource) -> None:
     """Raise the errors that `open_run` would raise, without renaming anything.
 
-    A launch calls it first, so that these errors come before the slow import of MindSpore.
+    A launch calls this function first, so that these errors come before the slow import of MindSpore.
     """
     with Claim(path, config) as claim:
         plan, _ = claim.look(schema, find_source, damaged={}, make_folders=False)
@@ -232,9 +232,10 @@ def open_run(
     """Open the run folder to use, and rename an older run if necessary. Rank 0 decides for all ranks.
 
     Parameters: `path` is the run folder of rank 0, and `group` the ranks of the job. `find_source` finds the model that
-    a new run starts from. It is called before any folder is renamed, and if its model lies in a renamed folder,
-    `train.init_from` is set to the new path. `damaged` maps checkpoints that proved damaged when they were loaded to
-    the reason; such checkpoints are not used. `asked` are the settings before `settings_of_run` changed them.
+    a new run starts from. `find_source` is called before any folder is renamed. If the model lies in a folder that is
+    renamed then, `train.init_from` is set to the new path. `damaged` maps checkpoints that proved damaged when they
+    were loaded to the reason; such checkpoints are not used. `asked` are the settings before `settings_of_run` changed
+    them.
 
     Return the folder and the claim on it. The caller closes the claim.
 

@@ -169,7 +169,7 @@ def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
 
 
 def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
-    """Return `config` changed so that a launch can resume the run in `path`, or `config` itself if it cannot.
+    """Return `config` changed so that a launch can resume the run in `path`. Return `config` itself if no launch can.
 
     If an older release began the run, settings that were added since get the values that describe how that release
     behaved, unless `config` has another value than the default. If the run started from a model in the folder of an

@@ -63,7 +63,7 @@ class RunFolder:
         self._losses.append("".join(f"{line}\n" for line in lines))
 
     def append_metrics(self, **values: Any) -> None:
-        """Append a line with `values` to metrics.jsonl, and their numbers to TensorBoard's event file."""
+        """Append a line with `values` to metrics.jsonl, and the numbers in `values` to TensorBoard's event file."""
         self.write_metrics(values)
         self.write_events(values)
 
@@ -95,7 +95,7 @@ class RunFolder:
             log.error("error: no curves of step %d: %s; training continues", content["step"], message_of(error))
 
     def sync_logs(self) -> None:
-        """Sync the logs to disk before a checkpoint, so that the lines of its steps survive a power cut."""
+        """Sync the logs to disk before a checkpoint, so that the lines of the steps so far survive a power cut."""
         for file in (self._losses, self._evals, self._metrics, self._events):
             file.sync()
 

@@ -66,7 +66,7 @@ def _before_it_grew(data: dict[str, Any]) -> dict[str, Any]:
 def data_identity(schema: Schema) -> dict[str, Any]:
     """Return what distinguishes the data of one prepared folder from those of another, as values that JSON can store.
 
-    It describes vocabulary, fields and training rows.
+    The result describes vocabulary, fields and training rows.
     """
 
     def as_json(field: dict[str, Any]) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def predict(
     predictor = Predictor.open(bundle)
     finished = Path(f"{output}.partial", FINISHED)
     # If an earlier run of this prediction was killed after it had moved the output to its final name, the file FINISHED
-    # in its work folder shows that the existing output is its own. Replacing it then needs no `overwrite`.
+    # in its work folder shows that it has written the existing output. This output may be replaced without `overwrite`.
     _check_output(output, overwrite or (finished.exists() and not restart))
     for place, name in enumerate(keep):
         if name in (LINE, FILE, SCORE, REASON) or name in keep[:place]:
@@ -202,8 +202,8 @@ def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a work folder. Remove the lock file and the file FINISHED last, because later runs of the same prediction
-    recognize the folder by them if this one is killed meanwhile.
+    """Remove a work folder. Remove the lock file and the file FINISHED last. If this process is killed meanwhile, later
+    runs of the same prediction recognize the folder by these two files.
     """
     for path in folder.iterdir():
         if path.name not in (LOCK_FILE, FINISHED):
@@ -251,7 +251,7 @@ def _spool(folder: Path) -> str:
 
 def _wait_for(stream: Any) -> None:
     """Wait until a read from the stream would not block. Check for stop signals meanwhile and raise StopSignal, because
-    a blocked read would ignore them.
+    a blocked read would ignore the signals.
     """
     check_stop()
     while not select.select([stream], [], [], 0.2)[0]:

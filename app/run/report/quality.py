@@ -42,7 +42,9 @@ def lines(
     size: Size = "half",
     note: str = "",
 ) -> Chart:
-    """Return a chart with a line for each of `series`. If none has a point, it shows the text `otherwise` instead."""
+    """Return a chart with a line for each of `series`. If only reference lines have points, the chart shows the text
+    `otherwise` instead.
+    """
     if not any(len(line.x) and not line.reference for line in series):
         return Chart(title, size, otherwise)
     # Lines without points are passed on too, so that every run has the same colour in all charts.

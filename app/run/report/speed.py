@@ -109,7 +109,7 @@ def operators(runs: Sequence[RunRecord]) -> Section:
 def embedding_tables(runs: Sequence[RunRecord]) -> Section:
     """Return the report's section on the embedding tables, with a chart each of two figures that every save logs.
 
-    They are the share of embedding rows that training has updated so far, and the norm of these rows.
+    The two figures are the share of embedding rows that training has updated so far, and the norm of these rows.
     """
     touched = overlay(runs, "touched rows", [run.points("touched_share") for run in runs])
     norms = [
