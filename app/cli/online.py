@@ -43,7 +43,7 @@ HELP = {
     "most_unknown": "hold a part aside if the share of values without ids in a column exceeds the maximum of the last "
     "parts by more than X",
     "most_worse": "do not publish a model whose log loss on rows of the last parts exceeds that of the served model by "
-    "more than the share X",
+    "more than the share X and by more than chance",
     "keep": "number of checkpoints, bundles and records of removed parts to keep, in addition to what these need; 0: "
     "all",
     "admission_mib": "memory for counting values without ids over all parts; 0: count in each part separately",
@@ -58,8 +58,8 @@ def add_parser(commands: Any) -> None:
         "source",
         metavar="SOURCE",
         help="folder into which complete parts of the log are renamed; or `status`, which prints the status of the run "
-        "in --work as JSON (exit status 5: parts are held aside, 6: the run ended with an error); or `release PART`, "
-        "which allows training on a part that is held aside",
+        "in --work as JSON (exit status 5: parts are held aside or the newest model is withheld, 6: the run ended with "
+        "an error); or `release PART`, which allows training on a part that is held aside",
     )
     parser.add_argument("--from", dest="run", type=Path, metavar="RUN", help="run or checkpoint to start from")
     parser.add_argument("--serve", type=Path, metavar="FOLDER", help="folder for the bundles, which `serve` watches")
