@@ -392,10 +392,11 @@ class Run:
         return self.predictor.explain(rows, orders)
 
     def effects(self, log: Log, values: int = VALUES) -> pd.DataFrame:
-        """Return a pandas table of the columns' average effects on the scores of a log, and add it to the report.
+        """Return a pandas table of the columns' average effects on the scores of a log.
 
-        `log` is a table or files. From files, at most `app.scoring.effects.ROWS` lines are drawn at random. `values` is
-        the maximum number of values listed for a categorical column. See `Predictor.effects`.
+        The table is also written into the run's folder, and the run's report.html is written anew with it. `log` is a
+        table or files. From files, at most `app.scoring.effects.ROWS` lines are drawn at random. `values` is the
+        maximum number of values listed for a categorical column. See `Predictor.effects`.
         """
         if arrow_table(log) is None:
             table = effects_of_log(self.predictor, _paths(log), values=values)

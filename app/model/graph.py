@@ -104,7 +104,9 @@ class ForwardBackward(nn.Cell):
     """
 
     def __init__(self, loss: nn.Cell, parameters: Iterable[Parameter]) -> None:
-        """`loss` takes deep and wide rows first, and returns the loss to differentiate, the deep and the wide loss."""
+        """`loss` takes the deep rows and the wide rows as its first two arguments. It returns three scalars: the loss
+        to differentiate, the deep loss, and the wide loss.
+        """
         super().__init__()
         self.parameters = ParameterTuple(parameters)
         self.gradient = ms.value_and_grad(loss, (0, 1), weights=self.parameters, has_aux=True)

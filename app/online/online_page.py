@@ -1,5 +1,7 @@
-"""Draw the HTML page of an online run: for its last parts the metrics, sizes of the vocabulary, delays until publishing
-and drift, and the parts that were held aside.
+"""Draw the HTML page of an online run. A part is a file of the log that the run trains on as a whole.
+
+For the last parts, the page shows metrics, sizes of the vocabulary, delays until publishing, and drift. It also lists
+the parts that were held aside, which means that the run refused to train on them.
 """
 
 from __future__ import annotations
@@ -35,8 +37,11 @@ COLUMNS = {
 
 
 def online_page(name: str, lines: Sequence[Line], status: Mapping[str, Any]) -> str:
-    """Return the page of the online run `name` as HTML. `lines` are the measurements of its last parts, and `status`
-    has the keys `held`, `waiting` and `withheld` of status.json.
+    """Return the page of the online run `name` as HTML.
+
+    `lines` are the measurements of the last parts that the run trained on, oldest first. `status` has three keys of
+    status.json. `held` maps each part that was held aside to the reason. `waiting` is the name of the next part if the
+    part still waits for its labels, or "". `withheld` is the reason why the newest model is not published, or "".
     """
     texts = {"withheld": "The newest model is not published", "waiting": "Parts that wait for their labels"}
     warnings = [PagePart("warning", f"{text}: {status[key]}") for key, text in texts.items() if status[key]]

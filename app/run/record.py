@@ -42,7 +42,8 @@ class RunRecord:
     lines: list[dict[str, Any]]  # Lines of metrics.jsonl.
     evaluations: list[dict[str, Any]]  # Contents of the evaluation files, by ascending step.
     op_times: list[dict[str, Any]]
-    # Metadata of the table of effects, and its rows.
+    # Metadata and rows of the table in effects.parquet, which says how much each column of the log changes the logit.
+    # Both are empty if the run has no such file.
     effects: tuple[dict[str, Any], list[dict[str, Any]]]
 
     def points(self, key: str, split: str | None = None) -> Points:

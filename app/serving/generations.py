@@ -1,9 +1,9 @@
 """Decide which model of a folder of bundles serves: find new versions, check them, switch to them, pin one, and fold
-deltas.
+deltas, which means to merge a whole bundle and its deltas into a new whole bundle.
 
-The folder contains whole bundles and deltas side by side. `statement` decides which version must serve. A model is
-immutable, so switching to another one is an assignment to `current`. Requests that started with the old model finish
-with it.
+The folder contains whole bundles and deltas side by side. The function `choose` of the module `statement` decides which
+version must serve. A model is immutable, so switching to another one is an assignment to `current`. Requests that
+started with the old model finish with it.
 """
 
 from __future__ import annotations
@@ -392,8 +392,8 @@ class Generations:
         return current.folder if current.folder in places or not self._is_folder else next(iter(places), None)
 
     def _may_fold(self) -> bool:
-        """Return True if this process is the one that folds deltas, and no fold of this or another service is running
-        in the folder. Log if the last fold failed.
+        """Return True if this process may start to fold (merge) deltas: it is the one that does so for the service, and
+        no process of this or another service is folding in the folder. Log if the last fold failed.
         """
         if self._folding is not None:
             if (status := self._folding.poll()) is None:
@@ -401,7 +401,8 @@ class Generations:
             if status:
                 log.warning("folding ended with status %d and is tried again later", status)
             self._folding = None
-        # `is_written` fails if another user is folding and this user may not read that user's files.
+        # `is_written` raises OSError if another user is folding and this user may not read that user's files. The
+        # answer is then False, as for any fold that is running.
         with suppress(OSError):
             return self._is_first and not is_written(self._path, f"*{FOLDED}")
         return False

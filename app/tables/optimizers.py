@@ -31,8 +31,9 @@ ROWS, LAST_STEP, LAST_RATE = "rows", "last_step", "last_rate"
 MEAN, MEAN_STEP = "mean", "mean_step"  # Names of the state arrays of the running mean of rows.
 # Relative difference up to which `ftrl_linear` treats two weights as equal, and keeps the linear term of FTRL.
 SAME_WEIGHT = np.float32(1e-5)
-# The learning rate of FTRL's linear term may rise at most by this factor. A rise by a factor of 100 costs two digits of
-# the weight's precision; a larger one would cost more.
+# `ftrl_arrays` computes a linear term for the learning rate of the weight's last step only if the learning rate of the
+# options is less than this factor times as large. A linear term is proportional to 1 / rate. If the rate later rises by
+# a factor of 100, the term becomes 100 times smaller but keeps its rounding error, which costs the weight two digits.
 LARGEST_RISE = np.float32(100)
 LEAST_FTRL_RATE = np.float32(2.0**-40)
 MOST_EXACT_STEPS = 256
@@ -103,8 +104,8 @@ def with_mean(arrays: tuple[StateArray, ...]) -> tuple[StateArray, ...]:
 class RunningMean:
     """The running mean of rows with decay d, corrected for its start at 0, as Adam's moments are (Kingma & Ba, 2015).
 
-    After step t the mean is aₜ / (1 - dᵗ), with a₀ = 0 and aₜ = d · aₜ₋₁ + (1 - d) · rowₜ. Initial rows therefore
-    have no weight. Step t updates the mean as
+    After step t the mean is aₜ / (1 - dᵗ), with a₀ = 0 and aₜ = d · aₜ₋₁ + (1 - d) · rowₜ. The values that rows have
+    before step 1 therefore have no weight. Step t updates the mean as
 
         mean += (1 - d) / (1 - dᵗ) · (row - mean)
 
@@ -113,7 +114,7 @@ class RunningMean:
         mean = row + f · (mean - row),   f = dᵗ⁻ˢ · (1 - dˢ) / (1 - dᵗ)
 
     `powers` (float64) has dⁿ at index n. `rates` (float32) has the factor (1 - d) / (1 - dᵗ) at index t. Both arrays
-    have at least `step` + 1 entries.
+    have `step` + 1 entries, where the attribute `step` is the last step that they cover. `reach` extends them.
 
     >>> means = RunningMean(decay=0.5)
     >>> mean = np.zeros((1, 1), np.float32)

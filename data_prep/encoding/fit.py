@@ -105,7 +105,7 @@ def extend_base_vocabulary(
 
     Return the extended vocabulary. Write its vocabulary.parquet and search tables into `folder`, and release the memory
     of the counts in `statistics`. A new value is written with its count in the training rows of this log. A value of
-    the base keeps the count that the base recorded.
+    the base vocabulary keeps the count that is recorded there.
     """
     columns = options.categorical_columns
     writer = VocabularyWriter(folder / VOCABULARY_FILE, columns)
@@ -114,7 +114,7 @@ def extend_base_vocabulary(
     def listed() -> Iterator[FieldVocabulary]:
         next_id = base.schema.vocabulary_size
         for old, column in zip(base.fields(), options.vocabularies, strict=True):
-            # The missing value is one of the values of the base, but does not count toward the limit `max_size`.
+            # `old.values` has an entry for missing cells. It does not count toward the limit `max_size`.
             num_known, is_known = len(old.values) - 1, partial(_are_in, old)
             values, counts, texts = new_values(statistics, options, column, num_known, is_known)
             new = FieldVocabulary(old.name, old.oov_ids, ((next_id, next_id + len(values)),), values, counts, texts)

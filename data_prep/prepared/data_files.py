@@ -176,10 +176,11 @@ def union(*ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def schema_at(schema: Schema, moment: Mapping[str, Any]) -> Schema:
-    """Return the schema as it was when a checkpoint was written, without values that were added or expired later.
+    """Return the schema as it was when a checkpoint was written.
 
-    `moment` is the field `data` of the checkpoint's manifest, which has the vocabulary size and the number of expired
-    ids at that time.
+    Values that got their ids later are not in it. Values that expired later have their ids in it, because they had not
+    expired yet. `moment` is the field `data` of the checkpoint's manifest, which has the vocabulary size and the number
+    of expired ids at that time.
     """
     firsts = [first_added_id(file.name) for file in schema.other_files]
     later = [first for first in firsts if first >= max(moment["vocabulary_size"], 1)]

@@ -1,7 +1,8 @@
 """Write a table's rows as Parquet (field, value, row, vector) for use outside this project.
 
-Only rows that training touched are written, because all others hold their random initial values. Rows that belong to no
-single value (out-of-vocabulary rows, and rows of numeric fields that are looked up) have a null in the column `value`.
+Only touched rows are written: rows that a training step has updated, or that were taken over from another model. All
+other rows still have their random start, from which nothing was learned. Rows that belong to no single value
+(out-of-vocabulary rows, and rows of numeric fields that are looked up) have a null in the column `value`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ GROUP_ROWS = 1 << 16
 
 
 def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schema, output: Path) -> int:
-    """Write the rows of `table` ("deep" or "wide") that training touched to the Parquet file `output`, in the
-    vocabulary's order. Return the number of rows written.
+    """Write the touched rows of `table` ("deep" or "wide") to the Parquet file `output`, in the vocabulary's order.
+    Return the number of rows written.
 
     `dataset` is the prepared folder with the vocabulary. The vectors are the values that the model scores with, so they
     are the rows' running averages if training kept such averages (train.ema_decay). Raise ValueError if the vocabulary
@@ -93,8 +94,8 @@ def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
 
 
 def _touched(names: pa.Table, saved: TableSnapshot) -> pa.Table:
-    """Select the entries of `names` (field, value, row) whose rows were touched by training. Return these entries with
-    a further column `vector`, which holds the rows' values. `saved` contains all touched rows.
+    """Select the entries of `names` (field, value, row) whose rows are touched. Return these entries with a further
+    column `vector`, which holds the rows' values. `saved` contains all touched rows.
     """
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     named_rows = names["row"].to_numpy()

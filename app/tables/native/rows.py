@@ -1,7 +1,8 @@
 """Manage the touched rows of the native tables: their slots, state arrays and snapshots.
 
-A slot is the number of a row's place in memory. Taking a snapshot only lists the touched rows. A row is copied when it
-is about to be updated while the snapshot is open.
+A row is touched once a training step has updated it, or once it was loaded. Only touched rows are stored. A slot is the
+number of a row's place in memory. Taking a snapshot only lists the touched rows. A row is copied when it is about to be
+updated while the snapshot is open.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ log = logging.getLogger(__name__)
 MAX_TOUCHED = 2**31 - 2  # Upper bound of touched rows per process: slots are int32, and the row map stores slot + 1.
 
 # Upper bound of the memory in bytes that taking a snapshot needs per touched row. While ids are sorted it is 28: id,
-# slot, and both as a pair. Afterwards it is up to 36: id and slot (12), change flags by slot and by id (2), slots of
-# changed rows (4), id and slot once more if only changed rows are included (12), and the entry in the library's own
-# list of slots, which has room to grow (5).
+# slot, and both as a pair. Afterwards it is at most 35, rounded up to 36: id and slot (12), change flags by slot and by
+# id (2), slots of changed rows (4), id and slot once more if only changed rows are included (12), and the slot in the
+# list that the C++ library keeps of the rows in the snapshot, with room to grow (5).
 LIST_BYTES = 36
 
 # A function of (table, array name, slots [n], output [n, width]) that fills `output` with the state array of these

@@ -141,7 +141,9 @@ class NativeTables(HostTables):
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
         """Take the optimizer's step number `self.step` on the wide table alone. `update` calls this.
 
-        `slots` [U] come from `touch`, `gradient` is [B].
+        `slots` [U] are the places in memory of the rows of the batch's U distinct ids, as `touch` returns them.
+        `gradient` [B] has one value for each of the B rows of the batch. The gradient of an id is the sum of these
+        values over all positions of the id in the batch, times `scale`. A list value counts with its weight.
         """
         if not has_kernel(self.spec, WIDE):
             return self._step_in_numpy(WIDE, unique, slots, gradient, scale)
@@ -152,7 +154,10 @@ class NativeTables(HostTables):
     def update_deep(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
         """Take the optimizer's step number `self.step` on the deep table alone. `update` calls this.
 
-        `slots` [U] come from `touch`, `gradient` is [B, C * D].
+        `slots` [U] are the places in memory of the rows of the batch's U distinct ids, as `touch` returns them.
+        `gradient` [B, C * D] has D values for each of the C fields of each of the B rows of the batch. The gradient of
+        an id is the sum of these D values over all positions of the id in the batch, times `scale`. A list value counts
+        with its weight.
         """
         if not has_kernel(self.spec, DEEP):
             return self._step_in_numpy(DEEP, unique, slots, gradient, scale)
@@ -212,7 +217,8 @@ class NativeTables(HostTables):
         self.spec, self._caught_up = spec, (None, 0)
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
-        """Return the slots [U] of the rows `row_ids`. Untouched rows first get a slot with their initial values.
+        """Return the slots (places in memory) [U] of the rows `row_ids`. Rows without a slot first get one, filled with
+        their initial values.
 
         `NativeRows.touch` documents the arguments and errors.
         """

@@ -1,7 +1,8 @@
-"""Rearrange arrays of the dense model whose rows are laid out by fields, so that they fit a model with other fields.
+"""Rearrange arrays of the dense model that have a block of rows for each field, so that they fit a model with other
+fields.
 
-Each field has a block of rows in such an array. A layout lists the blocks in order, each with the field and the number
-of rows. The layouts of two models differ if their fields are ordered differently or if they share only some fields.
+A layout describes such an array. It lists the blocks in order, each with the field and the number of rows. The layouts
+of two models differ if their fields are ordered differently or if they share only some fields.
 """
 
 from __future__ import annotations
@@ -82,8 +83,9 @@ def _slices(layout: Layout) -> dict[Key, slice]:
 
 
 def _parameter(name: str) -> str | None:
-    """Return the name of the parameter that the array `name` holds, or whose optimizer state it holds.
+    """Return the parameter in `FIELD_PARAMETERS` that the array `name` holds, or whose optimizer state it holds.
 
-    Return None if the parameter's rows are not laid out by fields.
+    Return None for an array of any other parameter. Such an array has no blocks of rows for fields, so it need not be
+    rearranged.
     """
     return next((parameter for parameter in FIELD_PARAMETERS if f".{name}".endswith(f".{parameter}")), None)
