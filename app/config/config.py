@@ -32,27 +32,37 @@ LossScale = Annotated[float, Bounds(above=0, most=LARGEST_FLOAT32, expected="abo
 
 @dataclass(frozen=True)
 class ModelOptions(Checked):
-    """The Wide&Deep model."""
+    """The Wide&Deep model.
 
-    embedding_dim: Count = 80  # The width of a row of the deep table.
-    # The number of units of each hidden layer of the tower.
+    It adds up two parts. The wide part is linear: each value of a field has a weight, a row of the wide table. The deep
+    part has an embedding of each value, a row of the deep table, which goes into the tower, a network of dense layers.
+    """
+
+    embedding_dim: Count = 80  # The number of values in each row (embedding) of the deep table.
+    # The number of units of each hidden layer of the tower, from the first layer to the last.
     hidden_widths: Annotated[tuple[int, ...], Bounds(least=1, expected="widths of 1 or more")] = (1024, 512, 256, 128)
     # The initial values of the deep table's rows are uniform between minus this value and this value.
     initial_row_scale: NotNegative = 0.01
-    # true: the rows of the numeric fields are parameters of the tower. false: they are rows of the tables, like those
-    # of the categorical fields, with tables.backend=stock only. The model is the same function in both cases.
+    # Where the rows of the numeric fields are kept. true: they are parameters of the tower. false: they are rows of the
+    # embedding tables, as the rows of categorical fields are, which only tables.backend=stock can do. The model
+    # computes the same function in both cases.
     fold_numeric: bool = True
-    batch_norm: bool = False  # Normalize each hidden layer before its activation. Not possible on several ranks.
-    # The activation function of the hidden layers. relu has a native kernel, the others use MindSpore's operators.
+    # true: batch normalization before the activation function of each hidden layer. It cannot be used in a training
+    # with several ranks (processes).
+    batch_norm: bool = False
+    # The activation function of the hidden layers. relu has a C++ kernel for CPUs, the other functions use MindSpore's
+    # operators.
     activation: Literal["relu", "gelu", "silu", "leaky_relu", "tanh", "sigmoid"] = "relu"
-    # direct: the tower's first layer multiplies the embedding row of each cell of a batch. distinct: it multiplies each
-    # distinct row of the batch once, which gives the same result up to rounding. auto: the faster of the two, estimated
-    # from the counts of the data's values, batch_size and embedding_dim.
+    # How the tower's first layer multiplies embedding rows by its matrix. direct: it multiplies a row for each cell of
+    # a batch. distinct: it multiplies each distinct row of the batch once, which gives the same result up to rounding.
+    # auto: the faster of the two, estimated from batch_size, embedding_dim and how often each value occurs in the data.
     first_layer: FirstLayer = "auto"
-    dropout: Fraction = 0.0  # The fraction of each hidden layer's units that a training step sets to 0 at random.
-    # The categorical fields that the wide part sees. null means all, [] means none.
+    # The fraction of each hidden layer's units that a training step sets to 0 at random. 0 sets none to 0.
+    dropout: Fraction = 0.0
+    # The categorical fields that the wide part sees. null means all fields, [] means none.
     wide_fields: tuple[str, ...] | None = None
-    # The categorical fields that the deep part sees. null means all but the crosses.
+    # The categorical fields that the deep part sees. null means all fields except crosses (prepare.crosses), [] means
+    # none.
     deep_fields: tuple[str, ...] | None = None
 
 
@@ -60,13 +70,16 @@ class ModelOptions(Checked):
 class LossOptions(Checked):
     """The loss that a training minimizes: its L2 term, label smoothing, loss scaling and gradient clipping."""
 
-    # Coefficient of the deep table's L2 term, l2_coef · ½ Σ‖row‖². The sum is over the batch's unique rows. With
-    # deep_optimizer.name=adam it is over the whole table.
+    # Coefficient of the loss term l2_coef · ½ Σ‖row‖², which keeps the rows of the deep table small. The sum is over
+    # the distinct rows of the batch. With deep_optimizer.name=adam it is over all rows of the table.
     l2_coef: NotNegative = 8e-5
-    # If the norm of all gradients of the tower exceeds this bound, they are scaled down to it. 0 sets no bound.
+    # Upper bound of the norm of the tower's gradients, taken together as one vector. If their norm is larger, all of
+    # them are multiplied by the same factor, so that the norm equals the bound. 0 sets no bound.
     tower_clip_norm: NotNegative = 0.0
-    label_smoothing: Fraction = 0.0  # For the value s, training labels become (1 - s) · label + s / 2.
-    # The loss is multiplied by this factor before the backward pass, and the gradients are divided by it after.
+    # With the value s, a training label becomes (1 - s) · label + s / 2. 0 leaves labels as they are.
+    label_smoothing: Fraction = 0.0
+    # The loss is multiplied by this factor before the backward pass, and the gradients are divided by the factor
+    # afterwards, so that small gradients do not become 0.
     loss_scale: LossScale = 1024.0
 
 
@@ -74,34 +87,43 @@ class LossOptions(Checked):
 class TrainOptions(Checked):
     """The length of a training, its batches, seed and logging, and the model from which a run starts."""
 
-    # Choose the settings that neither a file nor the command line sets, to fit the rows, fields and values of the
-    # prepared data (docs/training.md).
+    # true: the settings that neither the YAML file nor the command line gives are chosen to fit the rows, fields and
+    # values of the prepared data (docs/training.md). false: these settings have their defaults.
     auto: bool = False
     epochs: Count = 1  # The number of passes over the training rows.
-    # The training ends after this number of steps, or at the end of its epochs if that comes first. 0 sets no limit.
-    # The model is evaluated and saved there. More steps continue the run. With train.auto the learning rates fall until
-    # that step.
+    # The training ends after this number of steps, or after its epochs if they end first. 0 sets no limit. The model is
+    # evaluated and saved at the last step. The same command with a larger number, or with 0, continues the run from
+    # there. With train.auto the learning rates fall until the last step, so a command with another number starts a new
+    # run.
     steps: CountOrZero = 0
-    batch_size: Count = 16_000  # Rows per step, of all ranks together.
-    seed: Seed = 1  # Seed of the initial values, of the order of the rows and of dropout.
-    # Decay of a running mean of all weights, which evaluation, export and scoring then use instead of the weights.
-    # 0.999 averages about the last 1,000 steps. 0 switches it off. The mean doubles the memory of the weights.
+    batch_size: Count = 16_000  # The number of training rows in a step, over all ranks (processes) together.
+    seed: Seed = 1  # Seed of random choices: initial values, the order of the rows, dropout, rounding to bfloat16.
+    # Decay of a running mean of all weights. If it is above 0, evaluation, export and scoring use the mean in place of
+    # the weights. 0.999 averages about the last 1,000 steps. The mean doubles the memory of the weights. With 0, no
+    # mean is kept.
     ema_decay: Annotated[float, Bounds(least=0, below=1, expected="0 (no running mean) or more and below 1")] = 0.0
-    # Steps between lines of metrics.jsonl and updates of the progress bar. loss.log has every step.
+    # The number of steps between two lines of metrics.jsonl, and between two updates of the progress bar. It does not
+    # affect loss.log, which has a line for every step.
     log_every_steps: Count = 10
-    # auto: an unfinished run with the same settings and data is resumed, or else a new one starts. never: a new run
-    # starts. require: the launch fails unless there is a run to resume.
+    # What a launch does if the folder already has a run. auto: a run with the same settings and data is continued, or
+    # left as it is if it has finished. If it is another run, its folder is renamed and a new run starts. never: a new
+    # run always starts. require: the launch fails if there is no run to continue.
     resume: Literal["auto", "never", "require"] = "auto"
-    # Write the times of the host's kernels to the run's log, and those of MindSpore's operators to profile/.
+    # true: write the times of the host's kernels to the run's log, and the times of MindSpore's operators to the folder
+    # profile/ of the run.
     profile: bool = False
-    # The run saves and stops within this number of minutes after the launch. The same command resumes it. 0 sets no
-    # limit.
+    # The training saves its state and stops before this number of minutes have passed since the launch. The same
+    # command resumes the run. 0 sets no limit.
     time_limit: Annotated[float, Bounds(least=0, expected="0 (none) or more minutes")] = 0.0
-    # The model that a new run starts from: a checkpoint, a run folder (its best checkpoint), or a .ckpt or
-    # .safetensors of the zoo.
+    # The model that a new run starts from: the path of a checkpoint, of a run folder (its best checkpoint is taken), or
+    # of a .ckpt or .safetensors file of MindSpore's model zoo. If empty, the run starts with random values.
     init_from: str = ""
-    init_take: Literal["all", "tables", "tower"] = "all"  # The parts of the model in init_from to take over.
-    init_optimizer: bool = False  # Also take over the optimizer states of the model in init_from.
+    # What is taken over from the model at init_from. tables: the rows of the embedding tables. tower: the parameters
+    # outside the tables. all: both.
+    init_take: Literal["all", "tables", "tower"] = "all"
+    # true: the states of the optimizers, such as the moments of Adam, are also taken over from the model at init_from.
+    # false: the optimizers start with their initial states.
+    init_optimizer: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ Decay = Annotated[float, Bounds(least=0, below=1 - 2**-25, expected="in [0, 1) a
 @dataclass(frozen=True)
 class _Optimizer(Checked):
     name: str = ""
-    learning_rate: Positive = 1e-3  # The learning rate of a step, before the schedule's factor.
-    schedule: Schedule = field(default_factory=ConstantSchedule)  # How the learning rate changes.
+    learning_rate: Positive = 1e-3  # The learning rate. At each step, the schedule multiplies it by a factor.
+    schedule: Schedule = field(default_factory=ConstantSchedule)  # How the learning rate changes over the steps.
 
     def correction(self, step: int) -> float:
         """Return the factor of the learning rate at `step` (1, 2, …) that corrects the bias of moments that start at 0.
@@ -43,14 +43,17 @@ class SgdOptions(_Optimizer):
 
 @dataclass(frozen=True)
 class FtrlOptions(_Optimizer):
-    """FTRL-proximal with the usual power -½ (McMahan et al., "Ad Click Prediction", KDD 2013, Algorithm 1)."""
+    """FTRL-proximal, in which the learning rate of a weight falls with 1 / √accumulator (McMahan et al., "Ad Click
+    Prediction", KDD 2013, Algorithm 1).
+    """
 
     name: Literal["ftrl"] = "ftrl"
     learning_rate: Positive = 5e-2
-    l1: NotNegative = 1e-8  # L1 coefficient of the proximal step.
-    # L2 coefficient of the proximal step. It counts twice, as in MindSpore's FTRL: the paper's λ₂ is 2 · l2.
+    l1: NotNegative = 1e-8  # L1 coefficient, the paper's λ₁. A larger one sets more weights to 0.
+    # L2 coefficient. A larger one makes weights smaller. The paper's λ₂ is 2 · l2, because the coefficient counts
+    # twice, as in MindSpore's FTRL.
     l2: NotNegative = 1e-8
-    initial_accumulator: Positive = 1.0  # The value of Σ gradient² before the first step.
+    initial_accumulator: Positive = 1.0  # The value of the accumulator, Σ gradient², before the first step.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,8 +74,8 @@ class AdagradOptions(_Optimizer):
 
     name: Literal["adagrad"] = "adagrad"
     learning_rate: Positive = 1e-2
-    initial_accumulator: NotNegative = 0.0  # The value of Σ gradient² before the first step.
-    epsilon: Epsilon = 1e-10  # Epsilon, which is added to the root of Σ gradient².
+    initial_accumulator: NotNegative = 0.0  # The value of the accumulator, Σ gradient², before the first step.
+    epsilon: Epsilon = 1e-10  # A small number that is added to √(Σ gradient²), by which each step divides.
 
 
 @dataclass(frozen=True)
@@ -81,16 +84,17 @@ class RowwiseAdagradOptions(_Optimizer):
 
     name: Literal["rowwise_adagrad"] = "rowwise_adagrad"
     learning_rate: Positive = 1e-2
-    initial_accumulator: NotNegative = 0.0  # The mean square of the gradients before the first step.
-    epsilon: Epsilon = 1e-8  # Epsilon, which is added to the root of the accumulator.
+    initial_accumulator: NotNegative = 0.0  # The value of the accumulator, Σ mean(gradient²), before the first step.
+    epsilon: Epsilon = 1e-8  # A small number that is added to the root of the accumulator, by which each step divides.
 
 
 @dataclass(frozen=True)
 class _Adam(_Optimizer):
     learning_rate: Positive = 3.5e-4
-    beta1: Decay = 0.9  # Decay of the first moment.
-    beta2: Decay = 0.999  # Decay of the second moment.
-    epsilon: Epsilon = 1e-8  # Epsilon, which is added to the root of the second moment.
+    beta1: Decay = 0.9  # Decay of the first moment, a running mean of the gradients.
+    beta2: Decay = 0.999  # Decay of the second moment, a running mean of the squared gradients.
+    # A small number that is added to the root of the second moment, by which each step divides.
+    epsilon: Epsilon = 1e-8
 
     def correction(self, step: int) -> float:
         # The correction is computed in float64, because 1 - beta2**1 loses four digits in float32.
@@ -107,9 +111,9 @@ class _Adam(_Optimizer):
 
 @dataclass(frozen=True)
 class LazyAdamOptions(_Adam):
-    """Adam on the rows of the batch only, as MindSpore's LazyAdam with optimizer.target="CPU".
+    """Adam that updates only the rows of the batch, as MindSpore's LazyAdam does with optimizer.target="CPU".
 
-    Other rows and their moments do not change.
+    All other rows and their moments stay unchanged.
     """
 
     name: Literal["lazy_adam"] = "lazy_adam"
@@ -137,7 +141,7 @@ class AdamWOptions(_Adam):
     """Adam with decoupled weight decay (Loshchilov & Hutter, 2019)."""
 
     name: Literal["adamw"] = "adamw"
-    weight_decay: NotNegative = 1e-2  # Each step reduces each weight by learning_rate · weight_decay times itself.
+    weight_decay: NotNegative = 1e-2  # Each step also subtracts learning_rate · weight_decay · weight from each weight.
 
 
 WideOptimizer = FtrlOptions | AdagradOptions | SgdOptions

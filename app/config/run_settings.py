@@ -11,18 +11,25 @@ from common.text import nearest
 
 @dataclass(frozen=True)
 class CheckpointOptions(Checked):
-    """Checkpoints, which are saved at the end of each epoch, and after each evaluation that is the best so far."""
+    """Checkpoints, the saved states of a run. A checkpoint is saved at the end of each epoch, and after each other
+    evaluation whose metric is the best so far.
+    """
 
     dir: str = ""  # The folder of the checkpoints. If empty, it is checkpoints/ in the run folder.
-    every_steps: CountOrZero = 0  # Steps between additional checkpoints within an epoch. 0 writes none.
-    every_minutes: NotNegative = 0.0  # Minutes between additional checkpoints. 0 writes none.
-    keep_last: CountOrZero = 3  # The number of newest checkpoints to keep. 0 keeps all.
-    # The number of best checkpoints to keep as well, by eval.metric on the split valid.
+    # The number of steps between additional checkpoints within an epoch. 0: no additional ones.
+    every_steps: CountOrZero = 0
+    every_minutes: NotNegative = 0.0  # The number of minutes between additional checkpoints. 0: no additional ones.
+    # The number of newest checkpoints to keep. Older ones are removed. 0 keeps all checkpoints.
+    keep_last: CountOrZero = 3
+    # The number of best checkpoints, by eval.metric on the split valid, that are kept even if they are not among the
+    # newest.
     keep_best: CountOrZero = 1
-    shards: Count = 1  # The number of files of each table.
-    # Write checkpoints while the next steps run. This takes memory for the rows that these steps update.
+    shards: Count = 1  # The number of files into which the rows of each embedding table are divided.
+    # true: a checkpoint is written while the next steps run, which takes memory for copies of the rows that these steps
+    # update. false: the training waits until the checkpoint is written.
     background: bool = True
-    # Write only the rows that changed since the checkpoint before. Every tenth checkpoint is written in full.
+    # true: a checkpoint has only the rows that changed since the checkpoint before, but every tenth checkpoint has all
+    # rows. false: every checkpoint has all rows.
     delta: bool = False
 
 
@@ -36,13 +43,18 @@ SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "top_decile_lif
 class EvalOptions(Checked):
     """Evaluation on the split valid at the end of each epoch, and early stopping."""
 
-    every_steps: CountOrZero = 0  # Steps between additional evaluations within an epoch. 0 makes none.
+    # The number of steps between additional evaluations within an epoch. 0: no additional ones.
+    every_steps: CountOrZero = 0
     metric: str = "log_loss"  # The metric that decides which checkpoints are the best.
-    patience: CountOrZero = 0  # Stop after this number of evaluations in a row without improvement. 0 never stops.
-    # The field (or column of kind id) whose values are the groups of grouped_auc, the mean AUC within groups. Rows
-    # whose value is missing or has no id of its own are left out. With kind id every value counts.
+    # The training stops after this number of evaluations in a row that did not improve eval.metric. 0: it never stops
+    # early.
+    patience: CountOrZero = 0
+    # The categorical field, or the column of kind id, whose values divide the rows into groups for the metric
+    # grouped_auc, the mean of the AUCs within the groups. The metric leaves out rows whose value is missing or has no
+    # id of its own. In a column of kind id every value counts. If the setting is empty, there are no groups.
     group_field: str = ""
-    # The number of bootstrap samples for the confidence intervals of the command evaluate. 0 computes no intervals.
+    # The number of bootstrap samples from which the command evaluate computes confidence intervals. 0 computes no
+    # intervals.
     bootstrap: CountOrZero = 200
 
     def __post_init__(self) -> None:
@@ -56,9 +68,12 @@ class EvalOptions(Checked):
 
 @dataclass(frozen=True)
 class ClusterOptions(Checked):
-    """Settings for jobs of several ranks: how long a rank may keep others waiting before the log names it."""
+    """Settings for trainings with several ranks (processes): how long a rank may keep the others waiting before the
+    log names it.
+    """
 
-    # If ranks have waited this number of seconds for another one, the log names that rank. They keep waiting.
+    # If ranks have waited this number of seconds for another rank, the log names the other rank. The waiting ranks are
+    # not stopped: they wait until it is ready.
     timeout_s: Positive = 300.0
 
 
@@ -70,9 +85,11 @@ TableDtype = Literal["float32", "bfloat16"]
 class TablesOptions:
     """The backend that keeps the embedding tables in host memory, and the dtype of their rows."""
 
-    # native: tables in C++. reference: tables in NumPy. stock: MindSpore's host operators, in the graph. auto: native
-    # if its library is built, else stock (on several ranks reference) with a warning.
+    # native: tables in C++. reference: tables in NumPy, which are slower. stock: MindSpore's own operators for tables
+    # in host memory, which support only some of the settings, and one rank. auto: native if its C++ library is built,
+    # otherwise, with a warning, stock if it supports the settings, and else reference.
     backend: Backend = "auto"
-    # bfloat16: the deep rows, their moments, sums of squares and running means take half the memory, and each step
-    # rounds them at random. Arithmetic, the wide rows, and arrays with one value per row stay float32.
+    # float32: all numbers of the tables are stored as float32. bfloat16: the rows of the deep table and their moments,
+    # sums of squares and running means take half the memory, and each step rounds them up or down at random.
+    # Arithmetic, the rows of the wide table, and arrays with one value per row stay float32.
     dtype: TableDtype = "float32"

@@ -14,7 +14,9 @@ DropFactor = Annotated[float, Bounds(above=0, below=1, expected="between 0 and 1
 @dataclass(frozen=True)
 class _Schedule(Checked):
     name: str = ""
-    warmup_steps: CountOrZero = 0  # The number of steps over which the learning rate rises evenly from 0.
+    # The number of steps of the warm-up, in which the learning rate rises evenly from 0 to its full value. 0: there is
+    # no warm-up.
+    warmup_steps: CountOrZero = 0
 
     def factor(self, step: int) -> float:
         """Return the factor by which the learning rate is multiplied at `step` (1, 2, …)."""
@@ -36,11 +38,13 @@ class ConstantSchedule(_Schedule):
 
 @dataclass(frozen=True)
 class CosineSchedule(_Schedule):
-    """A decay along half a cosine after the warm-up (Loshchilov & Hutter, 2017, without restarts)."""
+    """After the warm-up, the learning rate falls along half a cosine wave and then stays the same (Loshchilov & Hutter,
+    2017, without restarts).
+    """
 
     name: Literal["cosine"] = "cosine"
-    decay_steps: Count = 100_000  # The number of steps of the decay.
-    # The factor of the learning rate at the end of the decay and after it.
+    decay_steps: Count = 100_000  # The number of steps in which the learning rate falls.
+    # The learning rate after it has fallen, as a fraction of the full learning rate.
     final_factor: Annotated[float, Bounds(least=0, most=1)] = 0.0
 
     def decay(self, step: int) -> float:
@@ -53,7 +57,7 @@ class StepSchedule(_Schedule):
     """After the warm-up, the learning rate drops every `every_steps` steps."""
 
     name: Literal["step"] = "step"
-    every_steps: Count = 10_000  # Steps between drops.
+    every_steps: Count = 10_000  # The number of steps between two drops.
     drop_factor: DropFactor = 0.1  # Each drop multiplies the learning rate by this factor.
 
     def decay(self, step: int) -> float:
@@ -62,14 +66,15 @@ class StepSchedule(_Schedule):
 
 @dataclass(frozen=True)
 class PlateauSchedule(_Schedule):
-    """The learning rate drops when evaluations on the split valid stop improving (with the defaults of BARS's recipes).
+    """The learning rate drops when eval.metric on the split valid stops improving, but never below 1e-6.
 
-    Only a change of eval.metric by more than 1e-6 is an improvement. The rate never drops below 1e-6.
+    An evaluation is an improvement if its metric is better than the best one before by more than 1e-6. The default
+    settings are those of the recipes of the benchmark BARS.
     """
 
     name: Literal["plateau"] = "plateau"
     drop_factor: DropFactor = 0.1  # Each drop multiplies the learning rate by this factor.
-    patience: Count = 1  # The number of evaluations in a row without improvement before a drop.
+    patience: Count = 1  # The number of evaluations in a row without improvement after which the learning rate drops.
 
 
 Schedule = ConstantSchedule | CosineSchedule | StepSchedule | PlateauSchedule

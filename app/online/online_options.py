@@ -16,19 +16,23 @@ KEPT, ADMISSION_MIB = 14, 64  # Defaults of the options `keep` and `admission_mi
 class OnlineOptions:
     """Options of an online run, as given on the command line: folders, bounds, and if it ends when no part is left."""
 
-    source: str
-    serve: Path
-    bounds: GuardBounds = field(default_factory=GuardBounds)
-    once: bool = False
-    # Bundle that also scores each part, so that its metrics can be compared with those of the online model.
+    source: str  # Folder of the log, into which complete parts (files) are renamed.
+    serve: Path  # Folder into which the bundles of new models are written.
+    bounds: GuardBounds = field(default_factory=GuardBounds)  # Bounds beyond which a part is not trained on.
+    once: bool = False  # True: the run ends when no part is left. False: it waits for further parts.
+    # Bundle that also scores each part, so that its metrics can be compared with those of the online model. None: there
+    # is no comparison.
     frozen: Path | None = None
-    # Time after the last change of a part's file before the part is taken, so that its labels are complete.
+    # Time after the last change of a part's file before the part is trained on, so that its labels are complete.
     delay_seconds: float = 0.0
-    # A new model is published only if its log loss exceeds that of the served model by at most this share.
+    # Largest share by which the log loss of a new model, on rows of the last parts, may exceed that of the served
+    # model. If it is exceeded, the new model is not published, unless the difference may be chance.
     most_worse: float = MOST_WORSE
-    # Number of bundles that are kept, and of records of parts whose files are gone. 0 keeps all.
+    # Number of newest checkpoints and bundles that are kept, and of records of parts whose files are gone. Older ones
+    # stay only if they are still needed. 0 keeps all.
     keep: int = KEPT
     # Memory in MiB in which occurrences of values without ids are counted over all parts, until a value is frequent
     # enough for an id. With 0, each part is counted separately.
     admission_mib: int = ADMISSION_MIB
+    # When values lose their ids because they no longer occur.
     expiry: ExpiryOptions = field(default_factory=ExpiryOptions)

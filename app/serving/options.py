@@ -17,40 +17,46 @@ RECENT_BYTES = 1 << 14
 class Limits:
     """Bounds on requests and on the work of one worker process."""
 
-    # Number of rows from which on no further request is added to a batch.
+    # Number of rows at which a batch (requests that are scored together) takes no further request.
     max_batch: int = 256
-    max_delay_ms: float = 0.0  # Time that the first request of a batch waits for others to join it.
-    max_queue: int = 256  # Maximum number of requests that wait in one queue.
-    # A request is refused if scoring the requests that wait before it would take longer.
+    # Time that the first request of a batch waits for others to join it. With 0, it does not wait.
+    max_delay_ms: float = 0.0
+    # Maximum number of requests that wait in one queue. If the queue is full, new requests are refused.
+    max_queue: int = 256
+    # A new request is refused if it would have to wait longer than this, as estimated from the times of recent batches.
     max_wait_ms: float = 15.0
     # Maximum time from the arrival of a request's headers until its scoring begins. A request can set a shorter time
     # with the header x-timeout-ms.
     deadline_ms: float = 1000.0
-    max_rows: int = 10_000  # Rows in a request.
-    max_body_mib: int = 64
+    max_rows: int = 10_000  # Maximum number of rows in a request.
+    max_body_mib: int = 64  # Maximum size of the body of a request.
 
 
 @dataclass(frozen=True)
 class ServerOptions:
     """Options of the HTTP service, as given on its command line: bundles, addresses, processes, logging and limits."""
 
-    path: Path
-    name: str
+    path: Path  # A bundle, or a folder of bundles from which the newest or the pinned version serves.
+    name: str  # Name of the model in URLs.
     host: str = "127.0.0.1"
     port: int = 8000
-    workers: int = 1
+    workers: int = 1  # Number of processes that answer requests.
     threads: int = 1  # Number of onnxruntime's threads in each worker.
-    watch_seconds: float = 0.5
-    # Folder of the file current.json, which says which version must serve. The default is `path`.
+    watch_seconds: float = 0.5  # Time between two checks of the folder for newer bundles.
+    # Folder of the file current.json, which says which version must serve. If it is None, the file is in the folder
+    # `path`.
     state: Path | None = None
     logged_share: float = 0.0  # Share of the requests that are written to the access log, from 0 to 1.
     limits: Limits = field(default_factory=Limits)
-    # Time after SIGTERM in which the service answers readiness checks with status 503, but other requests as before.
+    # Time that the service keeps answering requests after SIGTERM. It answers readiness checks with status 503 in this
+    # time, so that no new clients are sent to it.
     drain_seconds: float = 0.0
-    # Separate port for the paths in ADMIN_PATHS, which are then not available on `port`.
+    # Separate port for the paths in ADMIN_PATHS, which are then not available on `port`. If it is None, `port` has
+    # these paths too.
     admin_port: int | None = None
-    admin_host: str = "127.0.0.1"
-    # Values of the header Host that are accepted, in place of the rule in `allows`. "*" accepts any value.
+    admin_host: str = "127.0.0.1"  # Address that the service listens on for `admin_port`.
+    # Values of the header Host that are accepted. "*" accepts any value. If it is empty, the rule in the docstring of
+    # `allows` decides.
     allowed_hosts: tuple[str, ...] = ()
 
     def allows(self, host: str, is_admin: bool, is_admin_port: bool) -> bool:

@@ -50,9 +50,10 @@ def _criteo_columns() -> dict[str, Kind]:
 class ListForm:
     """How the cells of a column of kind list are written, and how many of their values are used."""
 
-    separator: str = "|"  # The character between the values.
-    max_length: int = 20  # The maximum number of values of a row. Further values are left out.
-    pool: Literal["mean", "sum"] = "mean"  # How the model combines the embedding rows of the values.
+    separator: str = "|"  # The character between the values of a cell.
+    max_length: int = 20  # The maximum number of values that are used of a cell. Further ones are left out.
+    # How the model combines the embedding rows of a list's values: it takes their mean or their sum.
+    pool: Literal["mean", "sum"] = "mean"
 
 
 def _of_kind(*kinds: Kind) -> functools.cached_property[tuple[str, ...]]:
@@ -64,46 +65,59 @@ def _of_kind(*kinds: Kind) -> functools.cached_property[tuple[str, ...]]:
 class LogFormat:
     """The format of a log of text lines, or of a log of tables, such as Parquet or JSON files.
 
-    The columns of tables are found by name.
+    The columns of text lines are found by their places in the line, and the columns of tables by their names.
     """
 
-    # The columns with their kinds, in the order of the file. data_format.md describes the kinds.
+    # The columns of the log with their kinds, in the order of the file. docs/data_format.md describes the kinds.
     columns: dict[str, Kind] = field(default_factory=_criteo_columns)
     separator: str = "\t"  # The character between the cells of a line.
-    header: bool = False  # The first line of every file has the names of the columns.
-    # refused: the header must have exactly the described columns in this order. ignored: it may have more columns, in
-    # any order.
+    # true: the first line of every file has the names of the columns. false: it has the first row.
+    header: bool = False
+    # Which columns a header may have. refused: exactly the described columns, in this order. ignored: the described
+    # columns and further ones, in any order. This needs header: true.
     others: Literal["refused", "ignored"] = "refused"
-    quotes: bool = False  # Cells may be in double quotes, as in RFC 4180. They cannot contain a line end.
-    trim: bool = False  # Blanks around a cell, around its quotes and around the values of a list are removed.
-    # The decimal point of floats, weights and numbers that a rule compares. With ",", 0,5 and 0.5 are the same number.
+    # true: cells may be in double quotes, as in RFC 4180, but cannot contain a line end. false: a double quote is a
+    # character like any other.
+    quotes: bool = False
+    # true: blanks around a cell, around its quotes and around the values of a list are removed. false: such blanks are
+    # part of the cell.
+    trim: bool = False
+    # The decimal point in floats, in weights, and in labels if clicked is a rule. With ",", 0,5 and 0.5 are the same
+    # number. With ".", 0,5 is not a number.
     decimal: Literal[".", ","] = "."
-    missing: tuple[str, ...] = ()  # Cells that mean a missing value. The empty cell always does.
-    # Cells of the label that mean a click: a list of cells, a rule for numbers such as ">= 4" (or >, <, <=, ==), or
-    # rest. rest: every cell that is neither missing nor in not_clicked.
+    missing: tuple[str, ...] = ()  # Cells that mean a missing value, in addition to the empty cell.
+    # Cells of the label that mean a click: a list of cells, a rule for numbers such as ">= 4" (or >, <, <=, ==), or the
+    # word rest. The word rest stands for every cell that is neither missing nor listed in not_clicked.
     clicked: tuple[str, ...] | str = ("1",)
-    # Cells of the label that mean no click: a list of cells, or rest. If clicked is a rule, all other numbers mean no
-    # click.
+    # Cells of the label that mean no click: a list of cells, or the word rest. The word rest stands for every cell that
+    # is neither missing nor listed in clicked. If clicked is a rule, leave this setting out: a number for which the
+    # rule is false means no click.
     not_clicked: tuple[str, ...] | str = ("0",)
-    label: Literal["required", "optional"] = "required"  # optional: a row may lack the label, and then has weight 0.
-    lists: dict[str, ListForm] = field(default_factory=dict)  # The form of each list column.
-    # For a string or list column: the column whose vocabulary it shares.
+    # required: a row without a label is rejected. optional: a row without a label is kept with weight 0.
+    label: Literal["required", "optional"] = "required"
+    # For each column of kind list: how its cells are written. A column that is not named here has the defaults of these
+    # settings.
+    lists: dict[str, ListForm] = field(default_factory=dict)
+    # For a column of kind string or list: the name of another such column, whose vocabulary it uses in place of one of
+    # its own. A value then has the same id in both columns.
     shares: dict[str, str] = field(default_factory=dict)
-    # For each timestamp column: seconds, milliseconds, microseconds or nanoseconds since 1970, iso for ISO 8601, or a
-    # form such as "%Y-%m-%d %H:%M". The default is seconds.
+    # For a timestamp column: how its times are written. seconds, milliseconds, microseconds or nanoseconds: as a number
+    # since 1970. iso: as in ISO 8601. Any other text is a form such as "%Y-%m-%d %H:%M". The default is seconds.
     timestamps: dict[str, str] = field(default_factory=dict)
-    # For a timestamp column: the time zone, such as Europe/Berlin, of its hours and weekdays, and of cells that name
-    # no zone. The default is UTC for both.
+    # For a timestamp column: the time zone, such as Europe/Berlin, in which its cells without a zone are read, and in
+    # which its hours and weekdays are computed. The default is UTC for both.
     timezone: dict[str, str] = field(default_factory=dict)
-    # For each timestamp column: the fields that are derived from it, by default [hour, weekday]. hour and weekday: the
-    # categorical fields NAME_hour and NAME_weekday. age: the numeric field NAME_age_days, in days before the newest
-    # training row (0 for later rows). []: the column only orders rows.
+    # For a timestamp column: the fields that the model gets from it, by default [hour, weekday]. hour and weekday: the
+    # categorical fields NAME_hour and NAME_weekday. age: the numeric field NAME_age_days, the number of days from the
+    # time to the newest training row (0 for later rows). []: no field. The column then only orders the rows.
     features: dict[str, tuple[TimeFeature, ...]] = field(default_factory=dict)
-    # For a string or list column that is boolean in Parquet or JSON: the texts for true and false, such as
-    # [TRUE, FALSE]. The default is the texts in the vocabulary that is used, or 1 and 0 in a new vocabulary.
+    # For a string or list column that is boolean in Parquet or JSON: the texts into which true and false are converted,
+    # such as [TRUE, FALSE]. The default is the texts that are in the vocabulary of another folder, if the preparation
+    # uses one, and 1 and 0 otherwise.
     booleans: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # String and list columns in which the whole number 7 is written as 7.0. The default is the form of the values in
-    # the vocabulary.
+    # String and list columns in which whole numbers are converted to the form 7.0. In other columns, they are converted
+    # to their form in the vocabulary of another folder, if the preparation uses one, and stay as they are in the log
+    # otherwise.
     point_zero: tuple[str, ...] = ()
 
     # Text for error messages that says where the names of the expected columns come from.

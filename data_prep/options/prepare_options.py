@@ -40,7 +40,10 @@ SplitFraction = Annotated[float, Bounds(least=0, expected=">= 0 and sum to 1")]
 
 @dataclass(frozen=True)
 class FieldOptions(Checked):
-    """Options of a single categorical field. An option that is not None overrides the option for all fields."""
+    """Options of a single categorical field, which the comment of `PrepareOptions.fields` describes.
+
+    If an option is None, the option for all fields applies to the field as well.
+    """
 
     min_count: Annotated[int | None, Bounds(least=1)] = None
     max_size: Annotated[int | None, Bounds(least=1)] = None
@@ -53,47 +56,59 @@ class PrepareOptions(Checked):
     """All options of a preparation. Each of them can change the prepared folder, except for those in `INDECISIVE`."""
 
     data: LogFormat = field(default_factory=LogFormat)  # The format of the log, as in configs/data/*.yaml.
-    # counted: each frequent value has an id. hash: values share oov_buckets ids per field.
+    # How the values of categorical fields get ids. counted: each frequent value (prepare.min_count) has an id of its
+    # own. hash: nothing is counted, and a hash maps the values of each field to its oov_buckets ids.
     vocabulary: Literal["counted", "hash"] = "counted"
-    # A value gets an id of its own if it occurs in at least this number of training rows.
+    # With vocabulary: counted, a value gets an id of its own if it occurs in at least this number of training rows.
     min_count: Count = 10
-    # Options of single fields by name, such as {C3: {min_count: 20}}. min_count: as prepare.min_count. max_size: at
-    # most this number of values get ids, the most frequent ones. hash_size: values are not counted, and a hash maps
-    # them to this number of ids. max_length: the maximum number of combinations that a cross with a list has in a row.
+    # Options of single fields by name, such as {C3: {min_count: 20}}. min_count: as prepare.min_count, but for this
+    # field. max_size: only this number of values, the most frequent ones, get ids of their own. hash_size: values are
+    # not counted, and a hash maps them to this number of ids. max_length: for a cross with a list, the maximum number
+    # of combinations that a row has. Where a field has no option of its own, the settings for all fields apply.
     fields: dict[str, FieldOptions] = field(default_factory=dict)
-    oov_buckets: Count = 1  # The number of out-of-vocabulary ids per field. Values without an id share them by a hash.
-    # How rows are assigned to train, valid and test. hash: by a hash of the line number. chronological: the last rows
-    # are test and the rows before them valid, by a timestamp or, if the log has none, by line. stratified: as hash,
-    # but clicks and other rows are split separately. files: by valid_files and test_files.
+    # The number of out-of-vocabulary ids of each field. A hash maps values without an id of their own to these ids.
+    oov_buckets: Count = 1
+    # The rule that assigns rows to train, valid and test. hash: a hash of the row's line number decides. chronological:
+    # the last rows are test, the rows before them valid, and the first rows train, in the order of a timestamp or, if
+    # the log has none, of the lines. stratified: like hash, but clicks and other rows are divided separately, so that
+    # all splits have the same click rate. files: valid_files and test_files name whole files of the log.
     split: Literal["hash", "chronological", "stratified", "files"] = "hash"
-    # With split: chronological, the timestamp column to split by. It is only needed if there are several.
+    # With split: chronological, the timestamp column that orders the rows. It must be given if the log has several
+    # timestamp columns.
     split_by: str = ""
-    train_fraction: SplitFraction = 0.8  # The fraction of the rows in the split train.
-    valid_fraction: SplitFraction = 0.1  # The fraction of the rows in the split valid.
-    test_fraction: SplitFraction = 0.1  # The fraction of the rows in the split test.
-    # With split: files, the names or globs of the files in valid. Files that match neither setting are train.
+    train_fraction: SplitFraction = 0.8  # The fraction of the rows that go to train. Not used with split: files.
+    valid_fraction: SplitFraction = 0.1  # The fraction of the rows that go to valid. Not used with split: files.
+    test_fraction: SplitFraction = 0.1  # The fraction of the rows that go to test. Not used with split: files.
+    # With split: files, the names or globs of the files whose rows are valid. The rows of files that match neither
+    # valid_files nor test_files are train.
     valid_files: tuple[str, ...] = ()
-    test_files: tuple[str, ...] = ()  # With split: files, the names or globs of the files in test.
-    seed: Seed = 1  # Seed of the split by hash and of the order of the training rows.
-    # The transform of a number x. log1p: sign(x) · ln(1 + |x|). max: x divided by the largest number in the training
-    # rows. standardize: (x - mean) / standard deviation. log1p_standardize: log1p, then standardize. quantile: the rank
-    # of x among the training rows, 0 to 1.
+    test_files: tuple[str, ...] = ()  # With split: files, the names or globs of the files whose rows are test.
+    seed: Seed = 1  # Seed of the hash that divides rows among the splits, and of the order of the training rows.
+    # The transform of a number x of a numeric field. log1p: sign(x) · ln(1 + |x|). max: x divided by the field's
+    # largest number in the training rows, or by 1 if that is larger. standardize: (x - mean) / standard deviation, both
+    # over the training rows. log1p_standardize: log1p, and then standardize. quantile: the rank of x among the field's
+    # numbers in the training rows, from 0 to 1.
     numeric_transform: Literal["log1p", "max", "standardize", "log1p_standardize", "quantile"] = "log1p"
-    # Each integer field also becomes a categorical field of buckets: floor(ln(x)²) for x > 2, else x itself.
+    # true: each integer field also becomes a categorical field NAME_bucket. Its values are buckets of the numbers x:
+    # floor(ln(x)²) for x > 2, otherwise x itself. false: it is a numeric field only.
     integer_buckets: bool = False
-    # Each entry adds a categorical field: [C1, C2] becomes the field C1*C2, whose values are pairs of a value of C1
-    # and a value of C2.
+    # Each entry adds a categorical field that combines two to four fields: [C1, C2] becomes the field C1*C2, whose
+    # values are pairs of a value of C1 and a value of C2.
     crosses: tuple[tuple[str, ...], ...] = ()
-    shuffle_window_rows: Count = 1_000_000  # The number of training rows that are shuffled together in memory.
-    # blocks: the files of this project. zoo: files that the Wide&Deep of MindSpore's model zoo can read, which have no
-    # columns that tell missing numbers.
+    # The training rows are shuffled in windows, each of this number of consecutive rows, which must fit into memory. 1
+    # keeps the order of the log.
+    shuffle_window_rows: Count = 1_000_000
+    # The format of the prepared files. blocks: the format of this project. zoo: a format that the Wide&Deep of
+    # MindSpore's model zoo can read. It has no columns that tell in which rows a number is missing.
     layout: Literal["blocks", "zoo"] = "blocks"
-    # The preparation fails if more than this fraction of the lines is rejected.
+    # The preparation fails if more than this fraction of the log's lines is bad and therefore rejected.
     max_reject_fraction: Annotated[float, Bounds(least=0, most=1, expected="between 0 and 1")] = 0.01
-    # The number of processes. None: one per core, or fewer if memory_limit requires it.
+    # The number of worker processes. null: one for each core, or fewer if memory_limit requires it.
     workers: Annotated[int | None, Bounds(least=1)] = None
-    memory_limit: str = "4 GiB"  # The maximum memory of all processes together (the sum of their Pss).
-    # native: the kernels in C++. numpy: the slower ones in NumPy. auto: native if they are built.
+    # The maximum memory of all processes together, measured as the sum of their Pss (proportional set size).
+    memory_limit: str = "4 GiB"
+    # The code that parses and encodes the log. native: kernels in C++. numpy: slower kernels in NumPy, with the same
+    # result. auto: native if the C++ library is built, otherwise numpy.
     kernels: Literal["auto", "native", "numpy"] = "auto"
 
     def __post_init__(self) -> None:
