@@ -194,7 +194,7 @@ class Checkpoint:
         return expired
 
     def last_touched(self) -> np.ndarray | None:
-        """Return the moment at which the row of each id was last touched, int64 [V], or EXPIRED if its value has
+        """Return the moment at which the row of each id was last updated, int64 [V], or EXPIRED if its value has
         expired. A moment is a number of trained rows or a time in seconds (`app/online/expiry.py`).
 
         Return None if a checkpoint of the chain does not record such moments.
@@ -301,7 +301,8 @@ def row_layout(path: Path, entries: dict[str, ArrayEntry]) -> dict[str, RowArray
 
 
 class FileTable:
-    """The touched rows of one table in a checkpoint, with the interface `TableSnapshot`.
+    """The rows of one table in a checkpoint, with the interface `TableSnapshot`. They are the touched rows: those that
+    were updated or loaded.
 
     Row ids are kept in memory. Rows are read on demand from the files of the checkpoint and, for a delta, of the older
     checkpoints that it needs. The files must have been verified.

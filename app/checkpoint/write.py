@@ -6,9 +6,9 @@
                               manifest.json                         step, epoch, config, files with checksums
 
 Files are written into `step-00001000.partial`, synced, and the folder is renamed. A folder without a manifest is
-ignored. Row r is in shard r mod shards. Only touched rows are stored: all others have their initial values, which
-are a function of the seed in the manifest. A delta contains the rows that changed since its parent
-(`app/checkpoint/read.py` combines them).
+ignored. Row r is in shard r mod shards. Only touched rows are stored: rows that were updated or loaded. All others have
+their initial values, which are a function of the seed in the manifest. A delta contains the rows that changed since its
+parent (`app/checkpoint/read.py` combines them).
 
 In expiry.safetensors, a full checkpoint has `last_touched` [V] int64: the moment at which the row of each id was last
 touched, or EXPIRED if the value of the id has expired. A delta has in `gone` [g] the ids, ascending, whose values
@@ -54,7 +54,7 @@ EXPIRED = -1
 
 @dataclass(frozen=True)
 class ModelState:
-    """The state of a run: dense arrays by name, and the touched rows of each table.
+    """The state of a run: dense arrays by name, and the rows of each table that were updated or loaded (touched rows).
 
     In online runs, `expiry` has the arrays of the file expiry.safetensors, which say when rows were touched or expired.
     """

@@ -194,7 +194,7 @@ class ShardedTables(HostTables):
             self.update_seconds = self.owned.tables.update_seconds
 
     def state(self) -> dict[str, TableState]:
-        """Return the touched rows that this rank owns, by table name."""
+        """Return the touched rows (rows that were updated or loaded) that this rank owns, by table name."""
         return self.owned.tables.state() if self.owned.tables is not None else {}
 
     def snapshot(self, changed_only: bool) -> Snapshot:

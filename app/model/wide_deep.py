@@ -241,7 +241,8 @@ class WideDeep(nn.Cell):
 def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
     """Make and return the dense part of a run's model, with its initial values.
 
-    If `folded` is False, numeric fields are looked up like categorical ones, and not folded into the first layer.
+    If `folded` is True, the embedding rows of numeric fields are parameters of the tower. Otherwise they are looked up
+    in the tables, as the rows of categorical fields are.
     """
     model = config.model
     arrays = initial_tower(config, schema, folded)

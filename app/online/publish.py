@@ -64,8 +64,8 @@ class Publisher:
         newest = max(chains(read_manifests(self._folder)).values(), key=rank, default=None)
         if newest is None:
             return None
-        # A service may have folded the deltas of the open bundle into a whole bundle of the same version. Open the
-        # whole one, because the deltas will be removed.
+        # A service may have folded (merged) the deltas of the open bundle into a whole bundle of the same version. Open
+        # the whole one, because the deltas will be removed.
         if self._newest is None or [path for path, _ in self._newest.chain] != [path for path, _ in newest]:
             try:
                 self._newest = Predictor.open(newest[-1][0], self._config.device.num_threads)

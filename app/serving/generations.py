@@ -47,7 +47,8 @@ from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
 
-# If the deltas change more than this share of the whole bundle's rows, the service folds them into a new whole bundle.
+# If the deltas change more than this share of the whole bundle's rows, the service folds (merges) them into a new whole
+# bundle.
 FOLD_SHARE = 0.1
 # First and longest pause in seconds before folding is tried again after a failure. The pause is doubled each time.
 FIRST_FOLD, LONGEST_FOLD = 60.0, 3600.0
@@ -145,7 +146,7 @@ class Generations:
 
     def refresh(self) -> None:
         """Look into the folder. If another model than the current one must serve, open, check and serve it. Start
-        folding if the deltas have grown enough.
+        to fold (merge) the deltas into a whole bundle if they have grown enough.
 
         Raise ValueError or OSError if current.json or the folder cannot be read.
         """

@@ -46,8 +46,8 @@ NOTED_ROWS = 1024
 # scored.
 WINDOW_ROWS = 100_000
 POINTS, POINT_SECONDS = 60, 2  # Number of intervals in the page's charts, and the length of each.
-# Number of slots in a worker's ring buffer, one for each interval of POINT_SECONDS. The POINTS intervals before the
-# current one are shown.
+# Number of intervals of POINT_SECONDS for which a worker keeps counts. The counts of a new interval replace those of
+# the oldest one. The page shows the POINTS intervals before the current one.
 _SLOTS = 64
 _REFUSALS = (REFUSED, 503, 504)
 ID_HEADER = "x-request-id"

@@ -15,5 +15,5 @@ The modules, in the order of the data flow:
 
 Array shapes are written with these letters: B rows of a batch, C looked-up fields, P columns of ids (a list
 field has several), n values among them, D embedding width, V vocabulary size, U distinct ids of a batch, T
-touched rows, S steps so far.
+touched rows (rows that were updated or loaded), S steps so far.
 """

@@ -1,7 +1,7 @@
 """Compute the initial values of the deep table's rows, each value as a hash of (seed, table, row, column).
 
 The hash depends on nothing else, so the order in which rows arrive, the number of shards and the backend do not
-matter. A row that was never touched need not be stored.
+matter. A row that was never updated need not be stored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Define the contract of every table backend, and the types that pass between host and device.
 
 There are two tables, indexed by the same row ids: the wide table has one weight per row (V × 1), the deep table an
-embedding of D values per row (V × D). Each table has its own optimizer. A row that was never updated has its initial
-value and takes next to no memory. (Under `adam`, the L2 penalty pulls the deep values of these rows toward 0 as well.)
-`Tables.state` returns touched rows only.
+embedding of D values per row (V × D). Each table has its own optimizer. A row is touched once a step has updated it or
+it was loaded from a checkpoint or another model. An untouched row has its initial value and takes next to no memory.
+(Under `adam`, the L2 penalty pulls the deep values of these rows toward 0 as well.) `Tables.state` returns touched rows
+only.
 
 If the wide and the deep part of the model see different fields, each part gets its own table with its own ids and
 snapshots (`parts.py`). A row of a field that only one part sees is then stored in that part's table alone.
@@ -226,7 +227,7 @@ class RowGradients:
 
 @dataclass(frozen=True)
 class TableState:
-    """Copies of the touched rows of one table.
+    """Copies of the touched rows (rows that were updated or loaded) of one table.
 
     The optimizer decides which arrays exist (`TablesSpec.state_arrays`); `rows` is always one of them. With `adam`,
     each row has its value after its own `last_step`; `CaughtUpTable` applies the steps that it missed since then.
@@ -244,7 +245,7 @@ class TableState:
 
 
 class TableSnapshot(Protocol):
-    """The touched rows of one table at one moment.
+    """The touched rows (rows that were updated or loaded) of one table at one moment.
 
     The rows may be in memory (`TableState`), in files, or elsewhere.
     """
@@ -340,7 +341,7 @@ def scored_table(
 
 
 class Snapshot(Protocol):
-    """The touched rows of both tables at one moment.
+    """The touched rows (rows that were updated or loaded) of both tables at one moment.
 
     Whoever reads the snapshot calls `release` at the end. `awaited` is set once training waits for that call.
     """

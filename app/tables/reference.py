@@ -46,9 +46,9 @@ Arrays = dict[str, dict[str, np.ndarray]]  # Nested dict: table name -> state ar
 
 
 class WholeTables(Tables):
-    """Base class of tables that store all V rows, touched or not.
+    """Base class of tables that store all V rows, not only those that were updated or loaded (touched rows).
 
-    It tracks which rows were touched and which changed since the last snapshot, takes snapshots by copying, and loads
+    It tracks which rows are touched and which changed since the last snapshot, takes snapshots by copying, and loads
     states.
     """
 

@@ -341,8 +341,8 @@ class CheckpointManager:
 
 
 def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) -> dict[str, float]:
-    """Return the number of touched rows (`touched_rows`), their share of all rows (`touched_share`), and for each table
-    the root mean square norm of its touched rows.
+    """Return the number of touched rows, which were updated or loaded (`touched_rows`), their share of all rows
+    (`touched_share`), and for each table the root mean square norm of its touched rows.
 
     If a table has more than `SAMPLED_VALUES` values, the norm is computed from every k-th row, so that the statistics
     do not make a save take longer.

@@ -1,7 +1,7 @@
 """Make the vocabulary of a preparation: fit it to counts of values, copy a base vocabulary, or extend one.
 
 A base vocabulary is that of another prepared folder. A field of an extended vocabulary has several ranges of ids: the
-unchanged ranges of the base, and one range for the values that are added.
+unchanged ranges of the base vocabulary, and one range for the values that are added.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def fit_vocabulary(
 def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary:
     """Write the values of a base vocabulary, with their ids unchanged, and their search tables into `folder`.
 
-    Return the vocabulary, whose values and ids are those of the base.
+    Return the vocabulary, whose values and ids are those of the base vocabulary.
     """
     if len(base.paths()) == 1:
         shutil.copyfile(base.paths()[0], folder / VOCABULARY_FILE)

@@ -1,7 +1,7 @@
 """Read the vocabulary of a prepared folder: as the base of another preparation, as an encoder, or for a bundle.
 
-A preparation that uses a base gives its rows the same ids and numeric columns as the base folder has. It also writes
-booleans in tables as the same texts as the base folder.
+The base of a preparation is another prepared folder whose vocabulary it uses. A preparation with a base gives its rows
+the same ids and numeric columns as the base folder has. It also writes booleans in tables as the same texts.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from data_prep.prepared.schema import SCHEMA_FILE, CategoricalField, Schema, fir
 from data_prep.raw_log.formats import format_of
 from data_prep.raw_log.storage import LogFile
 
-# Options that decide the columns and the meaning of ids. A preparation that uses a base must have the same values of
-# these options as the base.
+# Options that decide the columns and the meaning of ids. A preparation that uses the vocabulary of another prepared
+# folder (its base) must have the same values of these options as that folder.
 _DECISIVE = (
     "vocabulary",
     "field_hash_size",

@@ -47,7 +47,10 @@ class CategoricalColumn:
 
 @dataclass(frozen=True)
 class EncodingOptions:
-    """The options that decide how a row is encoded. Scoring needs the same options as the preparation."""
+    """The options that decide how a row is encoded. Scoring needs the same options as the preparation.
+
+    `PrepareOptions` describes them. `field_max_length` has the option `max_length` of its setting `fields`, by field.
+    """
 
     data: LogFormat = field(default_factory=LogFormat)
     integer_buckets: bool = False

@@ -252,7 +252,7 @@ def _numeric(schema: Schema, profile: Profile) -> Section:
 
 
 def left_out(fields: Sequence[str]) -> list[PagePart]:
-    """Return a note that the report leaves out the charts of `fields`, as a list of one part of the page.
+    """Return a note that the report leaves out the charts of `fields`, as a list with one `PagePart`.
 
     Return an empty list if there are no such fields.
     """

@@ -74,8 +74,8 @@ def export(
 
 
 def exported_model(trained: Trained, calibration: Calibration | None = None) -> ExportedModel:
-    """Return everything that `write_model` needs to write a bundle of this model: its rows, its tower with the numeric
-    fields folded into the first layer, its settings and its prepared folder.
+    """Return everything that `write_model` needs to write a bundle of this model: its rows, its tower with the
+    numeric fields' rows as parameters, its settings and its prepared folder.
     """
     checkpoint, config, schema = trained.checkpoint, trained.config, trained.schema
     manifest, state = checkpoint.manifest, checkpoint.state()

@@ -66,8 +66,7 @@ PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm", "tzdata
 class ExportedModel:
     """Source of a bundle: the state of a checkpoint, and the `prepared` folder that it was trained on.
 
-    - `state`: the tables and the dense arrays. The embedding rows of the numeric fields are folded into the arrays of
-      the tower's first layer.
+    - `state`: the tables and the dense arrays. The dense arrays include the embedding rows of the numeric fields.
     - `checkpoint`: what the bundle's manifest says about the checkpoint: its id, step, epoch and number of training
       rows.
     - `history`: if the deep table's optimizer (`adam`) also moves rows that a step does not look up, the steps that it

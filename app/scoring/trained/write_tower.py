@@ -4,8 +4,8 @@
 
 For a calibrated bundle, the result is slope · logit + intercept.
 
-The contribution of numeric fields to the first layer is folded into the layer's matrix. Batch normalization is folded
-into matrices and biases.
+The numeric fields' rows are merged into the first layer's matrix, and batch normalization into matrices and biases, so
+that the ONNX model needs no operators for them.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def build_tower(
 
 def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
     """Return (matrix, bias) of each hidden layer and the last layer's matrix [H, 1], in float32. The numeric fields'
-    rows and batch normalization are folded into the matrices and biases, in float64.
+    rows and batch normalization are merged into the matrices and biases, in float64.
     """
     num_hidden = sum(name.startswith("tower.bias_") for name in dense)
     layers = []

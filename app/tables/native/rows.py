@@ -1,8 +1,8 @@
 """Manage the touched rows of the native tables: their slots, state arrays and snapshots.
 
-A row is touched once a training step has updated it, or once it was loaded. Only touched rows are stored. A slot is the
-number of a row's place in memory. Taking a snapshot only lists the touched rows. A row is copied when it is about to be
-updated while the snapshot is open.
+A row is touched once a step has updated it or it was loaded. Only touched rows are stored. A slot is the number of a
+row's place in memory. Taking a snapshot only lists the touched rows. A row is copied when it is about to be updated
+while the snapshot is open.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MAX_TOUCHED = 2**31 - 2  # Upper bound of touched rows per process: slots are in
 # list that the C++ library keeps of the rows in the snapshot, with room to grow (5).
 LIST_BYTES = 36
 
-# A function of (table, array name, slots [n], output [n, width]) that fills `output` with the state array of these
-# slots.
+# A function of (table, array name, slots [n], output [n, width]) that fills `output` with the state array of the rows
+# in these slots (places in memory).
 ReadArray = Callable[[str, str, np.ndarray, np.ndarray], None]
 
 
@@ -113,8 +113,8 @@ class NativeRows:
         return self._cached[1:]
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
-        """Return the slots [U] of distinct `row_ids` [U] int64. Untouched rows first get a slot with their initial
-        values.
+        """Return the slots (places in memory) [U] of distinct `row_ids` [U] int64. Untouched rows first get a slot,
+        filled with their initial values.
 
         Raise MemoryError, and change nothing, if there is no memory for new rows.
         """

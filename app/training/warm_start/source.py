@@ -41,7 +41,8 @@ class Source:
     schema: Schema  # Schema with the columns that the model was trained on, without the ids of their values.
     # The model's looked-up fields, each with the parts of the model (wide, deep) that see it.
     fields: tuple[TableField, ...]
-    folded: bool  # True if the numeric fields are folded into the tower.
+    # True if the rows of the numeric fields are parameters of the tower, False if they are rows of the tables.
+    folded: bool
     # For each id of the new run, [V], the source's id of the same value, or NONE. None if all ids are the same.
     origins: np.ndarray | None = None
     rescaled: tuple[str, ...] = ()  # Names of the columns that the new run scales or pools differently.

@@ -86,7 +86,8 @@ def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) ->
     `table` names the wide or the deep part of the model. The mask is True for ids of the fields that this part sees
     both in the new model and in the source.
     """
-    # Numeric fields have the first ids. If they are folded into the tower, their rows are not taken.
+    # Numeric fields have the first ids. If their rows are parameters of the tower (`fold_numeric`), the tables take no
+    # rows for these ids.
     first_id = schema.num_numeric if config.model.fold_numeric else 0
     there = {field.name: field for field in source.fields}
     fields = fields_of_model(schema, config.model)
