@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from app.training.validate import fits_stock, validate
 from app.training.warm_start.source import check_source
 from common.console import PrintableFormatter
 from common.files import message_of
+from common.packages import python_command
 from data_prep.options.options_file import read_recorded
 from data_prep.prepared.data_files import check_files
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, Split, read_schema
@@ -253,6 +255,11 @@ def _log_to(path: Path) -> Iterator[None]:
         log_file.close()
 
 
+def _may_lack_crosses(schema: Schema) -> bool:
+    """Return True if the data has two or more categorical fields that could be crossed, and no cross."""
+    return len(schema.categorical) > 1 and not any(field.cross for field in schema.categorical)
+
+
 def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext, str], Trainer] | None = None) -> int:
     """Train, write the run's status and report into the run's folder, and return the exit status.
 
@@ -288,6 +295,9 @@ def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext
         log.info("finished; evaluate it on the test rows with: %s (in Python: evaluate(run))", evaluation_of(run.path))
         if reason:
             exit_status = _warn_of_useless(reason)
+        elif context.config.train.auto and _may_lack_crosses(context.schema):
+            command = python_command(f"data_prep suggest-crosses {shlex.quote(str(context.dataset))}")
+            log.info("crosses of two fields may rank rows better; find those that lower the log loss with: %s", command)
     # An online run has a page of its own, and none of the evaluations that a report is drawn from.
     unwritten = [*run.write_errors(), *([] if make_trainer else leave_report(run.path))]
     if unwritten:

@@ -7,6 +7,8 @@ import itertools
 import json
 import logging
 import os
+import re
+import shlex
 import shutil
 import signal
 import time
@@ -16,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import data_prep.__main__
 from app.__main__ import _parser, main
 from app.api import load_run
 from app.checkpoint.manifest import MANIFEST, read_manifest, write_manifest
@@ -352,6 +355,14 @@ def test_metrics_are_of_the_checkpoint_that_is_taken(command, capsys, tmp_path):
     losses = {line["step"]: line["log_loss"] for line in metrics_of(tmp_path / "device_0") if "split" in line}
     assert min(losses, key=losses.get) < 10
     assert load_run("device_0").metrics["log_loss"] == losses[10]
+
+
+def test_a_training_by_rules_names_the_search_for_crosses(command, capsys):
+    log = command(*TRAIN, "train.auto=true", "train.steps=2")[1]
+    (advice,) = re.findall(r"find those that lower the log loss with: .* -m data_prep (.*)", log)
+    assert data_prep.__main__.main(shlex.split(advice)) == 0
+    assert "pairs, by what a cross takes from the log loss of valid" in capsys.readouterr().out
+    assert "find those" not in command(*TRAIN, "train.resume=never")[1]  # A run whose settings are the user's own.
 
 
 EARLY = (*TRAIN, "eval.every_steps=2", "eval.patience=3", "checkpoint.keep_last=0")
