@@ -108,6 +108,9 @@ BENCHMARKS = {
     ),
     "real_rows": Benchmark("Real rows, five rolling cuts", "benchmarks.accuracy.real_rows", needs="CRITEO_ROWS"),
     "crossed_lists": Benchmark("Crosses of lists", "benchmarks.accuracy.crossed_lists", "--seeds 5", "--rows 4000"),
+    "scaled_numbers": Benchmark(
+        "Transforms of numbers", "benchmarks.accuracy.scaled_numbers", "--seeds 5", "--seeds 1 --logs plain"
+    ),
     "real_tables": Benchmark(
         "Real tables, five folds", "benchmarks.accuracy.real_tables", "--threads 1", needs="REAL_LOGS"
     ),

@@ -4,7 +4,7 @@
                                  [--seeds 1] [--set section.key=value …] [--threads N] [--work FOLDER]
 
 Each run is `python -m data_prep prepare` and `python -m app train` with that config, in bfloat16, for --epochs
-epochs at most. The model with the best AUC on `valid` is evaluated on `test`. "seen often" are the test rows whose
+epochs at most. The best checkpoint on `valid` is evaluated on `test`. "seen often" are the test rows whose
 values all occurred in 20 training rows or more. Each recipe is compared with logistic regression on the same prepared
 rows. On a synthetic log it is also compared with the true probabilities, which no model can beat by more than chance.
 "real" needs CRITEO_ROWS=FOLDER with train.txt, and is split by time. Runs already in --work are not repeated.
