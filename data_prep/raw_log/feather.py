@@ -41,7 +41,7 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
                     # batch.
                     yield batch.take(np.arange(start, min(start + size, len(batch))))
 
-        yield TableReader(file, log_format, table.count_rows(), batches)
+        yield TableReader(file, log_format, sum(_batch_rows(stored)), batches)
 
 
 def _without_views(cells: pa.Array) -> pa.Array:
@@ -65,9 +65,15 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
     """
     with opened_table(file.location) as stored:
         table = pa.ipc.open_file(stored)
-        of_batch = max(table.count_rows() // max(table.num_record_batches, 1), 1)
+        of_batch = max(sum(_batch_rows(stored)) // max(table.num_record_batches, 1), 1)
         indices = spread(range(table.num_record_batches), max(num_parts, -(-num_rows // of_batch)))
         size = -(-num_rows // max(len(indices), 1))
         rows = pa.Table.from_batches([table.get_batch(index).slice(0, size) for index in indices], table.schema)
         rows.validate(full=True)
         return rows
+
+
+def _batch_rows(stored: pa.NativeFile) -> list[int]:
+    """Return the number of rows of each batch of a Feather file. Only the first column is read."""
+    table = pa.ipc.open_file(stored, options=pa.ipc.IpcReadOptions(included_fields=[0]))
+    return [table.get_batch(index).num_rows for index in range(table.num_record_batches)]

@@ -29,7 +29,7 @@ def test_the_best_so_far_is_strictly_better_in_the_metric_s_direction(metric, va
 
 
 def test_patience_counts_evaluations_since_the_last_improvement():
-    options = EvalOptions(patience=2)
+    options = EvalOptions(metric="auc", patience=2)
     assert not judged(options, (0.7, 0.69))[0].is_over
     assert judged(options, (0.7, 0.69, 0.7))[0].is_over
     assert not judged(options, (0.7, 0.69, 0.71))[0].is_over
@@ -51,14 +51,14 @@ def test_values_of_other_rows_or_groups_are_no_comparison():
 
 
 def test_patience_ends_after_evaluations_without_gain():
-    selection, best = judged(EvalOptions(patience=2), (0.7, 0.701, 0.7, 0.701))
+    selection, best = judged(EvalOptions(metric="auc", patience=2), (0.7, 0.701, 0.7, 0.701))
     assert best == [True, True, False, False]
     assert selection.is_over
     assert "has not risen above 0.701000 for 2 evaluations (eval.patience=2); the best is" in selection.reason
 
 
 def test_a_restored_selection_continues_as_if_never_stopped():
-    options, values = EvalOptions(patience=3), (0.7, 0.71, 0.712, 0.7, 0.713, 0.6)
+    options, values = EvalOptions(metric="auc", patience=3), (0.7, 0.71, 0.712, 0.7, 0.713, 0.6)
     for cut in range(len(values)):
         first, _ = judged(options, values[:cut])
         restored = Selection(options)
@@ -69,7 +69,7 @@ def test_a_restored_selection_continues_as_if_never_stopped():
 
 
 def test_another_metric_starts_anew_but_knows_what_was_evaluated():
-    first, _ = judged(EvalOptions(patience=1), (0.7, 0.6))
+    first, _ = judged(EvalOptions(metric="auc", patience=1), (0.7, 0.6))
     other = Selection(EvalOptions(metric="log_loss", patience=1))
     other.load_state(first.state())
     assert (other.last_step, other.is_over) == (20, False)
