@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 CHUNK_BYTES = 8 << 20
 NO_STATE = FileState(-1, -1)  # Stands for the size and time of something that is not a file.
-# Number of most recent parts with which the guard compares a new part.
+# Number of most recent parts of the log with whose figures a new part is compared, to hold a suspicious one aside.
 RECENT = 14
 # Pauses in seconds before reading a part is tried again after an error of a disk or network. These first attempts keep
 # the order of the parts through a short interruption. After the last one the part is held aside, so that later parts

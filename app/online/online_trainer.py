@@ -214,10 +214,10 @@ class OnlineTrainer(Trainer):
         return Ledger(trained=dict(known))
 
     def _judge(self, part: Part) -> None:
-        """Decide whether the model after `part` is published, and record the decision in the ledger. Store rows of
-        `part` in the samples first.
+        """Decide whether the model after `part` is published, and record the decision in the ledger.
 
-        The model is withheld if it scores rows of the last parts worse than the newest published model, see
+        Before that, store a sample of the rows of `part`, a part of the growing log. The model is withheld if it scores
+        the samples of the last LAST_PARTS parts worse than the newest published model, see
         `why_worse`.
         """
         names = [*self.ledger.samples, self.samples.add(self.position.step, part.rows, self.options.keep)][-LAST_PARTS:]

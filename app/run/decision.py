@@ -39,7 +39,7 @@ class Plan:
     kind: str  # One of new, resume, continue and finished.
     reason: str
     checkpoint: Checkpoint | None
-    # Newer checkpoints that cannot be used, each with the reason.
+    # Checkpoints that are newer than `checkpoint` but cannot be used, each with the reason.
     refused: dict[Path, str] = field(default_factory=dict)
 
 

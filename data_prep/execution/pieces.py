@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from common.arrays.format import DTYPE_NAMES, arrays_in, make_header, map_file, take_entries
 
-_JSON = "json"  # Name of the array that contains the piece's object as JSON.
+_JSON = "json"  # Name of the array with the JSON of the stored object (the result of a task).
 _ALIGNMENT = 64  # The first array in a file begins at a multiple of this many bytes.
 _CHECKSUM_BYTES = 8
 _UNFINISHED = ".unfinished-"

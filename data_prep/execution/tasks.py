@@ -176,9 +176,10 @@ def run_in_worker(job: Job, number: int, task: Any) -> None:
 # (`TasksBeside`).
 @functools.lru_cache(maxsize=2)
 def _as_first_got(job: Job) -> Job:
-    """Return, for a `job` that came with any task of a pass, the equal `Job` that came with this worker's first task.
+    """Return the `Job` equal to `job` that this worker process received with its first task of a pass over the log.
 
-    Using the same object each time keeps what its function has loaded, such as open files. Raise OSError if this worker
+    Each task brings a copy of its pass's job. If all tasks use the same copy, what the job's function has loaded, such
+    as open files, is kept. Raise OSError if this worker
     does not see the work folder.
     """
     keep_freed_memory()

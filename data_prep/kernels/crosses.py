@@ -69,9 +69,9 @@ def text_columns(
 def _cross_lists(
     parts: Sequence[Strings | Lists], present: NDArray[np.bool_], max_length: int, kernels: ModuleType
 ) -> Lists:
-    """Return, for each row [n], a list of the combinations of several columns' values, of at most `max_length` texts.
+    """Return, for each row [n], the list of the combinations of its values of several columns, each as one text.
 
-    Rows that `present` [n] does not mark get empty lists.
+    A list has at most `max_length` combinations. Rows that `present` [n] does not mark get empty lists.
     """
     lengths = np.where(present, [part.lengths if isinstance(part, Lists) else present for part in parts], 0)
     num_values = shorten(lengths, max_length)

@@ -180,7 +180,8 @@ def _time_of_number(number: re.Match[bytes], form: str) -> _Time:
     else:
         unit = next((unit for unit in UNITS.values() if time_in(unit) < _LIKELY.stop), 0)
         time = time_in(unit)
-        # A number of seconds before 1989 or below 0 may be a time in another unit, so it is bad.
+        # The cell is bad if its number is negative, too large for any unit, or a time before 1989 in seconds, because
+        # it may then be a time in another unit.
         if digits < 0 or time >= _LIKELY.stop or (unit == UNITS[SECONDS] and time < _LIKELY.start):
             return _BAD
     return _Time(time) if FIRST_TIME <= time <= LAST_TIME else _BAD

@@ -223,7 +223,10 @@ class Schema:
 
     @property
     def expired_files(self) -> list[DataFile]:
-        """Entries of the files with expired ids, the oldest file first. An entry's `rows` is the number of its ids."""
+        """The files that list ids whose values have expired, which means that online training has removed the values.
+
+        The oldest file comes first. The attribute `rows` of a file is the number of ids in it.
+        """
         return [file for file in self.other_files if file.name.startswith(EXPIRED_PREFIX)]
 
     @property

@@ -216,7 +216,7 @@ class _FieldCounts(ABC, Generic[Counted]):
 
     @abstractmethod
     def _add_up(self, parts: list[Counted]) -> Counted:
-        """Return the distinct values of all parts, sorted by key, each with the sum of its counts.
+        """Return the distinct values of all parts, sorted by their 64-bit keys, each with the sum of its counts.
 
         The list `parts` may be emptied to free memory.
         """
