@@ -59,9 +59,9 @@ def no_progress(_: int) -> None:
 def write_file(path: Path, parts: Iterable[Part], progress: Progress = no_progress) -> FileRecord:
     """Write a file whose content is the given parts one after another, and sync it. Return its size and checksum.
 
-    An existing file is overwritten. The content is copied in blocks of at most `BLOCK_BYTES` bytes. The blocks of a part
-    that is a `RowSource`, which computes its rows when they are written, have at most `BUFFER_BYTES` bytes. After each
-    block, `progress` is called with the block's number of bytes.
+    An existing file is overwritten. The content is copied in blocks of at most `BLOCK_BYTES` bytes. The blocks of a
+    part that is a `RowSource`, which computes its rows when they are written, have at most `BUFFER_BYTES` bytes. After
+    each block, `progress` is called with the block's number of bytes.
     """
     descriptor = open_direct(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:

@@ -28,8 +28,8 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "FP64": np.dtype(np.float64),
 }
 # A request is refused if a parameter is in UNSUPPORTED or begins with a prefix in UNSUPPORTED_KINDS, because such
-# parameters ask for extensions of the Open Inference Protocol (V2) that this service does not have. Other unknown parameters are hints and are
-# ignored.
+# parameters ask for extensions of the Open Inference Protocol (V2) that this service does not have. Other unknown
+# parameters are hints and are ignored.
 UNSUPPORTED, UNSUPPORTED_KINDS = ("classification",), ("shared_memory_", "sequence_")
 UNSUPPORTED_REASON = "there are no classes but the click, no shared memory and no sequences of requests"
 _WRONG_VALUE = (pa.ArrowException, TypeError, ValueError, OverflowError)
