@@ -21,10 +21,8 @@ PAGE = "online.html"
 # While parts wait to be trained on, the page is drawn at most once in this number of seconds, because drawing the page
 # takes as long as training on a small part.
 PAGE_SECONDS = 10.0
-ON_PAGE, BESIDE_BUNDLES = (
-    200,
-    40,
-)  # Maximum number of parts of the log on the run's page, and in parts.json beside the bundles.
+# Maximum number of parts of the log on the run's page, and in parts.json beside the bundles.
+ON_PAGE, BESIDE_BUNDLES = 200, 40
 # After a restart, only this many bytes at the end of metrics.jsonl are read. They contain the lines of more than
 # ON_PAGE parts.
 TAIL_BYTES = 1 << 20
