@@ -189,7 +189,9 @@ def _by_number(by: str, folder: Path, schema: Schema) -> Slices:
     # The first part of whole numbers after the part that ends with 4 is "5 to 11", of other numbers "4 to 11".
     is_whole = schema.log_format.columns[field.source] == "integer"
     ends = inverse_transform(field, highs)
-    ends = np.rint(ends) if is_whole else ends
+    # Standardized numbers are rounded to float32, so the inverse of a zero is a tiny number. It is shown as 0, not -0.
+    is_zero = np.abs(ends) < 1e-6 * field.parameters.get("standard_deviation", 0)
+    ends = np.where(is_zero, 0, np.rint(ends) if is_whole else ends) + 0.0
     is_distinct = [text != after for text, after in pairwise([*map(number_text, ends), ""])]
     highs, ends = highs[is_distinct].astype(np.float32), ends[is_distinct]
     ranges = [dict.fromkeys(map(number_text, (low + is_whole, high))) for low, high in pairwise(ends)]

@@ -3,8 +3,10 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from app.api import prepare
 from app.evaluation.metrics import MetricStream
 from app.evaluation.results import names_of_ids
 from app.evaluation.slices import OTHER, OUT_OF_VOCABULARY, SliceStream, check_slices, find_parts
@@ -105,6 +107,15 @@ def test_ranges_of_numbers(sliced, tiny_dataset, tiny_schema):
             assert count == ((tested >= low) & (tested <= high)).sum()
             # Only a number that is frequent by itself makes a part larger than a tenth.
             assert inside.mean() <= 0.1 + 1 / len(trained) + (trained == trained[inside].max()).mean()
+
+
+def test_ranges_of_numbers_that_are_mostly_zero(tmp_path):
+    numbers = [0] * 950 + list(range(1, 51))
+    frame = pd.DataFrame({"y": [i % 2 for i in range(1000)], "a": numbers, "b": [number / 7 for number in numbers]})
+    data = {"columns": {"y": "label", "a": "integer", "b": "float"}}
+    schema = prepare(frame, tmp_path / "p", None, data, numeric_transform="log1p_standardize", workers=1)
+    for name in "ab":
+        assert find_parts(name, tmp_path / "p", schema, "test").names == ["up to 0", "above 0", "(missing)"]
 
 
 def test_rows_by_their_values_out_of_vocabulary(sliced, rows, tiny_schema):
