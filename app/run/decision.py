@@ -15,6 +15,7 @@ from app.checkpoint.manifest import Manifest, what_and_advice
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.config.config import Config
+from app.config.run_settings import EvalOptions
 from app.evaluation.selection import Selection
 from app.run.identity import difference, identity, kept_settings
 from app.run.older import FORMAT_VERSION, OLDEST_VERSION, added, section_of
@@ -172,7 +173,8 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
     """Return `config` changed so that a launch can resume the run in `path`. Return `config` itself if no launch can.
 
     If an older release began the run, settings that were added since get the values that describe how that release
-    behaved, unless `config` has another value than the default. If the run started from a model in the folder of an
+    behaved, and eval.metric, whose default has changed, keeps the run's value, unless `config` has another value than
+    the default. If the run started from a model in the folder of an
     older run that was then renamed, `train.init_from` gets the new path of that model.
     """
     if config.train.resume == "never" or not path.exists():
@@ -190,6 +192,9 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
         is_older = _get(began, setting) is None or of_any_variant in asked
         if is_older and _get(here, setting) is not None and getattr(section, key) == getattr(type(section)(), key):
             _set(changes, of_any_variant, value)
+    whole = whole_checkpoints(checkpoint_folder(path, config)) if state.get("format_version") == OLDEST_VERSION else []
+    if whole and config.eval.metric == EvalOptions.metric:
+        changes["eval"] = {"metric": whole[-1].manifest.config["eval"]["metric"]}
     for setting, value in asked.items():
         if _get(here, setting) == value:
             _set(changes, setting, _get(began, setting))

@@ -289,8 +289,11 @@ def test_a_run_that_stopped_early_is_finished_until_its_patience_is_more(start, 
     manifest = save_checkpoint(run.path / "checkpoints", 5, run.config, tiny_schema, epochs_done=3)
     selection = {"metric": "auc", "best": 0.7, "best_step": 3, "reference": 0.7, "since_reference": 2, "last_step": 5}
     write_manifest(manifest, dataclasses.replace(read_manifest(manifest), selection=selection))
-    with pytest.raises(RunIsFinishedError, match=r"it stopped early: auc on valid has not risen above 0\.700000"):
-        start(*overrides)
+    older = json.dumps({**state_of(run), "format_version": 3})  # The default was auc, so nobody had to name it.
+    for words, state in ((overrides, None), (overrides[:2], older)):
+        (run.path / "run.json").write_text(state or json.dumps(state_of(run)))
+        with pytest.raises(RunIsFinishedError, match=r"it stopped early: auc on valid has not risen above 0\.700000"):
+            start(*words)
     plan = start("train.epochs=9", "eval.patience=3").plan
     assert (plan.kind, plan.reason) == ("continue", "the run there finished 3 epochs of 9")
 
