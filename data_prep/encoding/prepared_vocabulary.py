@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import logging
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -191,9 +192,14 @@ def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
         if here.get(name) != there.get(name)
     ]
     if differences:
+        given = [
+            shlex.quote(f"prepare.{name}={json.dumps(there[name]).strip(chr(34))}")
+            for name in _DECISIVE
+            if here.get(name) != there.get(name) and name in there and name not in RECORDED
+        ]
         raise ValueError(
             f"the vocabulary of {folder} is for other columns: {'; '.join(differences)}. Give the options that it was "
-            "made with"
+            f"made with: {' '.join(given) or 'those in prepare.fields'}"
         )
 
 

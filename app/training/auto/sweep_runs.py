@@ -32,7 +32,7 @@ from app.distributed.mpirun import DID_NOT_LEARN
 from app.evaluation.metrics import METRICS, as_score
 from app.run.decision import read_state
 from app.run.folder import CONFIG_FILE
-from app.run.identity import data_identity
+from app.run.identity import data_identity, first_difference
 from app.run.record import read_run
 from app.run.report import REPORT_FILE, RUN, write_sweep_report
 from app.run.stop_signals import StopRequest
@@ -245,8 +245,9 @@ def _begin(output: Path, config: Config, schema: Schema) -> IO[str]:
     """
     basis = {"config": settings.as_dict(config), "data": data_identity(schema)}
     text, path = json.dumps(basis, indent=1) + "\n", output / BASIS
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
-        raise ValueError(f"{output} holds a sweep over other settings or data; give another --output")
+    if path.is_file() and (before := path.read_text(encoding="utf-8")) != text:
+        what = first_difference(json.loads(before), json.loads(text))
+        raise ValueError(f"{output} holds a sweep over other settings or data: {what}; give another --output")
     if path.is_file() and any("=" in folder.name for folder in output.iterdir()):
         raise ValueError(
             f"{output} holds a sweep of an earlier release, whose folders have other names; {RESULTS} and "

@@ -93,7 +93,7 @@ def test_another_sweep_s_folder_is_refused(sweep_file, monkeypatch, caplog, tmp_
     other = (tmp_path / "s.yaml").read_text().replace("tiny.yaml", "few_rows.yaml")
     (tmp_path / "s.yaml").write_text(other)
     assert main(["sweep", "s.yaml"]) == 2
-    assert "holds a sweep over other settings or data; give another --output" in caplog.text
+    assert "deep_optimizer.learning_rate was 0.00035, is 0.003; give another --output" in caplog.text
 
 
 def test_a_sweep_with_folders_of_earlier_names_is_refused(sweep_file, monkeypatch, caplog, tmp_path):
