@@ -11,6 +11,7 @@ import numpy as np
 
 from app.evaluation.score_bins import Bins
 
+LARGEST_FACTOR = 10.0  # A larger one means that valid has too few rows to fit a temperature.
 Calibrate = bool | Literal["platt", "auto"]  # How scores are calibrated on the split valid. True is "platt".
 
 
@@ -56,9 +57,11 @@ def fit_temperature(bins: Bins, rows: int) -> Calibration | None:
     """Fit a factor for the logits (1 / temperature) to the rows counted in `bins`, as in Guo et al., "On Calibration of
     Modern Neural Networks" (ICML 2017). Return it as a calibration with intercept 0.
 
-    Return None unless the factor is above 0 and lowers the mean log loss of these rows by more than the standard error
-    of that difference. `rows` is the number of rows. Raise ValueError if all rows have the same label.
+    Return None if all rows have the same label, if the factor is not between 0 and LARGEST_FACTOR, or unless it lowers
+    the mean log loss of these rows by more than the standard error of that difference. `rows` is the number of rows.
     """
+    if not (bins.positives.any() and bins.negatives.any()):
+        return None
     slope, _ = _fit_line(bins, rows, has_intercept=False)
     logits = bins.keys.astype(np.float64)
     of_negative = np.logaddexp(0, logits) - np.logaddexp(0, slope * logits)  # By how much the loss of a row falls.
@@ -67,7 +70,7 @@ def fit_temperature(bins: Bins, rows: int) -> Calibration | None:
     squares = weights if bins.squares is None else np.concatenate(bins.squares)
     gain = np.average(gains, weights=weights)
     error = np.sqrt(squares @ (gains - gain) ** 2) / weights.sum()
-    return Calibration(slope, 0.0, rows) if slope > 0 and gain > error else None
+    return Calibration(slope, 0.0, rows) if 0 < slope <= LARGEST_FACTOR and gain > error else None
 
 
 def _fit_line(bins: Bins, rows: int, has_intercept: bool) -> tuple[float, float]:

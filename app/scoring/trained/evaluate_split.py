@@ -64,9 +64,9 @@ def evaluate(
 
         scorer, calibration = _stoppable(on_all_ranks(group, partial(load_for_scoring, trained, group)), stop), None
         if calibrate:
-            if split == "valid":
-                log.warning("warning: the scores are calibrated on valid and measured there, which flatters them")
             calibration = calibrate_on_valid(trained, scorer, calibrate)
+            if calibration and split == "valid":
+                log.warning("warning: the scores are calibrated on valid and measured there, which flatters them")
             scorer = scorer.calibrated(calibration) if calibration else scorer
         streams = [SliceStream(find_parts(name, folder, schema, split)) for name in by]
         field, has_bar = config.eval.group_field, shows_progress()
@@ -97,7 +97,7 @@ def calibrate_on_valid(trained: Trained, scorer: Scorer, calibrate: Calibrate) -
     """Return the calibration that fits the model's scores to the click rates of the valid split.
 
     "auto" fits a temperature, and returns None if that does not lower the log loss of valid for certain; otherwise
-    Platt's scaling is fitted. Raise the errors of `fit_temperature` and `fit_calibration`.
+    Platt's scaling is fitted. Raise the errors of `fit_calibration`.
     """
     has_bar = shows_progress()
     valid = measure(scorer, trained.folder, trained.schema, "valid", trained.batch_size, show_progress=has_bar)

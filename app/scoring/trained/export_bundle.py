@@ -51,8 +51,6 @@ def export(
     trained = trained.with_device(precision="float32")
     for split in ("train", "valid") if calibrate else ("train",):
         check_split(trained.folder, trained.schema, split)
-    if parent and ("calibration" in parent.manifest.model) != bool(calibrate):
-        log.warning("warning: one of this bundle and %s is calibrated, the other is not", parent.folder)
     device.prepare_environment(trained.config.device)
     device.select_device(trained.config.device)
     with new_bundle(bundle, overwrite) as folder:
@@ -65,6 +63,8 @@ def export(
         if calibrate:
             calibration = calibrate_on_valid(trained, scorer, calibrate)
             scorer = scorer.calibrated(calibration) if calibration else scorer
+        if parent and ("calibration" in parent.manifest.model) != (calibration is not None):
+            log.warning("warning: one of this bundle and %s is calibrated, the other is not", parent.folder)
         predictor = write_compared(folder, trained, exported_model(trained, calibration), scorer, rows, parent)
         evaluated = evaluate_both(predictor, trained, scorer)
         if calibration is None and (reason := _why_no_probabilities(trained.config.loss.label_smoothing, evaluated)):

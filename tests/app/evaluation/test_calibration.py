@@ -61,7 +61,8 @@ def test_a_temperature_is_used_only_beyond_its_error(overconfident, weight):
     chance = np.random.default_rng(4).random(sound.shape) < sigmoid(sound.astype(np.float64))
     used = [fit_temperature(Bins.of(*rows), 500) for rows in zip(sound, chance, strict=True)]
     assert sum(each is not None for each in used) <= 6  # The factor found is near 1, and gains by chance alone.
-    assert fit_temperature(Bins.of(-logits, labels), len(logits)) is None
+    for others in ((-logits, labels), (logits, np.zeros_like(labels)), (logits, logits > 0)):
+        assert fit_temperature(Bins.of(*others), len(logits)) is None
 
 
 @pytest.mark.parametrize("label", [False, True])
