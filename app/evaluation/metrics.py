@@ -257,7 +257,7 @@ def few_clicks_note(metrics: Sequence[tuple[float, float]]) -> str:
 
     `metrics` has the number of rows and the click rate of each group that has intervals.
     """
-    if all(rows * click_rate >= FEW_CLICKS for rows, click_rate in metrics):
+    if all(round(rows * click_rate) >= FEW_CLICKS for rows, click_rate in metrics):
         return ""
     return (
         f"Intervals of fewer than {FEW_CLICKS} clicks are too narrow: they contain the true value in 86 to 93 % of "

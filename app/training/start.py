@@ -257,7 +257,8 @@ def _log_to(path: Path) -> Iterator[None]:
 
 def _may_lack_crosses(schema: Schema) -> bool:
     """Return True if the data has two or more categorical fields that could be crossed, and no cross."""
-    return len(schema.categorical) > 1 and not any(field.cross for field in schema.categorical)
+    can_cross = len(schema.categorical) > 1 and schema.layout != "zoo"
+    return can_cross and not any(field.cross for field in schema.categorical)
 
 
 def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext, str], Trainer] | None = None) -> int:

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
-from data_prep.prepared.batches import (
-    Batch,
-    num_batches,
-    read_batches,
-    slice_of_batch,
-    training_order,
-    written_order,
-)
+from data_prep.prepared.batches import Batch, num_batches, read_batches, slice_of_batch, training_order, written_order
 from data_prep.prepared.data_files import all_files, block_sizes, check_files, data_file, verify_files, write_schema
 from data_prep.prepared.reader import read_blocks, read_files
 from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, read_schema

@@ -191,5 +191,5 @@ def test_a_perfect_ranking_of_one_click_in_ten_has_the_largest_lift():
 
 
 def test_intervals_from_few_clicks_are_remarked_on():
-    assert few_clicks_note([(100, 0.2), (1000, 0.02)]) == few_clicks_note([]) == ""
+    assert few_clicks_note([(100, 0.2), (77, 20 / 77)]) == few_clicks_note([]) == ""
     assert few_clicks_note([(100, 0.2), (100, 0.19)]).startswith("Intervals of fewer than 20 clicks are too narrow")
