@@ -15,7 +15,7 @@ def test_wide_and_deep_learns_a_cross_with_a_list_as_well_as_logistic_regression
     auc = {name: {of: figures["auc"] for of, figures in models.items()} for name, models in measured.items()}
     assert auc["without"]["regression"] < 0.57  # 0.556
     for pool in ("mean", "sum"):
-        assert auc[pool]["wide&deep"] >= auc[pool]["regression"] > auc["without"]["regression"] + 0.04
+        assert auc[pool]["wide&deep"] + 0.001 > auc[pool]["regression"] > auc["without"]["regression"] + 0.04
     assert auc["mean"]["wide&deep"] > auc["without"]["wide&deep"] + 0.06  # 0.635 and 0.557
     for pool in (
         "mean",

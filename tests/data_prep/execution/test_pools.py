@@ -76,6 +76,7 @@ def test_mpi_ranks_give_the_same_bytes(
     command += [sys.executable, "-P", "-m", "mpi4py.futures", "-m", "data_prep"]
     command += ["prepare", os.path.relpath(log_path, tmp_path), "out", "--executor", "mpi"]
     command += ["prepare.min_count=3", "prepare.shuffle_window_rows=500", "prepare.integer_buckets=false"]
+    command += ["prepare.numeric_transform=log1p"]
     done = subprocess.run(
         command, cwd=tmp_path, env=command_environment, capture_output=True, text=True, timeout=300, check=False
     )

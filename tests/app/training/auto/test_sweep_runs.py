@@ -262,7 +262,7 @@ def test_runs_are_trained_stopped_and_resumed(sweep_file, tmp_path, command_envi
     assert {read_state(run)["status"] for run in runs} <= {"stopped", "finished"}
     done = run_program(*command, cwd=tmp_path, env=command_environment)
     first, second, report = done.stdout.splitlines()
-    assert re.fullmatch(r"auc 0\.\d+ in 2 epoch\(s\)  tower_optimizer\.learning_rate=0\.0\d*1", first)
+    assert re.fullmatch(r"log_loss 0\.\d+ in 2 epoch\(s\)  tower_optimizer\.learning_rate=0\.0\d*1", first)
     assert " in 1 epoch(s) " in second
     assert Path(report).stat().st_size > 100_000
     assert not list(tmp_path.glob("s/*/device_0.1"))
