@@ -115,22 +115,22 @@ def test_a_second_signal_quits_at_once(command_environment):
 
 def test_the_time_limit_leaves_room_for_a_step_and_a_save():
     clock = Clock()
-    stop = StopRequest(time_limit_minutes=10, clock=clock)  # 60 s are kept for a save that was never timed
-    for _ in range(52):
+    with StopRequest(10, clock) as stop:  # 60 s are kept for a save that was never timed
+        for _ in range(52):
+            clock.now += 10
+            stop.check()
         clock.now += 10
-        stop.check()
-    clock.now += 10
-    with pytest.raises(Stopped, match=r"train\.time_limit=10 minutes are up") as error:
-        stop.check()  # at 530 s: two steps of 10 s and the save would end at 610
+        with pytest.raises(Stopped, match=r"train\.time_limit=10 minutes are up") as error:
+            stop.check()  # at 530 s: two steps of 10 s and the save would end at 610
     assert error.value.exit_status == 0
 
 
 def test_a_timed_save_counts_twice():
     clock = Clock()
-    stop = StopRequest(time_limit_minutes=10, clock=clock)
-    stop.note_save(seconds=200)
-    clock.now += 60
-    stop.check()  # 60 + 2 * 60 + 400 <= 600
-    clock.now += 61
-    with pytest.raises(Stopped):
-        stop.check()
+    with StopRequest(10, clock) as stop:
+        stop.note_save(seconds=200)
+        clock.now += 60
+        stop.check()  # 60 + 2 * 60 + 400 <= 600
+        clock.now += 61
+        with pytest.raises(Stopped):
+            stop.check()
