@@ -109,10 +109,6 @@ eval: setup  ## evaluate the best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT
 baseline: setup  ## fit a logistic regression to compare a model with: DATASET=prepared ARGS='--run device_0'
 	$(RUN_PYTHON) -m app baseline "$(call or_demo,$(DATASET),DATASET OUTPUT)" $(ARGS)
 
-.PHONY: suggest-crosses
-suggest-crosses: setup  ## list pairs of fields whose cross lowers the log loss: DATASET=prepared
-	$(RUN_PYTHON) -m data_prep suggest-crosses "$(call or_demo,$(DATASET),DATASET OUTPUT)" $(ARGS)
-
 .PHONY: report
 report: setup  ## draw the report of one run or several: RUN=device_0 ARGS='device_0.1 --output both.html'
 	$(RUN_PYTHON) -m app report "$(DEMO_RUN)" $(ARGS)
