@@ -44,7 +44,9 @@ def fit_calibration(bins: Bins, rows: int) -> Calibration:
     The fit is a logistic regression without a penalty. Raise ValueError if all rows have the same label, or if the
     fitted slope is not above 0, which means that the logits rank the rows no better than chance.
     """
-    slope, intercept = _fit_line(bins, rows, has_intercept=True)
+    if not bins.has_both_classes:
+        raise ValueError(f"nothing to calibrate on: the {rows:,} rows of valid have one class only")
+    slope, intercept = _fit_line(bins, has_intercept=True)
     if not slope > 0:
         raise ValueError(
             f"the model cannot be calibrated: on the {rows:,} rows of valid the best slope of its logits is "
@@ -60,9 +62,9 @@ def fit_temperature(bins: Bins, rows: int) -> Calibration | None:
     Return None if all rows have the same label, if the factor is not between 0 and LARGEST_FACTOR, or unless it lowers
     the mean log loss of these rows by more than the standard error of that difference. `rows` is the number of rows.
     """
-    if not (bins.positives.any() and bins.negatives.any()):
+    if not bins.has_both_classes:
         return None
-    slope, _ = _fit_line(bins, rows, has_intercept=False)
+    slope, _ = _fit_line(bins, has_intercept=False)
     logits = bins.keys.astype(np.float64)
     of_negative = np.logaddexp(0, logits) - np.logaddexp(0, slope * logits)  # By how much the loss of a row falls.
     gains = np.concatenate([of_negative, of_negative + (slope - 1) * logits])
@@ -73,13 +75,11 @@ def fit_temperature(bins: Bins, rows: int) -> Calibration | None:
     return Calibration(slope, 0.0, rows) if 0 < slope <= LARGEST_FACTOR and gain > error else None
 
 
-def _fit_line(bins: Bins, rows: int, has_intercept: bool) -> tuple[float, float]:
+def _fit_line(bins: Bins, has_intercept: bool) -> tuple[float, float]:
     """Return slope and intercept of the line from logits to the logits of click rates that fits `bins` best.
 
-    Without `has_intercept`, the intercept is 0. Raise ValueError if all rows have the same label.
+    The rows must have both labels. Without `has_intercept`, the intercept is 0.
     """
-    if not (bins.positives.any() and bins.negatives.any()):
-        raise ValueError(f"nothing to calibrate on: the {rows:,} rows of valid have one class only")
     from sklearn.linear_model import LogisticRegression  # The import takes a second, so it is done only when needed.
 
     logits = bins.keys.astype(np.float64)

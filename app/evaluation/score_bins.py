@@ -54,6 +54,11 @@ class Bins:
         return Bins(from_ordered_bits(bits[starts]), np.diff(starts, append=len(cells)) - positives, positives)
 
     @property
+    def has_both_classes(self) -> bool:
+        """True if there are rows with label 0 and rows with label 1."""
+        return bool(self.negatives.any() and self.positives.any())
+
+    @property
     def counts(self) -> np.ndarray:
         """For each logit, the number of rows or the sum of their weights, [K]."""
         return self.negatives + self.positives
