@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from common.settings import Checked, Count, CountOrZero, NotNegative, Positive
 from common.text import nearest
@@ -84,6 +84,9 @@ TableDtype = Literal["float32", "bfloat16"]
 @dataclass(frozen=True)
 class TablesOptions:
     """The backend that keeps the embedding tables in host memory, and the dtype of their rows."""
+
+    # Release 1.0.0 lacked these settings and behaved as with these values, see app/run/older.py.
+    ADDED: ClassVar[dict[str, Any]] = {"dtype": "float32"}
 
     # native: tables in C++. reference: tables in NumPy, which are slower. stock: MindSpore's own operators for tables
     # in host memory, which support only some of the settings, and one rank. auto: native if its C++ library is built,

@@ -1,15 +1,17 @@
 """Upgrade the settings of runs and checkpoints that an older release wrote. No other file knows about older settings.
 
-If you add a setting that changes a run's result (see `app.run.identity`), add it to `ADDED` with the value that
-describes how the program behaved without the setting. This value may differ from today's default. A resumed run keeps
-it, so its arithmetic never changes halfway. If you remove a setting, add it to `app.config.removed.REMOVED` with the
-value that describes how the program behaves now. Keep the config.yaml of a run of each release in tests/app/run, where
-tests compare it with both tables.
+If you add a setting that changes a run's result (see `app.run.identity`), add it to the class attribute `ADDED` of its
+section, with the value that describes how the program behaved without the setting. This value may differ from today's
+default. A resumed run keeps it, so its arithmetic never changes halfway. If you remove a setting, add it to
+`app.config.removed.REMOVED` with the value that describes how the program behaves now.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import types
+import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,11 +22,6 @@ from data_prep.options.prepare_options import RECORDED, fields_as_set
 # Format version of run.json, and the oldest version that this release can read. A release that adds or removes a
 # setting increments the version.
 FORMAT_VERSION, OLDEST_VERSION = 4, 3
-
-# Settings by the format version that added them, with the value that a run without the setting had. A setting of one
-# variant contains the variant's `name` in brackets, as in "wide_optimizer[ftrl].power" or
-# "deep_optimizer.schedule[cosine].floor".
-ADDED: dict[int, dict[str, Any]] = {4: {"tables.dtype": "float32"}}
 
 # Removed settings, with their defaults, whose only effect was to choose the devices or ranks that compute a run. If an
 # earlier release began a run with such settings, this release resumes the run without them.
@@ -46,7 +43,7 @@ WITHOUT_EFFECT: dict[str, Any] = {
 def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recorded settings of a run of any release, by section, converted to the settings of this release.
 
-    Removed settings are dropped (`without_removed`), and settings that were added since get their values in `ADDED`.
+    Removed settings are dropped (`without_removed`), and settings that were added since get their values in `added`.
     """
     result = settings.without_removed(sections, Config.REMOVED)
     for setting, value in added():
@@ -69,10 +66,21 @@ def ignored(sections: Mapping[str, Any]) -> list[str]:
     return [f"{name}={values[name]}" for name, default in WITHOUT_EFFECT.items() if values[name] != default]
 
 
-def added() -> Iterator[tuple[str, Any]]:
-    """Yield each setting of `ADDED`, which a later release added, with the value for runs that lack the setting."""
-    for of_form in ADDED.values():
-        yield from of_form.items()
+def added(section_class: type = Config, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name of each setting that a later release added, and the value of a run that lacks the setting.
+
+    Both come from the class attribute `ADDED` of the settings class `section_class` and of the sections within it.
+    `before` is put before each name. If a section has variants, the name contains the variant's `name` in brackets, as
+    in "wide_optimizer[ftrl].power" or "deep_optimizer.schedule[cosine].floor".
+    """
+    for key, value in getattr(section_class, "ADDED", {}).items():
+        yield f"{before}{key}", value
+    for name, hint in typing.get_type_hints(section_class).items():
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            yield from added(hint, f"{before}{name}.")
+        elif isinstance(hint, types.UnionType):
+            for variant in (each for each in typing.get_args(hint) if hasattr(each, "name")):
+                yield from added(variant, f"{before}{name}[{variant.name}].")
 
 
 def section_of(sections: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:

@@ -7,6 +7,7 @@ import pytest
 from app.checkpoint.manifest import write_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.config.config import Config
+from app.config.optimizer_settings import FtrlOptions
 from app.run import older as older_runs
 from app.run.decision import describe_kept
 from app.run.folder import best_of_run, run_config
@@ -27,11 +28,12 @@ def forget(run, section, key):
 
 
 @pytest.fixture
-def as_if_added(monkeypatch, start):
+def as_if_added(monkeypatch, start, tiny_config):
     """A stopped run as if `path` had come after it, and runs before it had done `value`."""
 
     def make(path, value, section, key):
-        monkeypatch.setitem(older_runs.ADDED, 3, {path: value})
+        monkeypatch.setattr(type(getattr(tiny_config(), section)), "ADDED", {key: value}, raising=False)
+        assert (path, value) in older_runs.added()
         run = start(steps=(7,), status="stopped").path
         forget(run, section, key)
 
@@ -78,10 +80,13 @@ def test_another_run_has_today_s_default(as_if_added, start):
 
 
 def test_a_setting_of_another_optimizer_is_left_alone(monkeypatch):
-    monkeypatch.setattr(older_runs, "ADDED", {3: {"deep_optimizer[adam].power": 2, "train.order": "seeded"}})
-    sections = {"deep_optimizer": {"name": "sgd"}, "train": {"seed": 1}}
-    assert upgraded(sections) == {"deep_optimizer": {"name": "sgd"}, "train": {"seed": 1, "order": "seeded"}}
-    assert sections["train"] == {"seed": 1}
+    monkeypatch.setattr(FtrlOptions, "ADDED", {"power": 2}, raising=False)
+    monkeypatch.setattr(Config, "ADDED", {"order": "seeded"}, raising=False)
+    sections: dict = {name: {"name": "sgd"} for name in ("wide_optimizer", "deep_optimizer")}
+    sections["tables"] = {"dtype": "bfloat16"}
+    assert ("wide_optimizer[ftrl].power", 2) in older_runs.added()
+    assert upgraded(sections) == sections | {"order": "seeded"}
+    assert "order" not in sections
 
 
 def with_removed_setting(run, value):
