@@ -36,13 +36,16 @@ def pick_backend(setting: Backend, fold_numeric: bool, num_ranks: int = 1, fits_
 def pick_host_backend() -> str:
     """Return the faster backend that works on this machine: `native` if its C++ library loads, else `reference`.
 
-    Both run outside MindSpore's graph.
+    Both backends look up and update rows outside MindSpore's graph.
     """
     return "native" if _native_works("reference") else "reference"
 
 
 def fastest_history() -> type[StepHistory]:
-    """Return the faster class that lets rows take the `adam` steps which they missed.
+    """Return the faster class that computes the `adam` steps which a table row missed because it was in none of their
+    batches.
+
+    A row takes the missed steps when it is read next.
 
     It is `NativeStepHistory` (C++), or `StepHistory` (NumPy) if the native library cannot be loaded.
     """
@@ -54,7 +57,9 @@ def fastest_history() -> type[StepHistory]:
 
 
 def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:
-    """Build and return tables outside MindSpore's graph, with the backend `native` or `reference`.
+    """Build and return the wide and the deep table with `backend`: `native` (C++) or `reference` (NumPy).
+
+    Both backends run outside MindSpore's graph.
 
     Raise OSError if the native library is missing.
     """

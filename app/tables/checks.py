@@ -92,7 +92,8 @@ def check_gradients_shape(gradients: RowGradients, batch: int, spec: TablesSpec)
 def load_state(tables: Tables, state: Mapping[str, TableSnapshot], step: int) -> None:
     """Replace the rows and the step count of `tables` by `state` and `step`.
 
-    Raise ValueError as `check_state` does, before the tables forget their present rows.
+    `state` has the saved rows and optimizer state of each table, by table name. If they do not fit `tables`, raise
+    ValueError as `check_state` does, and leave the tables unchanged.
     """
     check_state(state, tables.spec, step)
     with tables.loading(step) as place:
@@ -103,7 +104,8 @@ def load_state(tables: Tables, state: Mapping[str, TableSnapshot], step: int) ->
 
 
 def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec, step: int) -> None:
-    """Raise ValueError unless each table in `state` fits `spec` and could have been produced by `step` steps.
+    """Raise ValueError unless the saved tables `state` fit `spec` (sizes, optimizers) and `step` steps can have made
+    them.
 
     The message names table, array and row.
     """
@@ -117,7 +119,10 @@ def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec, step: int)
 
 
 def check_table(table: str, row_ids: np.ndarray, layout: dict[str, RowArray], spec: TablesSpec) -> None:
-    """Raise ValueError unless `row_ids` and `layout` are possible for the table of this name in `spec`.
+    """Raise ValueError unless a saved table with these row ids and arrays can be loaded into the table of the same
+    name.
+
+    `layout` has dtype and width of each saved array, and `spec` describes the table to load into.
 
     The ids must ascend within 0 … V-1, and the arrays must have the expected names, dtypes and widths.
     """
@@ -193,6 +198,6 @@ def _describe(value: Any) -> str:
 
 
 def check_released(released: bool) -> None:
-    """Raise RuntimeError if `released` is False, that is, if the last snapshot of the tables is still open."""
+    """Raise RuntimeError if `released` is False: the last snapshot (view of the rows at one moment) is still in use."""
     if not released:
         raise RuntimeError("a snapshot of the tables is open: release it before the next one, and before a load")

@@ -30,7 +30,7 @@ class TableField(NamedTuple):
 
 
 def field_of_position(fields: Sequence[TableField]) -> np.ndarray:
-    """Return the index in `fields` of the field that each of the P id columns belongs to, int32 [P]."""
+    """Return for each of a batch's P id columns the index in `fields` of the field that it belongs to, int32 [P]."""
     return np.repeat(np.arange(len(fields), dtype=np.int32), [field.length for field in fields])
 
 

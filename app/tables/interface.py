@@ -45,7 +45,8 @@ WIDE, DEEP = "wide", "deep"
 LOOKUP, FTRL, LAZY_ADAM = "EmbeddingLookup", "FusedSparseFtrl", "FusedSparseLazyAdam"
 # Keys of `HostTables.update_seconds` by optimizer name. Optimizers that are not listed use their own name.
 UPDATE_NAMES = {"ftrl": FTRL, "lazy_adam": LAZY_ADAM}
-STATE_ARRAYS = {  # State arrays of both tables with the default optimizers, FTRL and LazyAdam.
+# Arrays (weights and optimizer state) that each table keeps with the default optimizers, FTRL and LazyAdam.
+STATE_ARRAYS = {
     WIDE: ("rows", "accumulator", "linear"),
     DEEP: ("rows", "first_moment", "second_moment"),
 }
@@ -56,7 +57,7 @@ TableRates = Mapping[str, Callable[[int], float]]
 
 
 class RowArray(NamedTuple):
-    """Dtype of one state array, and the number of values that it has per row."""
+    """Dtype of one state array (weights of rows, or optimizer state), and its number of values per row."""
 
     dtype: str
     width: int
@@ -75,7 +76,7 @@ class TablesSpec:
     l2_coef: float
     wide_optimizer: WideOptimizer
     deep_optimizer: DeepOptimizer
-    tables: tuple[str, ...] = (WIDE, DEEP)  # Names of the tables that are stored.
+    tables: tuple[str, ...] = (WIDE, DEEP)  # The tables that are stored: wide, deep or both.
     dtype: TableDtype = "float32"  # Dtype of the deep arrays with D values per row. Wide arrays are always float32.
     # Decay of the running mean of each row's weights (`RunningMean`). 0 means that no mean is kept.
     ema_decay: float = 0.0
@@ -87,7 +88,9 @@ class TablesSpec:
 
     @property
     def has_parts(self) -> bool:
-        """True if the wide and the deep part see different fields."""
+        """True if the wide and the deep part of the model see different fields, so each part needs tables of its
+        own.
+        """
         return len(self.tables) > 1 and not all(field.wide and field.deep for field in self.fields)
 
     @functools.cached_property
@@ -110,11 +113,13 @@ class TablesSpec:
         return sum(field.length for field in self.fields)
 
     def columns_of(self, table: str) -> list[int]:
-        """Return the indices in `fields` of the fields that one part of the model (`wide` or `deep`) sees."""
+        """Return the indices in `fields` of the fields that the part of the model named `table` (wide or deep) sees."""
         return [index for index, field in enumerate(self.fields) if (field.wide if table == WIDE else field.deep)]
 
     def part(self, table: str) -> TablesSpec:
-        """Return the spec of tables that store only `table`, for the fields that its part of the model sees."""
+        """Return a copy of these settings for tables that store only `table` (wide or deep), with the fields that the
+        part of the model with this name sees.
+        """
         fields = tuple(self.fields[index]._replace(wide=True, deep=True) for index in self.columns_of(table))
         alone = replace(self, fields=fields, tables=(table,))
         if table == WIDE:
@@ -128,12 +133,14 @@ class TablesSpec:
         return self.embedding_dim if table == DEEP else 1
 
     def optimizer(self, table: str) -> TableOptimizer:
-        """Return the optimizer options of a table."""
+        """Return the settings of the optimizer that updates `table` (wide or deep)."""
         return self.wide_optimizer if table == WIDE else self.deep_optimizer
 
     def state_arrays(self, table: str) -> tuple[StateArray, ...]:
-        """Return name, initial value and dtype of each array that `table` keeps for its touched rows. The array with
-        the rows themselves is first.
+        """Return name, initial value and dtype of each array that `table` keeps for touched rows (updated or loaded
+        rows).
+
+        The first array has the weights of the rows. The others are optimizer state.
         """
         arrays = state_arrays(self.optimizer(table))
         arrays = with_mean(arrays) if self.ema_decay else arrays
@@ -142,18 +149,23 @@ class TablesSpec:
         return arrays
 
     def row_bytes(self) -> int:
-        """Return the number of bytes that a touched row takes in both tables together, with its optimizer state."""
+        """Return the number of bytes that one updated or loaded id takes: its rows in both tables, with optimizer
+        state.
+        """
         arrays = [array for table in self.tables for array in self.layout(table).values()]
         return sum(array.width * np.dtype(array.dtype).itemsize for array in arrays)
 
     def layout(self, table: str) -> dict[str, RowArray]:
-        """Return dtype and width of each state array of a table, by name."""
+        """Return dtype and number of values per row of each array (weights, optimizer state) of a table, by name."""
         arrays = self.state_arrays(table)
         return {a.name: RowArray(np.dtype(a.dtype).name, 1 if a.one_a_row else self.width(table)) for a in arrays}
 
 
 def one_field(spec: TablesSpec) -> TablesSpec:
-    """Return a copy of `spec` for batches of one field, ids [U, 1], whichever fields the ids belong to."""
+    """Return a copy of `spec` for tables that are given distinct ids [U, 1], without the fields that the ids belong to.
+
+    The tables then treat each id as a batch row that has a single field.
+    """
     return replace(spec, fields=(TableField("row"),))
 
 
@@ -179,7 +191,7 @@ class ListPositions:
 
 @dataclass(frozen=True)
 class UniqueIds:
-    """The distinct ids of a batch, computed once and used by both lookup and update.
+    """The distinct ids of a batch, computed once and passed to both the lookup and the update of table rows.
 
     A backend may return a subclass with more attributes.
     """
@@ -247,7 +259,7 @@ class TableState:
 class TableSnapshot(Protocol):
     """The touched rows (rows that were updated or loaded) of one table at one moment.
 
-    The rows may be in memory (`TableState`), in files, or elsewhere.
+    The rows may be in memory (`TableState`), in the files of a checkpoint, or computed when they are read.
     """
 
     @property
@@ -257,7 +269,9 @@ class TableSnapshot(Protocol):
 
     @property
     def layout(self) -> dict[str, RowArray]:
-        """Dtype and width of each state array, by name, in the order in which checkpoints store them."""
+        """Dtype and width of each state array (weights, optimizer state), by name, in the order in which checkpoints
+        store these arrays.
+        """
         ...
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
@@ -274,7 +288,7 @@ def widened_layout(layout: Mapping[str, RowArray]) -> dict[str, RowArray]:
 
 
 class WidenedTable:
-    """A view of the table `saved` that returns its bfloat16 arrays as float32."""
+    """A read-only view of the table `saved` that returns its bfloat16 arrays converted to float32."""
 
     def __init__(self, saved: TableSnapshot) -> None:
         self._saved = saved
@@ -285,7 +299,7 @@ class WidenedTable:
 
 
 class CaughtUpTable:
-    """A view of the table `saved` in which every row has taken all optimizer steps that `history` records.
+    """A read-only view of the table `saved` in which every row has taken all optimizer steps that `history` records.
 
     `saved` must be a table with `adam`, in which each row has its value after its own last step.
     """
@@ -307,7 +321,9 @@ class CaughtUpTable:
 
 
 class MeanTable:
-    """A view of the table `saved` whose only array, `rows`, holds the running mean of each row after step `step`."""
+    """A read-only view of the table `saved` whose only array, `rows`, holds the running mean of each row after step
+    `step`.
+    """
 
     def __init__(self, saved: TableSnapshot, means: RunningMean, step: int, history: StepHistory | None) -> None:
         """`history` has the past steps of a table with `adam`, whose rows may have missed steps. It is None for other
@@ -399,11 +415,12 @@ class Tables(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, TableState]:
-        """Return copies of the touched rows, by table name."""
+        """Return copies of the touched rows (updated or loaded rows) with their optimizer state, by table name."""
 
     @abstractmethod
     def snapshot(self, changed_only: bool) -> Snapshot:
-        """Return the touched rows as they are now. Later updates do not change the result.
+        """Return a read-only view of the touched rows (updated or loaded rows) as they are now. Later updates do not
+        change this view.
 
         With `changed_only`, include only rows that were updated since the last snapshot that was saved. Rows that
         `loading` has written count as saved. Only one snapshot may be open: raise RuntimeError if the last one was not
@@ -425,12 +442,12 @@ class Tables(ABC):
 class HostTables(Tables):
     """Interface of both tables (wide and deep) with their optimizers, in host memory, with lookup and update."""
 
-    # Seconds that each table's optimizer took in the last update. `update_name` returns the key of each table.
+    # Seconds that each table's optimizer took in the last update, by the name that `update_name` returns for the table.
     update_seconds: dict[str, float]
 
     @abstractmethod
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
-        """Return the rows of a batch, without changing anything.
+        """Return the table rows for the ids `unique` of a batch, without changing anything.
 
         With `means`, return their running means instead; the spec's `ema_decay` must be set. The arrays are
         valid until the next lookup.
@@ -438,7 +455,7 @@ class HostTables(Tables):
 
     @abstractmethod
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
-        """Take one step of both optimizers.
+        """Take one step of both tables' optimizers on the rows of a batch.
 
         Each distinct row is updated once, with the sum of its gradients in the order of positions. Raise ValueError for
         a wrong dtype or shape. Raise FloatingPointError, naming batch row and field, for a gradient that is NaN,
@@ -447,7 +464,7 @@ class HostTables(Tables):
         """
 
     def grow(self, vocabulary_size: int) -> None:
-        """Enlarge the vocabulary to `vocabulary_size` ids. New ids have their initial rows.
+        """Enlarge both tables to `vocabulary_size` ids. The rows of new ids have their initial values.
 
         Results of earlier `unique` calls become invalid. Raise ValueError for tables that cannot grow.
         """

@@ -28,7 +28,7 @@ from app.tables.interface import (
 
 @dataclass(frozen=True)
 class PartIds(UniqueIds):
-    """The distinct ids of a batch for each part of the model, which may differ.
+    """The distinct ids of a batch, separately for the wide and the deep part of the model, which see different fields.
 
     The attributes inherited from `UniqueIds` describe the ids of the deep part.
     """
@@ -41,7 +41,9 @@ class PartIds(UniqueIds):
 
 @dataclass
 class PartSnapshot:
-    """A `Snapshot` of both tables, made of one snapshot for each part of the model."""
+    """A `Snapshot` (a read-only view of the rows at one moment) that combines those of the wide part's and the deep
+    part's tables.
+    """
 
     parts: Mapping[str, Snapshot]
 
@@ -66,7 +68,9 @@ class PartTables(HostTables):
     """
 
     def __init__(self, spec: TablesSpec, make: Callable[[TablesSpec], HostTables]) -> None:
-        """`make` builds the tables of one part from its spec."""
+        """`make` builds tables for one part of the model (wide or deep) from the description that `TablesSpec.part`
+        returns.
+        """
         self.spec = spec
         self.step = 0
         self.update_seconds: dict[str, float] = {}

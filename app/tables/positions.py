@@ -16,7 +16,9 @@ from app.tables.interface import ListPositions, TablesSpec, UniqueIds
 
 
 def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
-    """Return the distinct ids of `ids` [B, P]. Raise ValueError as `Tables.unique` does."""
+    """Return the distinct ids of a batch's `ids` [B, P]. Raise ValueError for ids out of range, as `Tables.unique`
+    does.
+    """
     check_ids(ids, spec)
     lists = find_lists(ids, spec.fields) if spec.has_lists else None
     values, inverse = np.unique(ids if lists is None else ids[ids != NO_ROW], return_inverse=True)
@@ -24,7 +26,9 @@ def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
 
 
 def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> ListPositions:
-    """Return batch row, field and pooling factor of each value in `ids` [B, P], in row order. Skip empty positions."""
+    """Return batch row, field and pooling factor of each list or single value in `ids` [B, P], in the order of batch
+    rows. Skip positions that hold no value.
+    """
     row, position = np.nonzero(ids != NO_ROW)
     places = (row * len(fields) + field_of_position(fields)[position]).astype(np.int32)
     counts = np.bincount(places, minlength=len(ids) * len(fields))

@@ -64,10 +64,10 @@ class WholeTables(Tables):
 
     @abstractmethod
     def take_arrays(self, arrays: Arrays) -> None:
-        """Replace the rows and optimizer states of both tables by `arrays`."""
+        """Replace rows and optimizer states of both tables by `arrays`, which has arrays by table and array name."""
 
     def mark_updated(self, row_ids: np.ndarray) -> None:
-        """Record that the rows `row_ids` were updated: they count as touched, and as changed for the next delta."""
+        """Record that the rows `row_ids` were updated, so that full checkpoints and the next delta store them."""
         self._touched[row_ids] = True
         self._changed[row_ids] = True
 
@@ -78,7 +78,7 @@ class WholeTables(Tables):
         self._check_released()
         while self._not_saved:
             self._changed[self._not_saved.pop()] = True
-        # A row that was updated and then removed has no state to save, so it does not count as changed.
+        # A row that was updated and then reset by `remove` has no state to save, so it does not count as changed.
         self._changed &= self._touched
         changed = np.flatnonzero(self._changed).astype(np.int64)
         self._changed[changed] = False
@@ -118,7 +118,8 @@ class WholeTables(Tables):
     def _forget(self, step: int) -> None:
         self.step = step
         self._touched = np.zeros(self.spec.vocabulary_size, bool)
-        # True for rows that were updated since the last snapshot.
+        # For each id, True if its row was updated since the last snapshot, so that the next delta checkpoint includes
+        # it.
         self._changed = np.zeros(self.spec.vocabulary_size, bool)
         self._open = None
         # For each snapshot that was released without being saved, the ids of its changed rows.
@@ -127,8 +128,8 @@ class WholeTables(Tables):
 
 @dataclass
 class CopiedSnapshot:
-    """A `Snapshot` whose rows are copies. If the snapshot is released without being saved, its function `give_back`
-    marks the rows as changed again.
+    """A `Snapshot` (the rows at one moment) that holds copies of the rows. If the snapshot is released without being
+    saved, its function `give_back` marks the rows as changed again.
     """
 
     tables: dict[str, TableState]
@@ -143,7 +144,7 @@ class CopiedSnapshot:
 
 
 class ReferenceTables(WholeTables, HostTables):
-    """`HostTables` in NumPy arrays."""
+    """Embedding tables in host memory (`HostTables`) that consist of NumPy arrays and NumPy operations."""
 
     def __init__(self, spec: TablesSpec, learning_rates: TableRates) -> None:
         self._learning_rates = learning_rates
@@ -206,7 +207,9 @@ class ReferenceTables(WholeTables, HostTables):
         self._touched[moved], self._changed[moved], self._not_saved = True, changed, unsaved
 
     def _rows_and_means(self, table: str, row_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Return copies of the state arrays of some rows, with rows and running means brought up to the last step."""
+        """Return copies of the arrays of some rows, as if weights and running means had been updated at every step so
+        far.
+        """
         states = self._gather(table, row_ids)
         if table == DEEP and self._history is not None:
             self._history.catch_up(tuple(states.values()), self._means)
@@ -234,7 +237,9 @@ class ReferenceTables(WholeTables, HostTables):
         self._scatter(DEEP, unique.values, states)
 
     def _deep_states(self, row_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Return copies of the state arrays of some deep rows. With `adam`, the copies have taken all missed steps."""
+        """Return copies of weights and optimizer state of some deep rows. With the optimizer `adam`, the copies have
+        also taken the steps in whose batches these rows were not.
+        """
         states = self._gather(DEEP, row_ids)
         if self._history is not None:
             self._history.catch_up(_own_states(self.spec, DEEP, states))

@@ -1,4 +1,6 @@
-"""Pass the learning rates of past steps to the C++ kernels, and let rows in NumPy arrays take missed steps in C++."""
+"""Pass the learning rates of past steps to the C++ kernels, and let rows take in C++ the `adam` steps that they missed
+because they were in none of the steps' batches.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def history_until(history: StepHistory | None, step: int) -> Any:
     """
     if history is None:
         return None
-    steps = slice(step + 1)  # The arrays of `history` may be longer. The kernels must see no later step.
+    steps = slice(step + 1)  # The arrays of `history` may cover later steps, which the kernels must not see.
     arrays = (
         address(history.rates[steps], np.float32, step + 1),
         address(history.epsilons[steps], np.float32, step + 1),
@@ -50,7 +52,7 @@ def history_until(history: StepHistory | None, step: int) -> Any:
 def means_until(means: RunningMean, step: int) -> Any:
     """Return a pointer to the C structure `HostTablesMeans` with the factors of running means in the steps 0 … `step`.
 
-    The pointer is valid until `means` is extended.
+    The pointer is valid until more steps are appended to `means`.
     """
     means.reach(step)
     powers, rates = means.powers[: step + 1], means.rates[: step + 1]

@@ -80,14 +80,14 @@ class NativeUniqueIds(UniqueIds):
 
 
 def own(unique: UniqueIds) -> NativeUniqueIds:
-    """Return `unique`, typed as `NativeUniqueIds`. Raise TypeError unless the native tables made it."""
+    """Return `unique` unchanged, but typed as `NativeUniqueIds`. Raise TypeError unless the native tables made it."""
     if not isinstance(unique, NativeUniqueIds):
         raise TypeError(f"the native tables need the result of their own unique(), found {type(unique).__name__}")
     return unique
 
 
 class NativeHandle:
-    """The handle of one pair of tables (wide and deep) in the C++ library.
+    """One pair of tables (wide and deep) in the C++ library, represented by the library's handle (a pointer).
 
     A new handle has no touched rows. The library's memory is freed with this object.
     """
@@ -215,7 +215,8 @@ def _kernel_number(spec: TablesSpec, table: str) -> int:
 
 
 def _array_counts(spec: TablesSpec) -> tuple[int, int, int, bool]:
-    """Return how many state arrays the tables have, as four fields of the C structure `HostTablesSpec`.
+    """Return how many state arrays (weights, optimizer state) the tables have, as four fields of the C structure
+    `HostTablesSpec`.
 
     The fields are the number of wide arrays, the number of deep arrays with D values per row, the number of deep arrays
     with one value per row, and whether the array `last_step` is one of them.

@@ -23,7 +23,9 @@ from common.process import require_memory
 
 log = logging.getLogger(__name__)
 
-MAX_TOUCHED = 2**31 - 2  # Upper bound of touched rows per process: slots are int32, and the row map stores slot + 1.
+# Upper bound of stored rows per process: a row's slot (place in memory) is int32, and the map from ids to slots stores
+# slot + 1.
+MAX_TOUCHED = 2**31 - 2
 
 # Upper bound of the memory in bytes that taking a snapshot needs per touched row. While ids are sorted it is 28: id,
 # slot, and both as a pair. Afterwards it is at most 35, rounded up to 36: id and slot (12), change flags by slot and by
@@ -65,15 +67,15 @@ class NativeTableSnapshot:
 
 @dataclass
 class NativeSnapshot:
-    """A `Snapshot` of native tables.
+    """A `Snapshot` (a read-only view of the rows at one moment) of the native tables.
 
     `release` may run in any thread, so it only sets flags. The training thread frees the memory at its next update or
     snapshot.
     """
 
     tables: Mapping[str, NativeTableSnapshot]
-    # Slots of the rows that had changed since the previous snapshot. If the present snapshot is not saved, these rows
-    # count as changed again.
+    # Slots (places in memory) of the rows that had changed since the previous snapshot. If this snapshot is released
+    # without being saved, these rows count as changed again.
     changed_slots: np.ndarray
     saved: bool = False
 
@@ -96,7 +98,7 @@ class NativeRows:
         self._layouts = {table: spec.layout(table) for table in spec.tables}
         self._row_bytes = spec.row_bytes()
         self._open: NativeSnapshot | None = None
-        # Argument and results of the last `find`. They are valid until another row gets a slot.
+        # Argument and results of the last `find`. They are valid until another row gets a slot (place in memory).
         self._cached: tuple[np.ndarray, np.ndarray, int] | None = None
 
     def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
@@ -164,7 +166,9 @@ class NativeRows:
         return row_ids, slots
 
     def read(self, table: str, slots: np.ndarray) -> dict[str, np.ndarray]:
-        """Return copies of all state arrays of the rows in `slots`, by name."""
+        """Return copies of all state arrays (weights, optimizer state) of the rows at the places in memory `slots`, by
+        name.
+        """
         layout = self._layouts[table].items()
         arrays = {name: np.empty((slots.size, width), dtype_of(dtype)) for name, (dtype, width) in layout}
         for number, values in enumerate(arrays.values()):
@@ -194,7 +198,9 @@ class NativeRows:
             check_finite(table, name, row_ids, values)
 
     def overwrite(self, table: str, slots: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
-        """Write all state arrays of the rows in `slots`. `arrays` has the form that `read` returns."""
+        """Write weights and optimizer state of the rows at the places in memory `slots`. `arrays` has them in the form
+        in which `read` returns them.
+        """
         for number, values in enumerate(arrays.values()):
             self._handle.call("write", TABLE_NUMBERS[table], number, *_slots(slots), output_address(values))
 
@@ -206,7 +212,7 @@ class NativeRows:
             raise MemoryError("no memory to find the rows that were written in part")
 
     def clear(self) -> None:
-        """Forget all rows, and return their memory to the system."""
+        """Make all rows untouched: drop their values and return their memory to the system."""
         self._open = self._cached = None
         self._handle.call("clear")
 
@@ -245,7 +251,7 @@ class NativeRows:
         return self._open
 
     def check_released(self) -> None:
-        """Raise RuntimeError if a snapshot is open.
+        """Raise RuntimeError if a snapshot is open: a view of the rows that a checkpoint is still being written from.
 
         Taking another snapshot or loading a state would free the rows of the open one.
         """
@@ -253,11 +259,11 @@ class NativeRows:
             check_released(self._open.released.is_set())
 
     def before_change(self, slots: np.ndarray) -> None:
-        """Prepare a change of the rows in `slots`: copy the rows if an open snapshot needs them, and mark the rows as
-        changed.
+        """Prepare a change of the rows at the places in memory `slots`: copy the rows if an open snapshot needs them,
+        and mark the rows as changed.
 
-        Every change of rows must call this first. If there is no memory for the copies, wait until the snapshot is
-        released.
+        Every method that changes rows must call this one first. If there is no memory for the copies, wait until the
+        snapshot is released.
         """
         if self._open is not None and not self._preserve(self._open, slots):
             log.warning("warning: no memory to train on while a checkpoint is written: waiting for it")
@@ -290,7 +296,8 @@ class NativeRows:
             raise MemoryError("no memory for a bit a row")
 
     def _close_snapshot(self) -> None:
-        """Free the memory of a snapshot that was released. If it was not saved, mark its rows as changed again.
+        """Free the memory of the last snapshot, which was released. If it was not saved, mark its rows as changed
+        again.
 
         `release` cannot do this itself, because it may run in another thread than training.
         """
@@ -306,5 +313,7 @@ class NativeRows:
 
 
 def _slots(slots: np.ndarray) -> tuple[int, int]:
-    """Return the address of the array `slots` and its length, two consecutive arguments of the library's functions."""
+    """Return the address of the array `slots` (rows' places in memory) and its length, which are two consecutive
+    arguments of the C++ library's functions.
+    """
     return address(slots, np.int32, slots.size), slots.size

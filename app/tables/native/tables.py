@@ -40,7 +40,7 @@ from common.process import num_cores
 
 
 class NativeTables(HostTables):
-    """`HostTables` that run on the C++ kernels.
+    """Embedding tables in host memory (`HostTables`) whose lookup and optimizers are C++ kernels.
 
     The arrays of a lookup stay valid until the lookup after the next one, so that copying them to a device may overlap
     the next lookup. `num_threads` defaults to the number of cores that this process may use. It does not change any bit
@@ -92,7 +92,7 @@ class NativeTables(HostTables):
         return Rows(deep, wide, float(squared_norms.sum()))
 
     def _computed_rows_of(self, unique: NativeUniqueIds) -> np.ndarray:
-        """Return the memory that a lookup of `unique` fills with rows that it computes, float32.
+        """Return the memory, float32, for deep rows that a lookup of the ids `unique` must compute rather than copy.
 
         The memory is the argument `computed` of the C function host_tables_lookup. With `adam` it holds rows and both
         moments after their missed steps, [U, 3 * D]. Otherwise it holds the rows of a batch with lists, [U, D], or has
@@ -263,7 +263,8 @@ class NativeTables(HostTables):
         self._history = history_of_steps(self.spec.deep_optimizer, self.spec.l2_coef, rate, step)
 
     def _optimizer_step(self, table: str) -> Any:
-        """Return learning rate and constants of a table's optimizer for step number `self.step`, as a C structure.
+        """Return learning rate and constants (such as beta1) of a table's optimizer for step number `self.step`, as a C
+        structure.
 
         Constants that the optimizer does not have are 0.
         """

@@ -1,8 +1,9 @@
 // Declare the C interface of the native host tables. The Python side is app/tables/native/tables.py.
 //
-// Array shapes are written with these letters: B rows of a batch, C looked-up fields, D embedding width, V
-// vocabulary size, U distinct ids of a batch, n positions. A plain field has one position, a list field has one per
-// value. Arrays are dense and row-major. Outputs must not overlap inputs or each other.
+// Array shapes are written with these letters: B rows of a batch, C looked-up fields, D embedding width, V vocabulary
+// size, U distinct ids of a batch, n positions. A plain field has one position, a list field has one per value. A slot
+// is the number of the place in memory where the state of one touched row lies; a row is touched once a step has
+// updated it or it was loaded. Arrays are dense and row-major. Outputs must not overlap inputs or each other.
 //
 // Threads: only one call at a time may run on a handle, with two exceptions. host_tables_unique reads nothing that
 // other calls change, so it may run beside any of them. host_tables_read_snapshot is described below. The results

@@ -14,7 +14,7 @@ void initialize_deep(const Slots& slots, const InitialValues& initial, std::int6
   for (std::int64_t i = 0; i < width; ++i) set_value(initial.value[HOST_TABLES_DEEP], state + array * width + i);
 }
 
-// Set the given `arrays` of a slot to their initial values.
+// Set the given `arrays` (weights, optimizer state) of one row, at its place in memory, to their initial values.
 void initialize_slot(const Slots& slots, const InitialValues& initial, std::int64_t row_id, std::int32_t slot,
                      WrittenArrays arrays) {
   const auto initialize_states = slots.layout.is_bfloat16 ? initialize_deep<Bfloat16> : initialize_deep<float>;

@@ -35,7 +35,7 @@ static inline void initial_row(const InitialValues& initial, std::int64_t row_id
 
 constexpr int kRowArray = 0;  // number of the row itself among a table's arrays
 
-// Return the arrays of a slot that do not start at 0.
+// Return the set of a row's arrays (weights, optimizer state) that do not start at 0.
 static inline WrittenArrays initial_arrays(const InitialValues& initial) {
   WrittenArrays arrays = written_bit(HOST_TABLES_DEEP, kRowArray);
   for (const HostTablesTable table : {HOST_TABLES_WIDE, HOST_TABLES_DEEP}) {

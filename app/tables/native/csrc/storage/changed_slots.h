@@ -1,4 +1,4 @@
-// Keep one bit per slot: whether its row was updated since the bits were last taken.
+// Keep one bit per slot (place of a row in memory): whether its row was updated since the bits were last taken.
 
 #ifndef CHANGED_SLOTS_H_
 #define CHANGED_SLOTS_H_

@@ -1,4 +1,4 @@
-// Map the ids of touched rows to their slots, in at most 4 bytes per vocabulary entry.
+// Map the ids of touched rows to their slots (places in memory), in at most 4 bytes per vocabulary entry.
 //
 // The map is a hash while few rows are touched, and becomes a flat array of V int32 when a hash would not be
 // smaller. Measured with 2 M distinct rows drawn uniformly from 500 M: the hash takes 50 MB, the flat array all of

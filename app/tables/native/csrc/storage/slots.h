@@ -1,4 +1,4 @@
-// Describe the layout of a slot's state for the kernels.
+// Describe the layout of a slot for the kernels: the memory with the rows and the optimizer state of one touched id.
 //
 // Kernels are compiled once for each instruction set, so everything in their headers has internal linkage
 // (`static inline`). Of two ordinary inline functions with the same name the linker keeps one, and its instructions
