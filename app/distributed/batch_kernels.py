@@ -55,7 +55,8 @@ class BatchKernels:
 
 
 class NativeBatchKernels(BatchKernels):
-    """The functions of `BatchKernels` in C++.
+    """`BatchKernels` whose functions are C++: find a batch's distinct ids, expand rows to positions, sum gradients by
+    id.
 
     The C++ functions need a handle of tables, so this class makes tables. They stay empty and take no memory.
     """

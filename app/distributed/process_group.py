@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 QUIET = "WIDE_DEEP_QUIET"  # Environment variable that is set on ranks which show only their errors on the console.
-END = "end"  # Name of the `rpc` call that ends a server.
+END = "end"  # Name of the remote call (`rpc`) that ends a server, a rank that only owns table rows.
 SHARED_ERRORS = (OSError, ValueError, MemoryError)  # If one rank raises an error of these classes, all ranks raise it.
 
 
@@ -43,10 +43,12 @@ class ProcessGroup:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        """End the servers, if there are any. After an error, do so only if all ranks raise that error."""
+        """End the servers (ranks that only own table rows), if there are any. After an error, do so only if all ranks
+        raise that error.
+        """
 
     def all_reduce_max(self, code: int) -> int:
-        """Return the largest of the numbers `code` that the training processes have passed."""
+        """Exchange numbers between the training processes. Return the largest `code` that one of them has passed."""
         return code
 
     def on_rank0(self, function: Callable[[], Result]) -> Result:
@@ -57,7 +59,7 @@ class ProcessGroup:
         return function()
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the `value` that each training process has passed, in the order of ranks."""
+        """Exchange values between the training processes. Return the `value` of each, in the order of ranks."""
         return [value]
 
     def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
@@ -68,7 +70,8 @@ class ProcessGroup:
         return values
 
     def rpc(self, name: str, *arguments: Any) -> list[Any]:
-        """Call the function `name` on each server, and return the results in the order of servers.
+        """Call the function `name` on each server (rank that only owns table rows). Return the results in the order of
+        servers.
 
         A server has passed its functions, by name, to `serve_rpc`. If servers fail, raise the error of the first one as
         an OSError.
@@ -163,7 +166,9 @@ class MpiGroup(ProcessGroup):
         return make_sharded_tables(backend, spec, learning_rates, self.world, self.num_owners, num_threads)[0]
 
     def serve_rpc(self, calls: Mapping[str, Callable[..., Any]]) -> bool:
-        """Take part, on a server, in one `rpc` call of the training ranks. Run the function whose name the call gives.
+        """Run one function that the training ranks request by `rpc`, and send them its result. Only servers call this
+        method.
+
         `calls` maps names to functions.
 
         Return False if the call was END, after which the server must end.
@@ -223,7 +228,9 @@ def on_all_ranks(group: ProcessGroup, function: Callable[[], Result]) -> Result:
 
 
 def mark_collective(error: Exception) -> Exception:
-    """Mark an error as one that all ranks raise, so that `is_collective` returns True for it. Return the error."""
+    """Record in an error object that every rank raises this error (`is_collective` then returns True). Return the
+    error.
+    """
     error.on_all_ranks = True  # type: ignore[attr-defined]
     return error
 

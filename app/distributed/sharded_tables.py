@@ -54,7 +54,7 @@ class ShardedIds(UniqueIds):
 
 
 class EmptySnapshot:
-    """The `Snapshot` of a rank that owns no rows."""
+    """The `Snapshot` (view of a rank's table rows at one moment) of a rank that owns no rows: it is empty."""
 
     tables: Mapping[str, TableSnapshot] = {}
 
@@ -66,9 +66,10 @@ class EmptySnapshot:
 
 
 class RowShard:
-    """One rank's part in all operations on rows that are spread over ranks.
+    """A shard: the table rows that one rank owns, and the rank's part in lookups and updates of rows that others own.
 
-    `tables` hold the rows that this rank owns, and are None if it owns none. `exchange` sends and receives rows.
+    `tables` hold the owned rows, and are None if there are none. `exchange` sends rows to other ranks and receives
+    them.
     """
 
     def __init__(self, exchange: Exchange, tables: HostTables | None) -> None:
@@ -112,7 +113,9 @@ class RowShard:
 
     @contextmanager
     def loading(self, step: int) -> Iterator[PlaceRows]:
-        """Load rows as `HostTables.loading` does, but skip the rows that this rank does not own."""
+        """Replace all rows as `HostTables.loading` does, but ignore rows that are written for ids which other ranks
+        own.
+        """
         if self.tables is None:
             yield lambda table, row_ids: lambda name, values, start=0: None
             return
@@ -132,7 +135,9 @@ class RowShard:
             yield place_own
 
     def serve(self, header: Header) -> None:
-        """Take part in the operation of `header`, which the training ranks have started. Only servers call this."""
+        """Take part in the lookup or update that the training ranks have started, as `header` says. Only servers (ranks
+        that do not train) call this method.
+        """
         if header.operation in (*LOOKUPS, Operation.PULL_REQUEST):
             self.pull_request(header, np.zeros(0, np.int64), np.zeros(self.exchange.num_owners, np.int64))
         if header.operation in LOOKUPS:
@@ -180,7 +185,7 @@ class ShardedTables(HostTables):
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
         """Take one optimizer step with the gradients of all ranks' batches, summed by row.
 
-        `unique` and `gradients` are those of this rank's batch.
+        `unique` has the distinct ids of this rank's batch, and `gradients` the gradients of its rows.
         """
         unique = _own(unique)
         check_gradients(gradients, unique.shape[0], self.spec, only_shape=checked)
@@ -198,7 +203,7 @@ class ShardedTables(HostTables):
         return self.owned.tables.state() if self.owned.tables is not None else {}
 
     def snapshot(self, changed_only: bool) -> Snapshot:
-        """Return a snapshot of the rows that this rank owns, as `Tables.snapshot` describes."""
+        """Return a read-only view of the rows that this rank owns, as they are now. See `Tables.snapshot`."""
         return self.owned.tables.snapshot(changed_only) if self.owned.tables is not None else EmptySnapshot()
 
     @contextmanager

@@ -23,7 +23,7 @@ GRACE_SECONDS = 1.0  # Seconds to wait for the other ranks' messages, in additio
 
 
 class _Wait:
-    # Start of this process's present wait, on the monotonic clock. None while it does not wait.
+    # Time (of the monotonic clock) at which this process began to wait for other ranks. None while it does not wait.
     since: float | None = None
 
 
@@ -48,7 +48,8 @@ class Watchdog:
         self._communicator = world.Dup()
         self._timeout_s = timeout_s
         self._first = first
-        self._reported: float | None = None  # Start of the last wait that was examined. Each wait is examined once.
+        # Start of the last wait for which the thread has looked for missing ranks. It looks once for each wait.
+        self._reported: float | None = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
