@@ -42,7 +42,9 @@ def what_and_advice(error: Exception) -> tuple[str, str]:
 
 
 class ParentRecord(TypedDict):
-    """Step and id of a delta's parent. The delta holds the rows that changed after the parent was written."""
+    """Step and id of the checkpoint (the parent) on which a delta builds: the delta holds only the rows that changed
+    since.
+    """
 
     step: int
     id: str
@@ -58,7 +60,7 @@ class Position:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last step that was taken.
+        """The epoch of the last step that the training has taken.
 
         Between two epochs, this is the finished epoch, while `epoch` is the one that comes next.
         """
@@ -86,9 +88,11 @@ class Manifest:
     selection: dict[str, Any] = field(default_factory=dict)
     # State of the learning-rate schedules: the result of `LearningRates.state`.
     schedules: dict[str, Any] = field(default_factory=dict)
-    shards: dict[str, int] = field(default_factory=dict)  # Number of shards, by table.
+    # Number of files over which each table's rows are spread, by table name.
+    shards: dict[str, int] = field(default_factory=dict)
     files: dict[str, FileRecord] = field(default_factory=dict)  # Size and checksum of each file, by name.
-    parent: ParentRecord | None = None  # Parent of a delta. None for a full checkpoint.
+    # Deltas only: the checkpoint whose changes the delta holds. None for a full checkpoint.
+    parent: ParentRecord | None = None
     # In online runs, the `Ledger`: the record of the parts of the log that the model was trained on.
     online: dict[str, Any] = field(default_factory=dict)
     # Identity of the state in the checkpoint. It stays the same if the state is written with another number of shards,

@@ -64,7 +64,8 @@ class Checkpoint:
 
     path: Path
     manifest: Manifest
-    # The checkpoints that a delta needs: a full one, then the deltas before this one. Empty for a full checkpoint.
+    # The older checkpoints whose rows a delta needs: a full one, then the deltas up to this one. Empty if this
+    # checkpoint is a full one.
     older: tuple[Checkpoint, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
@@ -111,7 +112,7 @@ class Checkpoint:
         return [self.path / shard_name(table, shard, shards) for shard in range(shards)]
 
     def is_kept(self) -> bool:
-        """Return True if this checkpoint is still at its path, and False if it was removed, replaced or compacted
+        """Return True if the folder still holds this checkpoint, and False if it was removed, replaced or rewritten
         since.
         """
         try:
@@ -134,10 +135,13 @@ class Checkpoint:
                         pass
 
     def read_once(self, spec: TablesSpec, place: PlaceRows) -> dict[str, np.ndarray]:
-        """Copy the checkpoint's rows into tables by calls of `place`, and return its dense arrays by name.
+        """Copy the checkpoint's table rows into tables, and return the dense arrays (weights outside the tables) by
+        name.
 
-        Each file is read once, and verified meanwhile. Raise as `verify` does, and ValueError if a table does not fit
-        `spec`. After an error, the rows written so far are invalid.
+        `place` marks rows of a table as present, and returns the function that writes them.
+
+        Each file is read once, and verified meanwhile. Raise as `verify` does, and ValueError if a table's rows do not
+        fit the tables that `spec` describes. After an error, the rows written so far are invalid.
         """
         expired = self.expired_later()
         for member in self.chain:
@@ -147,7 +151,8 @@ class Checkpoint:
         return join(array for name in dense_files(self.manifest.files) for array in self._arrays(name).items())
 
     def state(self) -> ModelState:
-        """Return the run's state in this checkpoint. The table rows in the result are read from the files on demand.
+        """Return the training state that this checkpoint has saved. Its table rows are only read from the files when
+        used.
 
         The files are not verified: call `verify` first.
         """
@@ -184,8 +189,8 @@ class Checkpoint:
             read_arrays_once(self.path / name, self.manifest.files[name], use)
 
     def expired_later(self) -> dict[Path, np.ndarray]:
-        """Return for each checkpoint of the chain the ids of the rows that a later checkpoint lists as removed. The
-        keys of the result are the checkpoints' paths.
+        """Return for each checkpoint of the chain (a full one and its deltas) the ids of the rows that a later
+        checkpoint lists as removed, by the checkpoint's path.
         """
         later, expired = np.zeros(0, np.int64), {}
         for member in reversed(self.chain):

@@ -24,7 +24,9 @@ Read = Callable[[Path], Manifest]
 
 
 def step_folders(folder: Path) -> list[Path]:
-    """Return the paths in `folder` whose names are those of checkpoints, complete or not, by ascending step."""
+    """Return the paths in `folder` that have the name of a checkpoint, by ascending step. Incomplete checkpoints are
+    included.
+    """
     folders = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
     return sorted(folders, key=lambda path: int(path.name.removeprefix("step-")))
 
@@ -92,7 +94,7 @@ def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
 
 
 def to_keep(whole: list[Checkpoint], options: CheckpointOptions, metric: str) -> list[Checkpoint]:
-    """Return the checkpoints in `whole` that the settings keep, oldest first.
+    """Return the checkpoints, of the complete ones in `whole`, that the settings keep. The oldest comes first.
 
     The settings `keep_last` and `keep_best` are the numbers of the newest and of the best checkpoints to keep. If
     `keep_last` is 0, all checkpoints are kept.

@@ -81,7 +81,9 @@ def step_name(step: int) -> str:
 
 
 def shard_name(table: str, shard: int, shards: int) -> str:
-    """Return the name of the file with shard number `shard` of a table, such as deep-0-of-4.safetensors."""
+    """Return the name of file number `shard` of the `shards` files that hold a table's rows, such as
+    deep-0-of-4.safetensors.
+    """
     return f"{table}-{shard}-of-{shards}.safetensors"
 
 
@@ -167,7 +169,9 @@ def write_shards(
 
 
 def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, ArraySource]:
-    """Return the row ids and the state arrays to write into the file of shard number `shard` of a table, by name."""
+    """Return the row ids, weights and optimizer state to write into file number `shard` of a table's files, by array
+    name.
+    """
     indices: Indices = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
     row_ids = rows.row_ids[indices]
 

@@ -116,7 +116,7 @@ def _parameters(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(path: Path, name: str, tensors: list[Any]) -> np.ndarray:
-    """Return the array of one parameter, joined from its pieces.
+    """Return the array of one parameter, joined from the pieces into which MindSpore splits a large array.
 
     Raise ValueError if the number of bytes does not fit its shape.
     """
