@@ -40,7 +40,9 @@ class NativeDistinctLayer(nn.Cell):
 
 
 class NativeSumRows(nn.Cell):
-    """Sums the wide rows of each batch row like `SumRows`, by one C++ kernel forward and one backward."""
+    """Adds up the wide table's weights of each batch row, as `SumRows` does, by one C++ kernel forward and one
+    backward.
+    """
 
     def __init__(self) -> None:
         super().__init__()

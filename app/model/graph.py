@@ -27,7 +27,9 @@ DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # Indices in the array that `scalars` 
 
 
 def scalars(deep_loss: Tensor, wide_loss: Tensor, finite: Tensor) -> Tensor:
-    """Return [3] float32: deep loss, wide loss, and 1 if a value is not finite, else 0. Ranks add these arrays up."""
+    """Return [3] float32: deep loss, wide loss, and 1 if a value is not finite, else 0. Several ranks (processes) add
+    up the arrays that they get.
+    """
     bad = 1.0 - finite.astype(ms.float32)
     return ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
 
@@ -158,7 +160,10 @@ class HostGraph(ABC):
 
 
 class OnDevice(HostGraph):
-    """A `HostGraph` that runs `cell`, a MindSpore cell, or a callable that computes the same on several ranks."""
+    """A `HostGraph` that copies NumPy arrays to the device, runs `cell` there, and copies the outputs back.
+
+    `cell` is a MindSpore cell, or a callable that computes the same together with other ranks.
+    """
 
     def __init__(self, cell: Callable[..., Any]) -> None:
         self.cell = cell

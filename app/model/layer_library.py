@@ -59,6 +59,6 @@ def distinct_rows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def check_status(status: int) -> None:
-    """Raise RuntimeError unless `status`, the result of a function of the library, is 0."""
+    """Raise RuntimeError unless `status`, the result of a C++ function that multiplies by oneDNN, is 0 (success)."""
     if status:
         raise RuntimeError(f"oneDNN refused the tower's products with status {status}; is there memory left?")

@@ -47,7 +47,7 @@ class Ftrl(nn.Cell):
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
-        """Take one FTRL step on all weights. `gradients` are in the order of the weights.
+        """Take one FTRL step on all weights. `gradients` has one array for each weight array, in the same order.
 
         If the learning rate is below `LEAST_FTRL_RATE`, nothing changes.
         """
@@ -194,7 +194,9 @@ class Sgd(nn.Cell):
 
 
 class DenseMeans(nn.Cell):
-    """The running means of the dense weights. `app.tables.optimizers.RunningMean` defines the formula."""
+    """The running means of the weights outside the embedding tables. `app.tables.optimizers.RunningMean` defines the
+    formula.
+    """
 
     def __init__(self, weights: State, decay: float) -> None:
         super().__init__()

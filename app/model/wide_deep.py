@@ -53,7 +53,9 @@ class WideHead(nn.Cell):
 
 
 class SumRows(nn.Cell):
-    """Sums the wide rows of the fields of each batch row, from distinct rows, with MindSpore's operators."""
+    """Adds up, for each batch row, the wide table's weights of its fields' values. MindSpore's operators compute the
+    sum from the batch's distinct rows.
+    """
 
     def construct(self, wide_rows: Tensor, index: Tensor) -> Tensor:
         """Return the sum of the wide rows of each batch row, [B]. `wide_rows` [U] are the batch's distinct rows.
@@ -63,7 +65,9 @@ class SumRows(nn.Cell):
 
 
 class NumericFields(nn.Cell):
-    """The constant rows E_f of the N numeric fields, and their part W_f of the first layer's matrix."""
+    """The parameters of the N numeric fields: for each field f a constant embedding row E_f, and the block W_f of the
+    first layer's matrix that multiplies this row.
+    """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         """`arrays` are the tower's initial values by the names that `tower_arrays` gives them. If they include no
@@ -87,7 +91,7 @@ class NumericFields(nn.Cell):
         return ops.concat((numeric, ones), 1), ops.concat((self.folded(), bias), 0)
 
     def folded(self) -> Tensor:
-        """Return each numeric field's constant row, multiplied by its part of the first layer's matrix: E_f · W_f, [N,
+        """Return each numeric field's constant row, multiplied by its block of the first layer's matrix: E_f · W_f, [N,
         H].
 
         N must not be 0.
@@ -195,10 +199,14 @@ class Tower(nn.Cell):
 
 
 class WideDeep(nn.Cell):
-    """The dense part of the model: wide head and tower. Each has its own optimizer."""
+    """The model outside the embedding tables: the wide head (numeric weights and bias) and the tower (hidden layers).
+    Each has its own optimizer.
+    """
 
     def __init__(self, tower: Tower, wide: WideHead, sum_wide: nn.Cell | None = None) -> None:
-        """Make the model from its parts. `sum_wide` sums distinct wide rows over the fields of each batch row."""
+        """Make the model from its parts. `sum_wide` is a cell that adds up the wide table's weights of each batch row,
+        given the batch's distinct rows.
+        """
         super().__init__()
         self.wide = wide
         self.tower = tower
