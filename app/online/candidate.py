@@ -80,7 +80,9 @@ class Samples:
         write_arrays(self._folder / name, ids=rows.ids, numeric=rows.numeric, labels=rows.labels, weights=weights)
 
     def _load(self, names: Sequence[str]) -> Iterator[tuple[str, Examples]]:
-        """Yield name and rows of each file in `names`. Skip a file that is missing or damaged, with a warning."""
+        """Yield name and rows of each file in `names`, which hold rows of one part of the log each. Skip a missing or
+        damaged file, with a warning.
+        """
         for name in names:
             path = self._folder / name
             try:

@@ -40,21 +40,22 @@ class Expiry:
     """
 
     def __init__(self, num_ids: int, saved: Checkpoint | None) -> None:
-        """Start from the moments in the checkpoint `saved`, for `num_ids` ids.
+        """Start from the moments of the last updates that the checkpoint `saved` stores, for `num_ids` ids.
 
         If there is no checkpoint, or it stores no moments, all rows count as touched at the first moment given to
         `touch`.
         """
         touched = saved.last_touched() if saved is not None else None
-        # True if the checkpoint stored no moments. The next checkpoint must then be a full one, not a delta.
+        # True if the checkpoint stored no moments. The next checkpoint must then be a full one, because a delta stores
+        # only changes.
         self.is_new = touched is None
         self.moment = int(saved.expiry()[MOMENT][0]) if saved is not None and not self.is_new else 0
         self._touched = np.full(num_ids, self.moment) if touched is None else touched
         self._expired = NO_IDS  # Ids that expired in the last call of `expire`, ascending.
 
     def touch(self, ids: np.ndarray, num_ids: int, moment: int) -> None:
-        """Record that the rows of `ids` were touched at `moment`. There are now `num_ids` ids. The new ones count as
-        touched at this moment, too.
+        """Record that training touched (updated) the rows of `ids` at `moment`. The vocabulary now has `num_ids` ids.
+        New ids count as touched at this moment, too.
 
         `ids` may have any shape and repeat ids. Negative entries (NO_ID) are ignored.
         """

@@ -125,7 +125,7 @@ class Ledger:
     ages_in: str = ""
 
     def after(self, part: Part, existing: Collection[str] = (), keep: int = 0) -> Ledger:
-        """Return a copy of the ledger to which `part` is added.
+        """Return a copy of this record to which `part`, a file of the log that the model was trained on now, is added.
 
         If `keep` is above 0, drop the records of parts except the last `keep`, those whose files are in `existing`, and
         the one whose name sorts last.
@@ -189,7 +189,9 @@ class PartSource:
         self._files()
 
     def names(self) -> set[str]:
-        """Return the names of all parts in the folder, including those that are held aside or were trained on."""
+        """Return the names of all parts (files of the log) in the folder, including those that the model was trained on
+        already and those that it must not be trained on.
+        """
         return {file.name for file in self._files()}
 
     def is_released(self, name: str, checksum: str) -> bool:

@@ -75,7 +75,9 @@ def _aside(reasons: Mapping[str, str]) -> Section | None:
 
 
 def _charts(lines: Sequence[Line]) -> list[Section | None]:
-    """Return the sections with charts. None stands for a section for whose charts no part has a value."""
+    """Return the page's sections with charts: metrics, vocabulary, lag and shift. A section is None if no part of the
+    log has a measurement for its charts.
+    """
     chart = partial(_chart, lines)
     fields = [line["shifted_field"] for line in lines[-1:] if line.get("shifted_field")]
     of_last = f" Of the last part that is {fields[0]}." if fields else ""

@@ -203,8 +203,9 @@ class OnlineTrainer(Trainer):
         self.progress.add(line)
 
     def _ledger_of_source(self) -> Ledger:
-        """Return the ledger of a new online run. If the model that it begins with was trained online, the ledger
-        contains the parts that this model was trained on, so that they are not trained on again.
+        """Return the ledger (the record of the log's parts that the model was trained on) for a new online run. If the
+        run begins with a model that was trained online, the ledger contains the parts of that training, so that they
+        are not trained on again.
         """
         source = find_source(Path(self.config.train.init_from))
         known = source.manifest.online.get("trained", {}) if isinstance(source, Checkpoint) else {}
@@ -214,7 +215,8 @@ class OnlineTrainer(Trainer):
         return Ledger(trained=dict(known))
 
     def _judge(self, part: Part) -> None:
-        """Decide whether the model after `part` is published, and record the decision in the ledger.
+        """Decide whether the model after `part` is published, and record the decision in the ledger (the record of
+        trained parts, which checkpoints store).
 
         Before that, store a sample of the rows of `part`, a part of the growing log. The model is withheld if it scores
         the samples of the last LAST_PARTS parts worse than the newest published model, see

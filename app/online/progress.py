@@ -64,7 +64,9 @@ class Progress:
             self._lines = [*self._lines[1 - ON_PAGE :], dict(line)]
 
     def awaits_publishing(self, step: int) -> bool:
-        """Return True if the last part ended with `step` and the model after it has not been published yet."""
+        """Return True if `step` is the last step of the newest part (file of the log), and the model after this part
+        has not been published yet.
+        """
         return bool(self._lines) and self._lines[-1]["step"] == step and "lag_seconds" not in self._lines[-1]
 
     def show(self, status: dict[str, Any], is_idle: bool) -> bool:
