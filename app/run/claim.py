@@ -1,4 +1,5 @@
-"""Claim the run folder for a launch: lock it, and decide what happens with the run that it holds.
+"""Claim the run folder for a launch (one start of a training): lock it, and decide what happens with the run that it
+holds.
 
 The folder of rank r is `device_<r>/`, or for a run with a name `NAME/` (rank 0) and `NAME.rank<r>/`, in the folder
 where the launcher is started. It always holds the newest run:
@@ -54,7 +55,8 @@ class RunIsFinishedError(Exception):
 
 
 class Claim:
-    """The locks on one rank's run folder `path` and on its checkpoints, held until the launch ends.
+    """The locks that one process of a training holds on its run folder `path` and the folder of checkpoints until it
+    ends.
 
     If the folder of an older run is renamed, a checkpoint folder outside the run folder keeps its name.
     """
@@ -143,7 +145,8 @@ class Claim:
         return number, new_source
 
     def take(self, plan: Plan, number: int) -> None:
-        """Lock the folder that the launch uses. If the plan starts a new run, first rename this rank's older folder.
+        """Lock the run folder in which training begins or continues. If the plan starts a new run, first rename this
+        rank's folder of the older run.
 
         `number` is appended to the name of the older folder.
         """

@@ -32,7 +32,8 @@ ASKED = "asked"  # Key in run.json of the settings whose values in the run diffe
 
 @dataclass(frozen=True)
 class Plan:
-    """What a launch does (`kind`), the reason, and the checkpoint that it resumes from.
+    """What a launch (one start of a training) does with the run folder (`kind`), the reason, and the checkpoint that it
+    resumes from.
 
     `checkpoint` is None if training starts at step 0.
     """
@@ -203,7 +204,7 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
 
 
 def is_run_of(path: Path, config: Config, schema: Schema) -> bool:
-    """Return True if a launch with `config` resumes the run in `path` or finds it finished."""
+    """Return True if a training with the settings `config` would resume the run in `path`, or find it finished."""
     state = {} if config.train.resume == "never" else _known_state(path, checkpoint_folder(path, config))[0]
     resumed = settings_of_run(path, config, schema)
     return bool(state) and difference(state["identity"], identity(resumed, schema)) is None

@@ -21,7 +21,7 @@ from app.run.logs import RunLog
 
 
 class EventFile(RunLog):
-    """The event file of one launch.
+    """The TensorBoard event file that one launch (one start of a training) writes.
 
     `purge_step` is the first step that this launch takes. TensorBoard ignores points of this and later steps in older
     files, so that no point of a resumed run appears twice.

@@ -18,7 +18,7 @@ LOSS_LOG, EVAL_LOG, METRICS = "loss.log", "eval.log", "metrics.jsonl"
 def forget_after(run_path: Path, manifest: Manifest) -> None:
     """Remove the lines and evaluations of steps after a checkpoint, because a resumed run takes these steps again.
 
-    `manifest` is that of the checkpoint.
+    `manifest` describes the checkpoint, and `run_path` is the run folder with the logs.
     """
     # The line of step 0 evaluates the model that the run started from. It is only written again if the run resumes from
     # step 0, so keep it otherwise.

@@ -58,9 +58,10 @@ def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ignored(sections: Mapping[str, Any]) -> list[str]:
-    """Return the settings of `WITHOUT_EFFECT` that a run had set to another value than the default.
+    """Return the settings without effect in this release (`WITHOUT_EFFECT`) that an older run had set to another value
+    than their default.
 
-    They are returned as `section.key=value`. This release ignores them.
+    Each is a text `section.key=value`.
     """
     values = WITHOUT_EFFECT | settings.flatten(dict(sections))
     return [f"{name}={values[name]}" for name, default in WITHOUT_EFFECT.items() if values[name] != default]

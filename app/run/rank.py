@@ -74,7 +74,7 @@ def _end_the_job(status: int) -> None:
     sys.stderr.flush()
     if "mpi4py.MPI" in sys.modules:
         load_mpi().COMM_WORLD.Abort(status)
-    # mpirun ends the other ranks when one exits with an error.
+    # mpirun ends the other ranks when this one exits with an error.
     os._exit(status)
 
 

@@ -59,7 +59,7 @@ class RunRecord:
         return sorted(by_step), [by_step[step] for step in sorted(by_step)]
 
     def keys(self, ending: str) -> list[str]:
-        """Return the keys of metrics.jsonl that end with `ending`, in order of appearance."""
+        """Return the keys in the lines of metrics.jsonl that end with `ending`, in order of appearance."""
         names = dict.fromkeys(key for line in self.lines for key in line if key.endswith(ending))
         return list(names)
 
@@ -69,7 +69,7 @@ class RunRecord:
         return str(self.config.get("eval", {}).get("metric", "auc"))
 
     def best_evaluation(self) -> dict[str, Any] | None:
-        """Return the line of the best evaluation on valid, or None if there was no evaluation.
+        """Return the line of metrics.jsonl with the run's best evaluation on the valid rows, or None if there was none.
 
         An evaluation at step 0 does not count, because it measures the model from which the run started.
         """
@@ -86,11 +86,12 @@ class RunRecord:
         return [*source, *map(_evaluation_line, self.evaluations)]
 
     def test_evaluation(self) -> dict[str, Any] | None:
-        """Return the content of the file of the newest evaluation on the test rows, or None if there is none."""
+        """Return what the JSON file of the newest evaluation on the test rows contains, or None if there is none."""
         return next((content for content in reversed(self.evaluations) if content["split"] == "test"), None)
 
     def shown_evaluation(self) -> dict[str, Any] | None:
-        """Return the content of the file of the evaluation whose curves the report draws, or None if there is none.
+        """Return what the JSON file of the evaluation contains whose curves the report draws, or None without
+        evaluations.
 
         It is the newest evaluation on the test rows, else the best one on valid, else the last one.
         """
@@ -99,7 +100,7 @@ class RunRecord:
         return self.test_evaluation() or next(reversed([*self.evaluations[-1:], *on_valid]), None)
 
     def launches(self) -> list[list[dict[str, Any]]]:
-        """Return the lines of metrics.jsonl that have a training speed, as one list per launch.
+        """Return the lines of metrics.jsonl that have a training speed, as one list per launch (start of the training).
 
         `seconds` in the lines counts from the start of a launch. So a launch begins at a line with fewer seconds than
         the line before.
@@ -116,17 +117,18 @@ class RunRecord:
         return lines_by_launch
 
     def steady_lines(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl that have a training speed, without the first one of each launch.
+        """Return the lines of metrics.jsonl that have a training speed, without the first line after each start of the
+        training.
 
-        The first line of a launch includes the time in which MindSpore compiles the graph. If no other line exists,
-        return all lines with a speed.
+        This first line includes the time in which MindSpore compiles the graph. If no other line exists, return all
+        lines with a speed.
         """
         steady = [line for launch in self.launches() for line in launch[1:]]
         return steady or [line for launch in self.launches() for line in launch]
 
     @property
     def seconds(self) -> float:
-        """Duration of all launches together, in seconds."""
+        """Time that the training has run, in seconds, over all its launches (starts) together."""
         seconds = [line["seconds"] for line in self.lines]
         ends = [first for first, after in itertools.pairwise(seconds) if after < first]
         return sum([*ends, *seconds[-1:]])

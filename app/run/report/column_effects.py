@@ -65,7 +65,7 @@ def _of_column(name: str, lines: Any) -> list[Chart]:
     charts = []
     for cells, parts in itertools.groupby((line for line in lines if line["value"] is not None), itemgetter("cells")):
         texts, changes = zip(*((part["value"], part["mean_change"]) for part in parts), strict=True)
-        # Below a bar there is no room for both ends of a range.
+        # The label below a bar has no room for both ends of a range, so it shows only the upper end.
         below = [f"≤ {text.split(' to ')[1]}" if " to " in text else text for text in texts] if cells == "range" else ()
         title = f"{name}: {DIVISIONS[cells]}"
         charts.append(bar_chart(title, texts, [Bars("mean change", changes)], CHANGE, "half", below))

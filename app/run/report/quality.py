@@ -42,8 +42,8 @@ def lines(
     size: Size = "half",
     note: str = "",
 ) -> Chart:
-    """Return a chart with a line for each of `series`. If only reference lines have points, the chart shows the text
-    `otherwise` instead.
+    """Return a chart with a line for each of `series`. If no line has points, apart from reference lines, the chart
+    shows the text `otherwise` instead.
     """
     if not any(len(line.x) and not line.reference for line in series):
         return Chart(title, size, otherwise)

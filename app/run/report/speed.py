@@ -36,9 +36,10 @@ def samples_per_second(run: RunRecord) -> float | None:
 
 
 def parts_of(line: dict, batch_size: int) -> dict[str, float]:
-    """Return, for each part of a training step by name, its mean seconds per step in the interval of a log line.
+    """Return, for each part of a training step by name, its mean seconds in the steps that one line of metrics.jsonl
+    covers.
 
-    The parts are those that were measured, "wait" for batches, and "other", the rest.
+    The parts are the measured ones (such as lookup and update), "wait" (for batches), and "other" (the rest of a step).
     """
     whole = batch_size / line["samples_per_second"]
     parts = {"wait": line["wait_share"] * whole}
@@ -47,7 +48,11 @@ def parts_of(line: dict, batch_size: int) -> dict[str, float]:
 
 
 def parts_over_steps(run: RunRecord) -> dict[str, list[float]]:
-    """Return, for each part of a training step by name, its mean seconds per step in each line of `steady_lines`."""
+    """Return, for each part of a training step by name, a list of its mean seconds per step, one for each logged
+    interval.
+
+    The first interval after each start of the training is left out (`RunRecord.steady_lines`).
+    """
     parts_by_line = [parts_of(line, run.config["train"]["batch_size"]) for line in run.steady_lines()]
     names = dict.fromkeys(name for parts in parts_by_line for name in parts)
     return {name: [parts.get(name, 0.0) for parts in parts_by_line] for name in names}
