@@ -36,7 +36,8 @@ def precision_recall_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.nda
 
 
 def _thinned(values: np.ndarray, most: int) -> np.ndarray:
-    """Return the indices of at most `most` of the ascending `values`, which are about equally far apart.
+    """Return the indices of at most `most` of the ascending `values`, chosen so that these values are about equally far
+    apart.
 
     The first and the last value are among them.
     """

@@ -45,11 +45,15 @@ class GroupedRows:
         self.ids = ids.astype(np.int64)[self._order]
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """Return for each group [G] the sum of `values` [K] over the cells of the group."""
+        """Return for each group [G] the sum of `values`, one for each cell (group and logit) [K], over the cells of the
+        group.
+        """
         return np.add.reduceat(values, self._starts)[self._order]
 
     def above(self, values: np.ndarray) -> np.ndarray:
-        """Return for each cell [K] the sum of `values` [K] over the cells of the same group that have higher logits."""
+        """Return for each cell (group and logit) [K] the sum of `values` [K] over the cells of the same group with
+        higher logits.
+        """
         up_to = np.cumsum(values)
         group_ends = (up_to - values)[self._starts] + np.add.reduceat(values, self._starts)
         return np.repeat(group_ends, np.diff(self._starts, append=len(values))) - up_to
@@ -104,7 +108,8 @@ class GroupStream:
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most_cells = most_cells
         self._shift = 0
-        # Rows that are not counted yet, as tuples of arrays: cells, weights of rows with label 0, and with label 1.
+        # Batches that are not counted yet, each a tuple of arrays with one value per row: the row's cell (group and
+        # logit); its weight (or 1) if its label is 0, else 0; and its weight (or 1) if its label is 1, else 0.
         self._pending: list[tuple[np.ndarray, ...]] = []
         self._num_pending = 0
         self._left_out = 0.0  # Number of rows without a group, or the sum of their weights.

@@ -244,7 +244,7 @@ def defined(metrics: Metrics) -> dict[str, float]:
     return {name: value for name, value in asdict(metrics).items() if not np.isnan(value)}
 
 
-FEW_CLICKS = 20  # Intervals from fewer clicks are too narrow, see `few_clicks_note`.
+FEW_CLICKS = 20  # Confidence intervals from fewer clicks are too narrow, see `few_clicks_note`.
 LEVEL = 0.95
 
 # Number of bins to which rows are reduced for the bootstrap. With this many, ties of logits in the same bin do not
@@ -253,9 +253,10 @@ MOST_BINS = 2**14
 
 
 def few_clicks_note(metrics: Sequence[tuple[float, float]]) -> str:
-    """Return a remark on confidence intervals, or "" if none of the groups of rows has few clicks.
+    """Return a remark that intervals from few clicks are too narrow, or "" if every set of rows in `metrics` has enough
+    clicks.
 
-    `metrics` has the number of rows and the click rate of each group that has intervals.
+    `metrics` has the number of rows and the click rate of each set of rows for which intervals are shown.
     """
     if all(round(rows * click_rate) >= FEW_CLICKS for rows, click_rate in metrics):
         return ""

@@ -14,7 +14,8 @@ from data_prep.prepared.schema import DataFile
 
 @dataclass
 class SelectionState:
-    """The state of a `Selection`, which a checkpoint stores for resumed runs.
+    """The state of a `Selection` (the best evaluation so far and the improvements since), which a checkpoint stores for
+    resumed runs.
 
     `best` is the best value of the metric so far, and `reference` the last value that counted as an improvement for
     early stopping. A step of -1 means that there was no evaluation yet. `basis` says on what the values were measured:
@@ -32,7 +33,9 @@ class SelectionState:
 
 
 class Selection:
-    """Decides after each evaluation whether it is the best so far, and whether to stop early (`is_over`)."""
+    """Decides after each evaluation whether the model is the best so far, and whether the training stops early
+    (`is_over`).
+    """
 
     def __init__(self, options: EvalOptions, valid_files: Sequence[DataFile] = ()) -> None:
         """Start without evaluations. `valid_files` are the files of the split valid, whose rows are evaluated."""

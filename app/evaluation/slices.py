@@ -101,7 +101,8 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
     names += [*(field.name for field in schema.numeric if field.transform != INDICATOR), TIME, UNSEEN]
     for name in by:
         if name not in names:
-            longer = [each for each in names if each.startswith(name)]  # Such as the hour of a timestamp.
+            # Suggest fields whose names begin so, such as the hour that is derived from a timestamp column.
+            longer = [each for each in names if each.startswith(name)]
             raise ValueError(f"--by {name} is no field of the data; {did_you_mean(name, longer or names)}")
         if name == TIME and split == "train":
             raise ValueError("--by time needs the log's order, and the rows of train are shuffled; use valid or test")
