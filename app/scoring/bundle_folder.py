@@ -57,25 +57,28 @@ class BundleManifest:
     # Whole bundles made by `fold` only: version of the newest delta that was merged into this bundle.
     folded: str = ""
     whole_serial: int = 0  # Serial number of the whole bundle at the beginning of this bundle's chain.
-    serial: int = 0  # Number of this export. It is higher than the numbers of all earlier bundles in the same folder.
+    # Serial number of this export, higher than those of all bundles that were in the same folder before.
+    serial: int = 0
     id: str = ""
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
 
     @property
     def version(self) -> str:
-        """Name of the model's version. A bundle that `fold` made by merging deltas keeps the version of the newest
-        delta.
+        """Name of the model's version, a checksum. A bundle that `fold` made by merging deltas keeps the version of the
+        newest delta.
         """
         return self.folded or self.id
 
 
-ChainEntry = tuple[Path, BundleManifest]  # Folder and manifest of one bundle in a chain.
-Chain = tuple[ChainEntry, ...]  # A whole bundle, followed by its deltas, oldest first.
+# Folder and manifest of one bundle in a chain (a whole bundle and its deltas).
+ChainEntry = tuple[Path, BundleManifest]
+# A whole bundle, followed by its deltas (bundles that hold only the rows that changed), oldest first.
+Chain = tuple[ChainEntry, ...]
 
 
 def bundles_in(folder: Path) -> list[Path]:
-    """Return the paths in `folder` that may be bundles, sorted by name. Hidden ones are left out.
+    """Return the paths in `folder` that may be bundles, sorted by name. Names that begin with a dot are left out.
 
     Paths that end in .partial or .replaced are left out, too: earlier releases wrote unfinished bundles, with a
     manifest, under such names.

@@ -26,14 +26,14 @@ from data_prep.options.log_format import LogFormat
 from data_prep.prepared.schema import Schema, read_schema
 
 DISTRIBUTION = "distribution.json"
-# Rows are looked up and scored in slices of this many, so that a slice's embeddings stay in the CPU cache.
+# Rows are looked up and scored this many at a time, so that the embeddings of these rows stay in the CPU cache.
 ROWS_AT_ONCE = MANY
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Result of scoring a chunk of lines: logits of the n good lines, and the reasons why the other lines were
-    rejected.
+    """Result of scoring a chunk (some lines of a log, or rows of a table): logits of the n good lines, and the reasons
+    why the other lines were rejected.
     """
 
     places: np.ndarray  # Indices [n] of the good lines within the chunk.
@@ -46,7 +46,7 @@ class Scored:
 
     @property
     def labels(self) -> np.ndarray:
-        """Labels [n], float32. NaN for a row without a label or with weight 0."""
+        """Labels of the n good lines, float32. NaN for a line without a label or with weight 0."""
         rows = self.encoded
         if rows is None or rows.weights is None:
             return np.zeros(0, np.float32) if rows is None else rows.labels

@@ -31,7 +31,8 @@ from common.arrays.format import arrays_in, map_arrays, map_file, read_entries
 from data_prep.encoding.encoder import NO_IDS
 
 TABLES, CHECKSUMS = "tables.safetensors", "checksums.safetensors"
-# Approximate size of a block, the unit that has a checksum. The first read of a row reads its whole block to check it.
+# Approximate size in bytes of a block of rows, which has one checksum. The first read of a row reads its whole block to
+# check it.
 BLOCK_BYTES = 1 << 16
 ALIGNMENT = 64  # Alignment of the arrays in the file. A row of 16 float32 values then fills one cache line.
 INDEX, DELETED = "index", "deleted"
@@ -57,7 +58,7 @@ class BundleTablesSpec:
     seed: int  # Seed of the initial rows.
     initial_scale: float
     num_deleted: int = 0  # Deltas only: number of ids whose rows the delta removes.
-    initial_dtype: str = "float32"  # Data type that initial rows are rounded to.
+    initial_dtype: str = "float32"  # Data type to which the values of rows before training are rounded.
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of this class by name, as the manifest stores them.
@@ -210,7 +211,9 @@ class BundleTables:
         self._map.madvise(mmap.MADV_WILLNEED, first_page, start - first_page + num_bytes)
 
     def check_all(self) -> None:
-        """Check the checksums of all blocks. Raise the errors of `rows`."""
+        """Compare all blocks of the tables with their checksums. Raise ValueError, naming the file, for a damaged
+        block.
+        """
         for part, count in self._blocks.items():
             for block in range(count):
                 self._check_block(part, block)

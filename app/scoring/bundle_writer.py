@@ -58,7 +58,7 @@ from data_prep.encoding.encoder import EXPIRED_FILE, LOOKUP_FILE
 from data_prep.encoding.prepared_vocabulary import merge_lookups
 from data_prep.prepared.data_files import union
 
-WRITTEN_ROWS = 1 << 16  # Number of rows that are held in memory and written at once.
+WRITTEN_ROWS = 1 << 16  # Number of table rows that are held in memory at a time while a bundle is written.
 # A bundle {} is first written in a folder of this name, which lies beside the bundle's final folder.
 WORK = ".{}.partial"
 
@@ -204,7 +204,7 @@ def _pieces(
 
 
 def in_pieces(array: np.ndarray, most: int = WRITTEN_ROWS) -> Iterator[np.ndarray]:
-    """Yield consecutive parts of an array, with at most `most` elements each."""
+    """Yield consecutive parts of an array, each with at most `most` elements, so that they can be processed in turn."""
     for start in range(0, len(array), most):
         yield array[start : start + most]
 

@@ -34,7 +34,7 @@ class Distribution:
     """
 
     def __init__(self, schema: Schema) -> None:
-        """Start with all counts 0. `schema` says which fields and numeric columns the rows have."""
+        """Start with no rows counted. `schema` says which fields and numeric columns the rows have."""
         fields = schema.categorical
         self.names = [field.name for field in fields] + [field.name for field in schema.numeric]
         of_position = np.repeat(np.arange(len(fields)), [field.max_length for field in fields])

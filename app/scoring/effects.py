@@ -59,7 +59,7 @@ class ColumnEffect:
     mean_absolute_change: float
 
 
-# n parsed rows, and the effect of each of their cells on the logit of its row, [K, n] for K columns.
+# A pair: n parsed rows, and the effect of each of their cells on the logit of its row, [K, n] for K columns.
 Explained = tuple[ParsedRows, np.ndarray]
 
 
@@ -161,7 +161,7 @@ class _Sample:
 
     def __init__(self, most_rows: int, seed: int) -> None:
         self.num_lines, self._most_rows, self._seed = 0, most_rows, np.uint64(seed * int(GOLDEN) % 2**64)
-        self._bound = np.uint64(2**64 - 1)  # No line with a larger key is in the sample.
+        self._bound = np.uint64(2**64 - 1)  # No line whose key (a hash) is larger than this is in the sample.
         self._samples: list[tuple[np.ndarray, Chunk]] = []
 
     def add(self, chunk: Chunk) -> None:
@@ -173,7 +173,7 @@ class _Sample:
             self._cut()
 
     def chunks(self) -> Iterator[Chunk]:
-        """Return the sample as chunks, in the order of the log."""
+        """Return the sampled lines as chunks (groups of lines), in the order of the log."""
         self._cut()
         return (chunk for _, chunk in self._samples)
 
@@ -186,7 +186,9 @@ class _Sample:
 
 
 def _up_to(bound: np.uint64, keys: np.ndarray, chunk: Chunk) -> tuple[np.ndarray, Chunk]:
-    """Select the lines of a chunk whose keys are at most `bound`. Return their keys, and a chunk of these lines."""
+    """Select the lines of a chunk whose keys (hashes) are at most `bound`. Return their keys, and a chunk of these
+    lines.
+    """
     places = np.flatnonzero(keys <= bound)
     if len(places) == len(keys):
         return keys, chunk
@@ -224,9 +226,9 @@ def _mean(column: str, cells: str, changes: np.ndarray, **of: Any) -> ColumnEffe
 
 
 def _ranges(column: str, numbers: np.ndarray, changes: np.ndarray, are_times: bool) -> list[ColumnEffect]:
-    """Divide the `numbers` [n] of a column into at most RANGES ranges with about the same number of rows each, and
-    return the effects for each range. A number that is frequent enough fills a range alone. `changes` [n] are the
-    effects of the single cells.
+    """Divide the `numbers` [n] of a column into at most RANGES ranges with about the same number of rows each. Return
+    the mean effects of the cells in each range. A number that is frequent enough fills a range alone. `changes` [n] are
+    the effects of the single cells.
     """
     if not len(numbers):
         return []
@@ -290,7 +292,7 @@ def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> t
 
 
 def _strongest(column: str, values: np.ndarray, changes: np.ndarray, least: int, most: int) -> list[ColumnEffect]:
-    """Return the effects for the `most` values with the largest mean changes (by absolute value), the largest first.
+    """Return the mean effects of the `most` values that change the logit most (by absolute value), the largest first.
     Values that fewer than `least` rows have are left out.
     """
     distinct, places, counts = np.unique(values, return_inverse=True, return_counts=True)

@@ -23,7 +23,7 @@ from data_prep.encoding.from_values import chunk_to_mapping, rejected
 from data_prep.options.kinds import UNITS, time_text
 from data_prep.options.log_format import TIME_FEATURES, LogFormat
 
-INTERCEPT = "(intercept)"  # Name of the logit of a row whose cells are all blank.
+INTERCEPT = "(intercept)"  # Name under which the logit of a row with only blank cells is returned.
 ORDERS = 4
 _SEED = 0
 _SHOWN_TIME = "%Y-%m-%d %H:%M:%S"

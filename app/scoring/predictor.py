@@ -75,7 +75,7 @@ class Predictor(BundleModel):
         return _reopen, (links, self._num_threads)
 
     def __copy__(self) -> Predictor:
-        # A predictor never changes, so a copy need not be another object.
+        # A predictor never changes, so `copy.copy` may return the same object.
         return self
 
     def __deepcopy__(self, _: dict[int, Any]) -> Predictor:

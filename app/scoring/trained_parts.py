@@ -30,8 +30,8 @@ def write_trained_parts(folder: Path, content: dict[str, Any]) -> None:
 
 
 def read_trained_parts(folder: Path) -> dict[str, Any] | None:
-    """Return the content of parts.json in `folder`, or {"error": reason} if the file is damaged or cannot be read, or
-    None if it does not exist.
+    """Return the online trainer's report: the content of parts.json in `folder`. Return {"error": reason} if the file
+    is damaged or cannot be read, and None if it does not exist.
     """
     path, damaged = folder / TRAINED_PARTS, f"{TRAINED_PARTS} is damaged; the trainer writes it anew with its next part"
     try:

@@ -15,7 +15,7 @@ CODE = "code"
 # hide modules of the same name in a user's project.
 CODE_PACKAGE = "wide_deep_bundle"
 _OWN_IMPORT = re.compile(r"^( *(?:from|import) )((?:app|data_prep|common)[. ])", re.MULTILINE)
-# A bundle contains these modules and all modules of the project that they import.
+# A bundle contains copies of these modules and of all modules of the project that they import.
 CODE_ROOTS = (
     "app.cli.predict",
     "app.cli.bundle",

@@ -22,7 +22,9 @@ MLFLOW_VERSION = "3.17.0"  # The file MLmodel has the format of this version of 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Metrics of the bundle and of the training code on the rows of one split."""
+    """Metrics on the rows of one split, of the bundle's scores and of the scores that the training code computes with
+    the same checkpoint.
+    """
 
     split: str
     metrics: Metrics

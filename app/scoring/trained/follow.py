@@ -49,7 +49,7 @@ def follow(run_path: Path, evaluate: Callable[[Checkpoint], int]) -> int:
 
 
 def _evaluate_while_kept(checkpoint: Checkpoint, evaluate: Callable[[Checkpoint], int]) -> int:
-    """Evaluate a checkpoint and return the exit status.
+    """Evaluate a checkpoint, as long as the training run keeps it, and return the exit status.
 
     If the training run removed the checkpoint meanwhile, skip it and return 0. If the run compacted (rewrote) the
     checkpoint, open and evaluate it again.

@@ -35,13 +35,15 @@ class Trained:
         return self.config.train.batch_size
 
     def with_device(self, **changes: Any) -> Trained:
-        """Return a copy in which the settings `changes` of the section `device` are replaced."""
+        """Return a copy of this object with the settings of section `device` replaced by `changes`, such as
+        `threads=1`.
+        """
         return replace(self, config=replace(self.config, device=replace(self.config.device, **changes)))
 
 
 def read_trained_on(checkpoint: Checkpoint, dataset: Path | None) -> tuple[Path, Schema]:
-    """Return a prepared folder and its schema. The folder is `dataset`, or the one that the model was trained on if
-    `dataset` is None.
+    """Return the prepared folder to evaluate or export a model with, and its schema. The folder is `dataset`, or the
+    one that the model was trained on if `dataset` is None.
 
     Raise FileNotFoundError if the folder does not exist, and ValueError if its schema.json is not readable.
     """
