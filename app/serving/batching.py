@@ -25,7 +25,7 @@ from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.rows_to_score import Cells, RawTable
 
-# Number of recent batches from which the mean time of a request is computed.
+# Number of recent batches (requests that were scored together) from which the mean time of a request is computed.
 TIMED_BATCHES = 31
 # The mean time of a request leaves out the slowest 1 of this many batches, because the process may have been held up
 # during it, for example while a model was opened.
@@ -39,11 +39,11 @@ HUGE_BODY = 1 << 20
 # rows of JSON, which take 2 ms). A thread scores larger batches.
 LOOP_BYTES = 1 << 14
 REFUSED = 429  # HTTP status of a request that is refused because it would wait too long.
-LEAST_QUEUE = 4  # This many requests may wait however long each takes.
+LEAST_QUEUE = 4  # This many requests may wait in a queue, however long each takes to score.
 # Maximum rate at which requests are refused at once (with status 429). Above it, refusals are delayed, because clients
 # that retry immediately would take all the processor's time.
 REFUSALS_A_SECOND = 250
-FREE_REFUSALS = 25  # A burst of this many refusals is sent without delay.
+FREE_REFUSALS = 25  # A burst of this many refusals (responses with status 429) is sent without delay.
 # Longest delay of a refusal in seconds. Clients often give up after two seconds. With a limit of 1.6 seconds, some gave
 # up on a busy machine.
 MOST_DELAY = 1.5
@@ -59,8 +59,8 @@ Result = np.ndarray | Exception
 
 @dataclass
 class Work:
-    """A waiting request: its body, the model that scores it, and the future for its logits. The model stays the same
-    even if the service switches to another one meanwhile.
+    """A waiting request: the model that scores it, the function that decodes its body to rows, and the future that gets
+    its logits. The model stays the same even if the service switches to another one meanwhile.
     """
 
     predictor: Predictor
@@ -72,8 +72,8 @@ class Work:
 
 @dataclass
 class ScoredBatch:
-    """Result of scoring a batch of requests: logits or an error for each request (`answers`), and the scored chunks of
-    rows for the metrics (`scored`).
+    """Result of scoring a batch of requests: each request with its logits or its error (`answers`), and the models,
+    rows and logits that the service's metrics count (`scored`).
     """
 
     answers: list[tuple[Work, Result]]
@@ -82,7 +82,9 @@ class ScoredBatch:
 
 
 class Batcher:
-    """Three queues of requests, for small, large and huge bodies. Only the event loop's thread may use this class."""
+    """Scores requests in batches from three queues: for small, large and huge bodies. Only the event loop's thread may
+    use this class.
+    """
 
     def __init__(self, limits: Limits, observe: Observe) -> None:
         self.small, self.large, self.huge = (_Queue(limits, observe, most) for most in (LOOP_BYTES, 0, 0))
@@ -126,13 +128,13 @@ class Refusals:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._last = clock, 0.0  # `_last` is the time at which the last refusal was due.
+        self._clock, self._last = clock, 0.0  # `_last` is the time for which the latest refusal is scheduled.
 
     def delay(self) -> float:
         """Return how many seconds a refusal that is needed now must wait before it is sent, and count it."""
         now, free = self._clock(), FREE_REFUSALS / REFUSALS_A_SECOND
         due = max(self._last, now - free) + 1 / REFUSALS_A_SECOND
-        # A random delay keeps clients that sent requests together from retrying together.
+        # Without a random delay, clients that sent their requests together would also retry together.
         if due > now + MOST_DELAY:
             return random.uniform(LEAST_LATE, MOST_DELAY)  # noqa: S311
         self._last = due
@@ -354,8 +356,8 @@ def _answer(work: Work, result: Result) -> None:
 
 
 def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
-    """Return one chunk with the rows of several chunks, in their order. All must hold quoted lines, all unquoted lines,
-    or all must be tables.
+    """Join the rows of several requests: return one chunk with the rows of all `chunks`, in their order. All must hold
+    quoted lines, all unquoted lines, or all must be tables.
     """
     if len(chunks) == 1:
         return chunks[0]

@@ -29,8 +29,8 @@ from app.serving.observed import ID_HEADER, request_id
 from app.serving.options import ServerOptions
 from app.serving.service import HEALTH, HEALTHZ, LIVE, Service
 
-# Maximum time from the beginning of a request until all its headers have arrived, and from the opening of a connection
-# until its first request begins.
+# Maximum number of seconds from the beginning of a request until all its headers have arrived, and from the opening of
+# a connection until its first request begins.
 HEADER_SECONDS = 10.0
 # Maximum number of bytes (headers, trailers, chunk sizes) that may arrive one after another without any byte of a body.
 MOST_HEADER_BYTES = 1 << 16
@@ -49,7 +49,8 @@ SPARE_FILES = 128  # Number of file descriptors that connections may not use, be
 FINISH_SECONDS = 30  # Time after the port was closed in which requests that have arrived are still answered.
 INVALID = "Invalid HTTP request received."
 POLL_SECONDS = 0.02  # Interval at which a request that arrived before a model was open checks if one is open now.
-# Key in `scope["extensions"]` under which `BoundedRequests` offers a function that writes a whole response.
+# Key in a request's `scope["extensions"]` (ASGI) under which `BoundedRequests` offers a function that writes a whole
+# response.
 WHOLE_ANSWER = "whole_answer"
 
 
@@ -86,7 +87,9 @@ class Application:
         service.is_draining = self.is_draining
 
     def drain(self) -> None:
-        """Answer readiness checks with status 503 from now on."""
+        """Answer readiness checks (asked by load balancers) with status 503 from now on, so that no new requests are
+        sent here.
+        """
         self.is_draining = True
         if self.service is not None:
             self.service.is_draining = True

@@ -128,8 +128,8 @@ class DecodingProcess:
         return self._connection
 
     def _failed(self, status: int, message: str) -> RequestError:
-        """End the decoding process, and return the error for the request that it was decoding. The next body starts a
-        new process.
+        """End the decoding process, which has failed. Return the error for the request whose body it was decoding. The
+        next body starts a new process.
         """
         log.warning("%s", message)
         self.close()

@@ -65,7 +65,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 
 def _kind(chunk: RowsToScore) -> str:
-    """Return a key that is equal for chunks that `join` can concatenate: quoted lines, unquoted lines or tables."""
+    """Return the form of a request's rows as text: quoted lines, unquoted lines or a table. `join` can concatenate
+    chunks of the same form.
+    """
     return str(chunk.is_bare)
 
 
@@ -76,18 +78,18 @@ class _BundleState:
     """
 
     stamp: tuple[int, ...]  # Times, inode and size of the manifest file. If they change, the file was replaced.
-    since: float  # Time when the bundle was first seen, or when it was first refused.
+    since: float  # Time when the bundle was first seen, or when it was first found that it cannot serve.
     manifest: BundleManifest | None = None
     # True if the bundle is newer than the current model, or is pinned instead of the current model.
     is_newer: bool = False
     reason: str = ""  # Reason why the bundle does not serve, for the log and the status. Empty if there is none.
     pause: float = 0.0
-    next_try: float = 0.0  # Time from which the bundle is tried again. 0 if it was not refused.
+    next_try: float = 0.0  # Time from which opening the bundle is tried again. 0 if it has never failed.
 
 
 class Generations:
-    """The model that serves now, and the folder from which newer models are opened. A lock ensures that only one thread
-    at a time looks for models, pins one or rolls back.
+    """The model that answers requests now (`current`), and the folder from which newer models are opened. A lock
+    ensures that only one thread at a time looks for models, pins one or rolls back.
     """
 
     def __init__(self, options: ServerOptions, is_first: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -207,8 +209,8 @@ class Generations:
         return chains({path: manifest for path, manifest in usable.items() if manifest is not None})
 
     def _open(self, chain: Chain, current: Predictor | None = None) -> Predictor | None:
-        """Open and check the model of a chain. If it is the chain of `current` with more deltas, share its mapped
-        tables. If this fails, record why, and return None.
+        """Open and check the model of a chain (a whole bundle and its deltas). If the chain only adds deltas to that of
+        `current`, share the tables that are mapped already. If the model cannot be used, record why, and return None.
         """
         tables: tuple[BundleTables, ...] = ()
         if current is not None and [m.id for _, m in current.chain] == [m.id for _, m in chain[: len(current.chain)]]:
@@ -387,7 +389,9 @@ class Generations:
         }
 
     def _place(self) -> Path | None:
-        """Return the folder of a bundle with the current model's version, or None if no such bundle exists any more."""
+        """Return the folder of a bundle that has the version of the serving model, or None if no such bundle exists any
+        more.
+        """
         current, bundles = self.current, self._bundles.items()
         places = [path for path, bundle in bundles if bundle.manifest and bundle.manifest.version == current.version]
         return current.folder if current.folder in places or not self._is_folder else next(iter(places), None)

@@ -118,7 +118,8 @@ class Observed:
     def __init__(self, is_restart: bool = False, recent: Recent | None = None) -> None:
         self.recent = recent or Recent(mmap.mmap(-1, RECENT_BYTES), 0)
         self._registry = CollectorRegistry()
-        # Batches that `count` has not counted yet: model, encoded rows and logits. All are of the same model.
+        # Scored batches that `count` has not counted yet: model, encoded rows and logits. One model has scored all of
+        # them.
         self._noted: list[tuple[Predictor, Examples, np.ndarray]] = []
         self._num_noted = 0
         self._requests = self._make(Counter, "requests", "Requests by address and status.", ["route", "status"])
@@ -292,7 +293,7 @@ class _Processes(Collector):
             with suppress(OSError):
                 pids = [str(supervisor.pid), *children.read_text().split()]
         of_each = [list(ProcessCollector(pid=partial(str, pid), registry=None).collect()) for pid in pids]
-        # A process that has just ended has no metrics.
+        # A process that has just ended has an empty list of metrics, so leave it out.
         for alike in zip(*filter(None, of_each), strict=False):
             metric, values = alike[0], [each.samples[0].value for each in alike]
             is_whole = metric.name in ("process_start_time_seconds", "process_max_fds")

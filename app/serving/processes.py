@@ -132,12 +132,12 @@ def _listen(kind: str, host: str, port: int) -> socket.socket:
 
 @dataclass
 class _Seat:
-    """What the supervisor keeps about one of its workers across restarts. A restarted worker has the same `number` as
-    the worker that it replaces, and continues the metrics of that worker.
+    """What the supervisor (the process that starts the workers) keeps about one worker across restarts. A restarted
+    worker has the same `number` as the worker that it replaces, and continues the metrics of that worker.
     """
 
     number: int
-    recent: mmap.mmap  # Memory that all workers share, in which `observed.Recent` counts.
+    recent: mmap.mmap  # Memory that all workers share, in which they count recent requests (`observed.Recent`).
     # A byte that worker and supervisor share: 1 if the worker's model is open, otherwise 0.
     serving: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     # A byte that worker and supervisor share. The worker's event loop changes it ten times a second. The byte is 0
@@ -154,8 +154,8 @@ class _Seat:
     due: float = 0.0
 
     def beat(self, is_ending: bool) -> None:
-        """Tell the supervisor that this worker's event loop runs, or, with `is_ending`, that it is ending and no longer
-        has to run.
+        """Tell the supervisor that this worker's event loop is alive, or, with `is_ending`, that the loop ends and need
+        not be watched any more.
         """
         self.pulse[0] = 0 if is_ending else self.pulse[0] % 255 + 1
 
@@ -327,7 +327,9 @@ def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat
 
 
 class _Watch(threading.Thread):
-    """Thread of a worker that opens its first model, and later looks for newer models."""
+    """Thread of a worker process that opens the first model to serve, and later looks for newer models in the
+    folder.
+    """
 
     def __init__(self, server: Server, options: ServerOptions, seat: _Seat) -> None:
         super().__init__(daemon=True)

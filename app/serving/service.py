@@ -60,7 +60,7 @@ MOST_EXPLAINED_BYTES = 1 << 17
 # to 40 ms if a client has made the JSON deliberately slow to decode.
 MOST_DECODED_HERE = 1 << 17
 LIVE, READY, HEALTHZ = "/v2/health/live", "/v2/health/ready", "/healthz"
-HEALTH = (LIVE, READY, HEALTHZ)  # HEALTHZ is the usual name of LIVE.
+HEALTH = (LIVE, READY, HEALTHZ)  # HEALTHZ is a common name for the check at LIVE.
 MODEL = "/v2/models/{model}"
 _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
 _CHARSET, _UTF_8 = re.compile(r'charset\s*=\s*"?([^";\s]*)', re.IGNORECASE), ("utf-8", "utf8", "us-ascii", "ascii")
@@ -88,7 +88,8 @@ class Service:
     def __init__(self, generations: Generations, observed: Observed, options: ServerOptions) -> None:
         self.generations, self.observed, self.options = generations, observed, options
         self.batcher = Batcher(options.limits, self._observe)
-        # One decoding process for the batcher's queue of large bodies, and one for its queue of huge bodies.
+        # Processes that decode bodies: one for the batcher's queue of large bodies, and one for its queue of huge
+        # bodies.
         self._decoding, self._decoding_huge = (DecodingProcess(options.limits) for _ in range(2))
         # True after SIGTERM: the service still answers, but readiness checks get status 503, so that a load balancer
         # sends its requests to other servers.

@@ -21,7 +21,7 @@ STATEMENT = "current.json"
 
 def choose(versions: Mapping[str, Chain], pinned: str | None, current: Chain | None) -> Chain | None:
     """Return the chain (whole bundle and deltas) that must serve in place of `current`, or None if `current` must stay.
-    Without `current`, None means that there is nothing to serve.
+    If `current` is None, no model serves yet, and the result None means that there is nothing to serve.
 
     `versions` holds the chains that can be opened, and `pinned` is the version that must serve, or None for the newest.
     The result depends on the arguments alone, not on the clock or on files.
@@ -30,7 +30,8 @@ def choose(versions: Mapping[str, Chain], pinned: str | None, current: Chain | N
     if chain is None or current is None:
         return chain
     if chain[-1][1].version == current[-1][1].version:
-        # The folder now has the current version as a whole bundle, too, into which its deltas were folded (merged).
+        # The chosen version serves already. Take it anew only if it is now a whole bundle, into which its deltas were
+        # folded (merged).
         return chain if len(chain) == 1 < len(current) else None
     return chain if pinned is not None or rank(chain) > rank(current) else None
 
