@@ -36,7 +36,9 @@ from data_prep.prepared.schema import Schema
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The training step of a run, with the model, optimizers and learning rates that it changes."""
+    """Everything that training changes: the step with its embedding tables, the model, the optimizers and the learning
+    rates.
+    """
 
     step: TrainStep
     model: WideDeep
@@ -50,9 +52,9 @@ class TrainingState:
         return ModelState(self.dense_values(), self.step.tables.state())
 
     def snapshot_rows(self, changed_only: bool) -> Snapshot:
-        """Return a snapshot of the table rows that this rank owns.
+        """Return a read-only view of the table rows that this rank (process) owns, as they are now.
 
-        With `changed_only`, it contains only the rows that changed since the last snapshot that was saved.
+        With `changed_only`, the view has only the rows that changed since the last one that a checkpoint has stored.
         """
         return self.step.tables.snapshot(changed_only)
 
@@ -142,8 +144,8 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
 
 
 def step_graph(settings: StepSettings, group: ProcessGroup) -> HostGraph:
-    """Return the computation of a step outside the tables, as a function of host arrays: losses, gradients, dense
-    updates.
+    """Return the part of a training step outside the tables, as a function of NumPy arrays: it computes losses and
+    gradients, and updates the dense parameters.
 
     It consists of native kernels if these support the whole model, and otherwise is MindSpore's graph. If `group` has
     several ranks, losses and dense gradients are summed over them.
@@ -168,7 +170,8 @@ def rows_for_device(
     group: ProcessGroup,
     batch_rows: int,
 ) -> ByPosition:
-    """Make the tables on the host, and return the object that passes their rows to the device and gradients back.
+    """Make the embedding tables on the host. Return the object that passes the tables' rows to the device, and the
+    gradients of rows back.
 
     The tables live outside MindSpore's graph. `batch_rows` is the largest number of rows that this rank gets of a
     batch.

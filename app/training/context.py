@@ -21,8 +21,8 @@ LOGS: tuple[Callback, ...] = (RunFolder.write_metrics, RunFolder.write_events)
 
 @dataclass(frozen=True)
 class RunContext:
-    """The settings, the data (`schema` of the prepared folder `dataset`) and the run folder of one launch of a
-    training.
+    """What all parts of one launch (start) of a training share: the settings, the data (`schema` of the prepared folder
+    `dataset`) and the run folder.
 
     `stop` is checked between steps, and raises `Stopped` after a signal. `group` are the ranks that train. `on_step` is
     called every `train.log_every_steps` steps with measurements of these steps (`EpochProgress.flush`), and

@@ -70,7 +70,7 @@ class EpochProgress:
         `waited_seconds` is the total time that the epoch has waited for batches so far.
         """
         wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
-        # The lines have the form in which MindSpore's tutorial logs losses.
+        # Lines of loss.log have the form in which MindSpore's tutorial prints losses.
         place = f"epoch: {position.epoch} step: {position.epoch_step}"
         self._lines.append(f"{place}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}")
         self._rows += rows
@@ -81,7 +81,9 @@ class EpochProgress:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not count the time of the `with` block as time of the steps. First write pending lines of loss.log."""
+        """Leave the time of the `with` block, such as an evaluation, out of the steps' times. First write pending lines
+        of loss.log.
+        """
         self.flush()
         yield
         self._since = time.perf_counter()

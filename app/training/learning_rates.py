@@ -61,7 +61,8 @@ class LearningRate:
         return rate
 
     def after_evaluation(self, merit: float, step: int) -> bool:
-        """Tell a plateau schedule the score `merit` (larger is better) of an evaluation after `step`.
+        """Pass the result of an evaluation after `step` to a plateau schedule: the score `merit`, of which larger is
+        better.
 
         Return True if the learning rate falls after this step. Other schedules ignore evaluations and return False.
         """
@@ -96,7 +97,8 @@ class LearningRates:
         return {group: rate(step) for group, rate in self.groups.items()}
 
     def after_evaluation(self, metric: str, merit: float, step: int) -> list[str]:
-        """Tell the plateau schedules the score `merit` (larger is better) of an evaluation after `step`.
+        """Pass the result of an evaluation after `step` to the plateau schedules: the score `merit`, of which larger is
+        better.
 
         Return a log line for each learning rate that falls. `metric` is the name of the metric, for these lines.
         """

@@ -55,7 +55,8 @@ class Trainer:
         self.mean_weight = mean_training_weight(context.dataset, self.schema)
         self.epoch_steps = num_batches(self.schema, "train", self.config.train.batch_size)
         self.selection = Selection(self.config.eval, self.schema.splits["valid"].files)
-        # True once the log says which rows are left out of the metrics per value of `eval.group_field`.
+        # True once the log has said how many rows belong to no group of `eval.group_field`, so that it says so only
+        # once.
         self._has_remarked = False
         # Metrics on the split valid of the model at `position`, or None if it was not evaluated there.
         self.metrics: Metrics | None = None

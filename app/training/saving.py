@@ -74,7 +74,7 @@ class Throttle:
 
 @dataclass(frozen=True)
 class Written:
-    """The result of a successful save: the new checkpoint and how long it took. `tidy_error` is set if older
+    """The result of a successful save: the new checkpoint and how long writing took. `tidy_error` is the error if older
     checkpoints could not be removed.
     """
 
@@ -85,8 +85,8 @@ class Written:
 
 @dataclass(frozen=True)
 class Writing:
-    """A checkpoint that the background thread is writing. Once `awaited` is set, the thread no longer slows itself
-    down.
+    """A checkpoint that the background thread is writing. Once the event `awaited` is set, because training waits, the
+    thread no longer slows itself down.
     """
 
     future: Future[Written]
@@ -109,7 +109,8 @@ class CheckpointManager:
         self.online: dict[str, Any] = {}
         self.schema, self.dataset = context.schema, context.dataset
         self.expiry: ExpiryArrays | None = None
-        self.wants_full = False  # If True, the next checkpoint is a full one and not a delta. An online run sets it.
+        # If True, the next checkpoint holds all rows, not only the changed ones (a delta). An online run sets it.
+        self.wants_full = False
         self.full_every = FULL_EVERY
         self._context = context
         self._run, self._group = context.run, context.group
@@ -118,7 +119,8 @@ class CheckpointManager:
         self._selection = selection
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Writing | None = None
-        self._newest: Checkpoint | None = None  # The checkpoint that the next delta names as its parent.
+        # The newest checkpoint. The next delta, which holds only rows changed since, names it as its parent.
+        self._newest: Checkpoint | None = None
         self._read_manifest = ManifestReader()
         self._longest_save = 0.0
         self._due_at = self._next_timed_save()
@@ -207,15 +209,16 @@ class CheckpointManager:
             self._thread.shutdown()
 
     def is_full(self, step: int) -> bool:
-        """Return True if a checkpoint at `step` would be a full one, and False if it would be a delta.
+        """Return True if a checkpoint at `step` would hold all rows, and False if it would hold only changed rows (a
+        delta).
 
         Call this method only in a job of one process.
         """
         return self._parent_for(step) is None
 
     def _parent_for(self, step: int) -> ParentRecord | None:
-        """Return the parent of a checkpoint at `step`, which is then a delta, or None if it should be a full
-        checkpoint.
+        """Return the checkpoint on which one at `step` builds (its parent) if it should be a delta, which holds only
+        rows changed since. Return None if it should be a full checkpoint.
 
         Only rank 0 may call this method, because a shared file system may show new files to other ranks later.
         """
@@ -229,7 +232,7 @@ class CheckpointManager:
         return ParentRecord(step=newest.manifest.step, id=newest.manifest.id)
 
     def _snapshot(self, position: Position, changed_only: bool) -> tuple[dict[str, np.ndarray], Snapshot]:
-        """Return copies of the dense arrays, and a snapshot of the table rows.
+        """Return copies of the dense arrays, and a read-only view of the table rows as they are now (a snapshot).
 
         For a full checkpoint, also write the statistics of the tables to metrics.jsonl. Raise MemoryError on all ranks
         if one rank lacks memory for the snapshot.
@@ -239,7 +242,7 @@ class CheckpointManager:
         error: Exception | None = None
         try:
             snapshot = self._training.snapshot_rows(changed_only)
-            # The statistics describe all touched rows, and a delta has only some of them.
+            # The statistics describe all updated rows, and a delta checkpoint holds only some of them.
             if not changed_only:
                 statistics = table_statistics(snapshot.tables, self.schema.vocabulary_size)
         except MemoryError as raised:
@@ -327,7 +330,7 @@ class CheckpointManager:
         log.info("saved %s (%s) in %.1f s", written.checkpoint.path, kind, written.seconds)
 
     def _note_failed(self, position: Position, error: Exception) -> None:
-        """Log a failed save at `position`.
+        """Log that the checkpoint at `position` (step, epoch) could not be written.
 
         If the error has occurred only on this rank, raise it. This ends the job, because the other ranks wait for this
         rank.
@@ -357,7 +360,9 @@ def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) 
 
 
 def merged_statistics(parts: list[dict[str, float]]) -> dict[str, float]:
-    """Combine the results of `table_statistics` for parts of the tables, and return the statistics of all rows."""
+    """Combine the results of `table_statistics` that ranks have computed for their shares of the rows. Return the
+    statistics of all rows.
+    """
     if len(parts) == 1:
         return parts[0]
     total = sum(part["touched_rows"] for part in parts)

@@ -72,7 +72,9 @@ class Launch:
     make_trainer: Callable[[RunContext, str], Trainer] | None = None
 
     def check_folder(self) -> None:
-        """Raise the error that opening the run's folder would raise, for example RunIsFinishedError. Change nothing."""
+        """Raise the error that opening the run folder for training would raise, such as RunIsFinishedError. Change
+        nothing.
+        """
         check_launch(self.path, self.config, self.schema, self._find_source)
 
     def select_device(self) -> str:

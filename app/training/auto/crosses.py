@@ -32,15 +32,16 @@ from data_prep.prepared.schema import Schema, checksum_of
 # a limit of 0.005 they would cost the model up to 0.014 AUC. On tables above MAX_CROSSED_ROWS or MAX_CROSSED_IDS
 # nothing is measured.
 LEAST_AUC_OF_CROSSES, LARGE_AUC_OF_CROSSES, CERTAIN = 0.0075, 0.015, 2.0
-# More than slight effects are "strong" if logistic regression is best with an inverse penalty of at least this.
+# Effects of crosses above "slight" are "strong" if logistic regression is best with an inverse penalty of at least
+# this, and otherwise "weak".
 STRONG_C = 0.5
 MAX_CROSSED_ROWS, MAX_CROSSED_IDS = 400_000, 2_000_000
 
 
 @dataclass(frozen=True)
 class CrossesChoice:
-    """How strong the effects of crosses on clicks are for `train.auto` (`effects`), and a line about it for the log
-    (`line`), or "".
+    """How strongly crosses (fields that combine other fields) affect clicks (`effects`), by which `train.auto` chooses
+    settings, and a line about it for the log (`line`), or "".
 
     `data` is the checksum of the schema of the data on which the effects were measured, or "" if they were not
     measured. `given` is a line for the log about given settings that replace choices of `train.auto`, or "".
@@ -63,7 +64,7 @@ class CrossesChoice:
 
 @dataclass(frozen=True)
 class CrossesGain:
-    """By how much crosses improve logistic regression on valid rows.
+    """By how much crosses (fields that combine other fields) improve logistic regression on the valid rows.
 
     `auc` is the rise of the AUC, `log_loss` the fall of the log loss, and `error` the standard error of that fall.
     `inverse_penalty` is the best inverse penalty with crosses.
@@ -76,7 +77,7 @@ class CrossesGain:
 
     @property
     def effects(self) -> CrossEffects:
-        """Strength of the crosses' effects on clicks, decided by this gain: none, slight, weak or strong."""
+        """How strongly crosses affect clicks, as this gain shows: none, slight, weak or strong."""
         if self.auc < LEAST_AUC_OF_CROSSES or self.log_loss <= CERTAIN * self.error:
             return "none"
         if self.auc < LARGE_AUC_OF_CROSSES:
@@ -128,7 +129,9 @@ def measure_cross_effects(folder: Path, schema: Schema) -> CrossesChoice:
 
 
 def _received() -> CrossesChoice:
-    """Return the choice that the parent process has passed to this process, or the default if no choice was passed."""
+    """Return the strength of the crosses' effects that the parent process has measured and passed on, or the default if
+    it has passed none.
+    """
     return CrossesChoice(*json.loads(os.environ.get(CHOICE_OF_CROSSES, "[]")))
 
 

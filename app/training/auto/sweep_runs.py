@@ -67,7 +67,8 @@ class SweepOptions:
     # Numbers of epochs after each of which the worse runs stop. The last number ends the sweep. If empty, all runs
     # train for train.epochs.
     rungs: tuple[int, ...] = ()
-    keep: float = 0.5  # Share of the runs that continues after each rung.
+    # Share of the runs, the best ones, that continues after each of the numbers of epochs in `rungs`.
+    keep: float = 0.5
 
     def __post_init__(self) -> None:
         rising = list(self.rungs) == sorted({*self.rungs}) and min(self.rungs, default=1) >= 1

@@ -32,8 +32,8 @@ from data_prep.prepared.batches import Batch, slice_of_batch
 
 
 class SummedGraph:
-    """`DeviceGraph` for a CPU and several ranks: the losses, the dense gradients and the flag that all values are
-    finite are combined over the ranks.
+    """`DeviceGraph` (the part of a step outside the tables) for a CPU and several ranks: losses, dense gradients and
+    the flag that all values are finite are combined over the ranks.
 
     The sum of the losses must contain the L2 term of the numeric fields' rows only once. So each rank adds an equal
     share of this term to its loss.
@@ -109,7 +109,9 @@ def over_ranks(scorer: Scorer, group: ProcessGroup) -> Scorer:
 
 
 class AllReducedGraph(nn.Cell):
-    """`DeviceGraph` for Ascend or GPU and several ranks, with MindSpore's AllReduce in the graph. It was never run."""
+    """`DeviceGraph` (the part of a step outside the tables) for Ascend or GPU and several ranks, which sums gradients
+    by MindSpore's AllReduce. It was never run.
+    """
 
     def __init__(self, settings: StepSettings, group: ProcessGroup) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ LOG = "server{0}.log"
 
 
 def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Path) -> int:
-    """Answer the requests of the training ranks until they end, and return the exit status 0.
+    """Run a server: look up and update its rows for the training ranks until they end. Return the exit status 0.
 
     The log is written into the server's own folder beside `run`, the folder of the run.
     """
@@ -56,7 +56,9 @@ def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Pa
 
 
 class ParameterServer:
-    """A server: the table rows that it owns, and the functions that the training ranks may call on it."""
+    """A server (rank that owns table rows but does not train): its rows, and the functions that training ranks may
+    call.
+    """
 
     def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup) -> None:
         self._group = group
@@ -77,7 +79,9 @@ class ParameterServer:
         }
 
     def run(self) -> None:
-        """Take part in the operations of the training ranks, and answer their calls, until they end."""
+        """Take part in the training ranks' lookups and updates, and run the functions that they call, until they
+        end.
+        """
         while True:
             header = self._shards[0].exchange.start(Operation.NONE)
             if header.operation != Operation.RPC:

@@ -111,19 +111,24 @@ class StepSettings:
         self.optimizers.set_step(step)
 
 
-# A `DeviceGraph`, or another callable that computes the losses and gradients of a batch together with other ranks.
+# Function that computes the losses and gradients of a batch: a `DeviceGraph`, or a callable that does so together with
+# other ranks.
 Graph = Callable[..., tuple[Tensor, ...]]
 
 
 class ByPosition:
-    """Passes table rows to the device by position: one row for each position of the batch."""
+    """Passes table rows to the device by position: one embedding row for each batch row and field, even if rows
+    repeat.
+    """
 
     def __init__(self, tables: HostTables, batch_size: int) -> None:
         self.tables = tables
         self.batch_size = batch_size
 
     def prepare(self, batch: Batch) -> UniqueIds:
-        """Return the distinct ids of a batch for `lookup` and `update`. The thread that reads ahead calls this."""
+        """Return the distinct ids of a batch, for `lookup` and `update`. The thread that reads batches ahead calls this
+        method.
+        """
         return self.tables.unique(batch.ids)
 
     def grow(self, vocabulary_size: int) -> None:
@@ -141,7 +146,7 @@ class ByPosition:
         return self.tables.lookup(unique, means)
 
     def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
-        """Update the tables with gradients whose values the graph has already checked."""
+        """Update the tables' rows by `gradients`. The step has already checked that all values are finite."""
         self.tables.update(unique, gradients, checked=True)
 
     def inputs(self, unique: UniqueIds, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -292,7 +297,9 @@ def ids_of(unique: UniqueIds) -> np.ndarray:
 
 
 def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
-    """Return `values` [n, …] with zero rows appended up to `batch_size`. Each shape would need its own graph."""
+    """Return `values` [n, …] with zero rows appended up to `batch_size`, because MindSpore would compile a graph for
+    each n.
+    """
     if len(values) == batch_size:
         return values
     padded = np.zeros((batch_size, *values.shape[1:]), values.dtype)
@@ -331,14 +338,17 @@ class Watched:
 
 
 def batch_places(batch: Batch, numeric_names: tuple[str, ...]) -> tuple[Watched, Watched]:
-    """Return the numeric inputs and the labels of a batch as arrays in which a NaN or infinity can be searched."""
+    """Return the numeric inputs and the labels of a batch as `Watched` arrays, in which NaN or infinity can be
+    searched.
+    """
     return Watched("numeric input", batch.numeric, numeric_names), Watched("label", batch.labels)
 
 
 def gradient_places(
     deep: np.ndarray, wide: np.ndarray, fields: tuple[str, ...], ids: np.ndarray
 ) -> tuple[Watched, Watched]:
-    """Return the row gradients `deep` [n, F * D] and `wide` [n] as arrays in which a bad value can be searched.
+    """Return the row gradients `deep` [n, F * D] and `wide` [n] as `Watched` arrays, in which a bad value can be
+    searched.
 
     A gradient is bad if it is NaN or too large for the optimizers.
     """

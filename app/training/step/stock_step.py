@@ -124,7 +124,7 @@ class StockGraph(nn.Cell):
 
 
 class StockScoring(nn.Cell):
-    """The MindSpore graph that scores a batch: lookup and forward pass."""
+    """A MindSpore graph that computes the logits of a batch: it looks up rows and runs the forward pass."""
 
     def __init__(self, lookup: StockLookup, model: WideDeep) -> None:
         super().__init__()

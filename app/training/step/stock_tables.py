@@ -114,7 +114,7 @@ class TableParameters(nn.Cell):
 
 @dataclass(frozen=True)
 class StockIds(UniqueIds):
-    """The ids of a batch in the form that the graph takes.
+    """The ids of a batch in the form that MindSpore's graph of a training step takes.
 
     `ids` is int32 [B, F]. `first_seen` [B * F, 1] is 1 at the first position of each id in the batch, and otherwise 0.
     """
@@ -124,7 +124,8 @@ class StockIds(UniqueIds):
 
 
 class StockTables(WholeTables):
-    """Both tables as MindSpore parameters. Lookup and update happen inside `StockGraph`.
+    """The wide and the deep table as MindSpore parameters. Lookup and update happen inside `StockGraph`, a step's
+    graph.
 
     `num_looked_up_numeric` is N if numeric fields have embedding rows (`model.fold_numeric=false`), and otherwise 0.
     """

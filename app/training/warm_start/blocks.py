@@ -42,7 +42,10 @@ def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOpti
 def move_dense(
     source: Arrays, fresh: Arrays, source_layouts: Mapping[str, Layout], layouts: Mapping[str, Layout]
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of `source` by name, rearranged for a model that has the arrays `fresh`.
+    """Return the dense arrays of a trained model (`source`), with their rows arranged for a new model with the arrays
+    `fresh`.
+
+    All arrays are given and returned by name.
 
     `source_layouts` are the layouts of the arrays in `source` by parameter name, and `layouts` those of the arrays in
     `fresh`. Blocks that `source` lacks are taken from `fresh`. An array of `source` is left out if the new model has
@@ -65,7 +68,9 @@ def move_dense(
 
 
 def move_blocks(source: np.ndarray, source_layout: Layout, layout: Layout, fresh: np.ndarray) -> np.ndarray:
-    """Return a copy of `fresh`, with the blocks of all fields that are also in `source` copied from `source`.
+    """Return a copy of `fresh` in which each field's block of rows has the values of that field's block in `source`.
+
+    Blocks of fields that `source` lacks stay as in `fresh`.
 
     Both arrays have shape [rows, …], and a field's blocks have the same number of rows in both. `source_layout` is the
     layout of `source`, and `layout` that of `fresh`.

@@ -45,10 +45,11 @@ class Source:
     folded: bool
     # For each id of the new run, [V], the source's id of the same value, or NONE. None if all ids are the same.
     origins: np.ndarray | None = None
-    rescaled: tuple[str, ...] = ()  # Names of the columns that the new run scales or pools differently.
+    # Names of the columns whose numbers the new run scales differently, or whose lists it pools differently.
+    rescaled: tuple[str, ...] = ()
     # Function from ids of the source to their deep rows, for rows that the source never trained.
     untouched: Callable[[np.ndarray], TableSnapshot] | None = None
-    # True if the source's values of untrained rows differ from the initial values of the same ids in the new run.
+    # True if rows that the source never trained have other values than the new run would give them at its start.
     own_initial: bool = False
     steps: int = 0  # Number of steps that the optimizers of the source have taken.
     # Metrics of the source on the split valid, as its own run measured them.
@@ -206,7 +207,9 @@ def _initial_values(config: Config) -> tuple[int, float, TableDtype]:
 
 
 def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
-    """Return True if every value has the same id in the data of the checkpoint `manifest` and in `schema`."""
+    """Return True if every value has the same id in `schema` as in the data that the model of the checkpoint `manifest`
+    was trained on.
+    """
     source_ids, ids = (
         {
             "vocabulary": (data["vocabulary"], data["vocabulary_size"], data.get("expired")),

@@ -28,15 +28,16 @@ log = logging.getLogger(__name__)
 
 # Names of the table arrays (such as a row's last step) that start anew in each run and are never taken from the source.
 NEVER_TAKEN = LAST_STEP, MEAN, MEAN_STEP
-# Names of the table arrays that may exist only in the source or only in the new run.
+# Names of table arrays that either the trained model (the source) or the new run may lack.
 OPTIONAL_ARRAYS = LAST_RATE, MEAN, MEAN_STEP
 
 # Maximum number of bytes of untrained rows that are copied. If the trained rows take more, their size is the limit.
 UNTOUCHED_BYTES = 1 << 26
 
-# Function from ids to a boolean mask, True for ids of fields that the table's part of both models sees.
+# Function from ids to a boolean mask, True for ids of fields that this part (wide or deep) of both the trained and the
+# new model sees.
 Seen = Callable[[np.ndarray], np.ndarray]
-# The method `Tables.loading`, of complete tables or of the part of the tables that one rank owns.
+# Type of the method `Tables.loading`, which replaces rows: of complete tables, or of the rows that one rank owns.
 Loading = Callable[[int], AbstractContextManager[PlaceRows]]
 
 
