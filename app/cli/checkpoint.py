@@ -150,7 +150,7 @@ def _verify_with_bar(checkpoint: Checkpoint) -> None:
 
 
 def byte_bar(title: str, total: int) -> AbstractContextManager[tqdm]:
-    """Return a progress bar with the label `title` that counts up to `total` bytes."""
+    """Return a progress bar on the console with the label `title`, which counts processed bytes up to `total`."""
     return progress_bar(total=total, desc=title, unit="B", unit_scale=True, unit_divisor=1024)
 
 

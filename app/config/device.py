@@ -197,7 +197,9 @@ def _device_in_use() -> str | None:
 
 
 def init_communication() -> None:
-    """Give this rank an Ascend or a GPU of its own, and initialize MindSpore's collectives."""
+    """Give this rank (process) an Ascend or a GPU of its own, and initialize MindSpore's communication between
+    ranks.
+    """
     from mindspore import communication
 
     communication.init()
@@ -205,7 +207,9 @@ def init_communication() -> None:
 
 @contextmanager
 def records_dropped(unwanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    """Inside the `with` block, drop log records of MindSpore's Python code for which `unwanted` returns True."""
+    """Suppress messages that MindSpore's Python code logs inside the `with` block, if `unwanted` returns True for
+    them.
+    """
     import mindspore.log
 
     logger = mindspore.log._get_logger()
@@ -221,7 +225,7 @@ def records_dropped(unwanted: Callable[[logging.LogRecord], bool]) -> Iterator[N
 
 
 def deprecations_silenced() -> AbstractContextManager[None]:
-    """Return a context that drops MindSpore 2.10's deprecation warnings.
+    """Return a context manager, inside which MindSpore 2.10's deprecation warnings are dropped.
 
     MindSpore logs them at each use of FTRL and of its host operators. They do not matter, because this project requires
     exactly version 2.10.
