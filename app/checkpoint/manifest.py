@@ -16,8 +16,8 @@ from common.arrays.disk import write_file
 from common.files import FileRecord, check_format_version, format_checksum, parse_json, record_of
 
 FORMAT_VERSION = 4
-# Format version of checkpoints that record which rows were removed, or when rows were last touched. Others have
-# FORMAT_VERSION.
+# Format version of checkpoints that record which rows were removed, or when rows were last updated. Other checkpoints
+# have FORMAT_VERSION.
 EXPIRY_VERSION = 5
 MANIFEST = "manifest.json"
 
@@ -95,8 +95,8 @@ class Manifest:
     parent: ParentRecord | None = None
     # In online runs, the `Ledger`: the record of the parts of the log that the model was trained on.
     online: dict[str, Any] = field(default_factory=dict)
-    # Identity of the state in the checkpoint. It stays the same if the state is written with another number of shards,
-    # or if a delta is rewritten as a full checkpoint.
+    # Identity of the state in the checkpoint. It stays the same if the state is written in another number of files, or
+    # if a delta (changed rows only) is rewritten as a full checkpoint.
     id: str = ""
     format_version: int = FORMAT_VERSION
 

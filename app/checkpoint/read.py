@@ -50,13 +50,14 @@ PIECE_BYTES = 4 << 20  # Rows are passed to the tables in blocks of at most this
 class DamagedCheckpointError(UnusableCheckpointError):
     """A file of a checkpoint is missing or differs from the size or checksum in the manifest."""
 
-    # Path of the checkpoint that a launch was to resume. `Launch` sets it when it handles the error.
+    # Path of the checkpoint that a training was to resume from. `Launch` sets it when it handles the error.
     checkpoint: Path | None = None
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint, which may be a delta. Create it with `Checkpoint.open`.
+    """An opened checkpoint: a full one, or a delta, which holds only the rows that changed since an older one. Create
+    it with `Checkpoint.open`.
 
     The manifests of the checkpoint and of all checkpoints that it needs have been read, and fit together. The other
     files are read by the methods.
@@ -165,7 +166,7 @@ class Checkpoint:
     def expiry(self) -> dict[str, np.ndarray]:
         """Return the arrays, by name, of this checkpoint's file expiry.safetensors, or {} if it has no such file.
 
-        The arrays say when rows were last touched and which rows have expired (`app/checkpoint/write.py`). Raise as
+        The arrays say when rows were last updated and which rows have expired (`app/checkpoint/write.py`). Raise as
         `verify` does.
         """
         arrays = self._arrays(EXPIRY) if EXPIRY in self.manifest.files else {}
@@ -212,8 +213,8 @@ class Checkpoint:
                 return None
             moment, num_new = arrays[MOMENT], member.manifest.data["vocabulary_size"] - touched.size
             touched = np.concatenate([touched, np.full(num_new, moment)])
-            # Rows that were touched before moments were recorded have the moment 0. They now get the moment at which
-            # this delta was written.
+            # Rows that were last updated before moments were recorded have the moment 0. They now get the moment at
+            # which this checkpoint, a delta, was written.
             touched[touched == 0] = moment
             for table in member.manifest.shards:
                 for path in member.table_files(table):

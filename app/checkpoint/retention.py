@@ -105,10 +105,13 @@ def to_keep(whole: list[Checkpoint], options: CheckpointOptions, metric: str) ->
 
 
 def remove_old(folder: Path, options: CheckpointOptions, metric: str, read: Read = read_manifest) -> None:
-    """Delete the checkpoints of `folder` that are neither kept by the settings nor needed by a delta that is kept."""
+    """Delete the checkpoints of `folder` that the settings do not keep, unless a kept delta (checkpoint with changed
+    rows only) needs them.
+    """
     whole = whole_checkpoints(folder, read)
     needed = {member.path for checkpoint in to_keep(whole, options, metric) for member in checkpoint.chain}
-    # A delta must not outlive a checkpoint that it needs, so newer checkpoints are removed first.
+    # Remove newer checkpoints first, so that no delta, which holds only changes, ever remains without an older
+    # checkpoint that it needs.
     for checkpoint in reversed(whole):
         if checkpoint.path not in needed:
             # Rename the folder first: if the process is killed while files are deleted, the rest must not look like a

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "bundle", metavar="DELTA", help="bundle that holds the changes since another")
     parser.add_argument("output", type=Path, metavar="BUNDLE", help="the new folder")
     add_shared(parser, "--overwrite", help="replace an existing bundle")
-    # The HTTP service gives this option when it starts the command to fold deltas, so that the command ends with the
-    # service.
+    # The HTTP service passes this option when it starts this command to merge its bundles, so that the command ends
+    # with the service.
     parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(command=run)
 

@@ -19,8 +19,8 @@ from common.files import room_for
 from common.packages import require
 from common.text import show
 
-# Fields of `GuardBounds` (limits that decide whether a part is suspicious) for which the command has options
-# --most-FIELD.
+# Fields of `GuardBounds` (limits that decide whether a part, which is a file of the log, is suspicious) for which the
+# command has options --most-FIELD.
 GUARDED = ("change", "miscalibration", "missing", "unknown")
 # Options that take a number, and their defaults. An option with a float must be above its lower bound (LEAST), one with
 # an integer may be equal to its lower bound.
@@ -96,8 +96,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command: train until a signal arrives or, with --once, until no part is left. `online status` prints the
-    status of the run instead. `online release PART` allows training on a part that the run refused as suspicious.
+    """Run the command: train on the log's parts (files) until a signal arrives or, with --once, until no part is left.
+    `online status` prints the status of the run instead. `online release PART` allows training on a part that the run
+    refused as suspicious.
 
     Return the exit status.
     """

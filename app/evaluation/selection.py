@@ -66,8 +66,9 @@ class Selection:
     def update(self, metrics: Metrics, step: int, is_extra: bool = False) -> bool:
         """Add the `metrics` of an evaluation after `step` steps. Return True if it is the best so far.
 
-        `is_extra` marks an evaluation that is only made because the launch ends. It does not count for `patience`, so
-        that a run that is stopped and resumed ends at the same step as a run that was never stopped.
+        `is_extra` marks an evaluation that is only made because `train.steps` ends the training at this step. It does
+        not count for `patience`, so that a run that is stopped and resumed ends at the same step as a run that was
+        never stopped.
 
         Raise ValueError if the metric is undefined on the rows of valid.
         """

@@ -26,7 +26,7 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")
 
-SAMPLE_ROWS = 4000  # Maximum number of rows that are kept from each part, drawn evenly over the part.
+SAMPLE_ROWS = 4000  # Maximum number of rows that are kept from each part (file of the log), drawn evenly over the part.
 LAST_PARTS = 3  # Number of most recent parts on whose kept rows a candidate and the served model are compared.
 # Default of --most-worse: the share by which a candidate's log loss may exceed the served model's if the candidate is
 # to be published.
@@ -118,10 +118,12 @@ def _sampled(rows: Examples) -> Examples:
 
 
 def scores_shift(scores: np.ndarray, recent: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return how much the distribution of scores in a part differs from that in the last parts, as a mapping with the
-    key `scores_psi`, the population stability index (PSI). Return {} if there are no last parts.
+    """Return how much the scores of a part (a file of the log) are distributed differently from those of the parts
+    before it, as a mapping with the key `scores_psi`, the population stability index (PSI). Return {} if there are no
+    earlier parts.
 
-    `scores` [bins] are the part's numbers of rows by score. `recent` has the counts (`Part.counts`) of the last parts.
+    `scores` [bins] are the part's numbers of rows by score. `recent` has the counts (`Part.counts`) of the earlier
+    parts.
     """
     before = [counts["scores"] for counts in recent if counts.get("scores")]
     return {"scores_psi": float(stability_index(scores[None], np.sum(before, 0)[None])[0])} if before else {}

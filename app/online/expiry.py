@@ -25,7 +25,7 @@ class ExpiryOptions:
 
     after: float = 0.0  # Age, in the unit `ages_in`, above which a value loses its id. 0 stands for never.
     ages_in: str = IN_ROWS  # IN_ROWS: ages are numbers of rows. IN_SECONDS: ages are numbers of seconds.
-    # Maximum number of values that keep their ids after a part. 0 stands for no limit.
+    # Maximum number of values that keep their ids after training on a part (file of the log). 0 stands for no limit.
     most_ids: int = 0
 
     @property
@@ -60,7 +60,7 @@ class Expiry:
         `ids` may have any shape and repeat ids. Negative entries (NO_ID) are ignored.
         """
         self.moment = max(moment, self.moment)
-        # The moment 0 means that a row was touched before moments were recorded. Such a row counts as touched now.
+        # The moment 0 means that a row was last updated before moments were recorded. Such a row counts as updated now.
         self._touched[self._touched == 0] = self.moment
         new = np.full(num_ids - len(self._touched), self.moment)
         self._touched = np.concatenate([self._touched, new])

@@ -43,12 +43,12 @@ CHUNK_BYTES = 8 << 20
 NO_STATE = FileState(-1, -1)  # Stands for the size and time of something that is not a file.
 # Number of most recent parts of the log with whose figures a new part is compared, to hold a suspicious one aside.
 RECENT = 14
-# Pauses in seconds before reading a part is tried again after an error of a disk or network. These first attempts keep
-# the order of the parts through a short interruption. After the last one the part is held aside, so that later parts
-# need not wait for it, and is tried again every READ_AGAIN_SECONDS.
+# Pauses in seconds before reading a part (file of the log) is tried again after an error of a disk or network. These
+# first attempts keep the order of the parts through a short interruption. After the last attempt the part is held aside
+# (not trained on now), so that later parts need not wait for it, and is tried again every READ_AGAIN_SECONDS.
 READ_PAUSES, READ_AGAIN_SECONDS = (0.5, 1.0, 2.0, 4.0), 60.0
-# A part whose counts deviate from the expected ones by fewer standard deviations than this is not held aside, whatever
-# the bounds say, because the deviation may be chance.
+# A part of the log whose counts, such as clicks, deviate from the expected ones by fewer standard deviations than this
+# is not refused as suspicious, whatever the bounds say, because the deviation may be chance.
 FEW_CLICKS = 5.0
 
 
@@ -65,7 +65,7 @@ class Part:
     num_lines: int
     first_reject: str  # Reason and text of the first bad line, "" if all lines are good.
     missing: Sequence[float] = ()  # Share of missing cells in each column, see `GrowingVocabulary.shares`.
-    # For each categorical column, the share of rows whose value had no id before this part.
+    # For each categorical column, the share of this part's rows whose value had no id when the part was read.
     unknown: Sequence[float] = ()
     # Sum of the scores, divided by the number of clicks. The scores are those of the model before this part.
     calibration: float | None = None
@@ -79,8 +79,8 @@ class Part:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """The figures that the guard compares between parts, by name: the numbers of lines, of rows (good lines) and of
-        clicks, and the fields `missing`, `unknown`, `calibration` and `scores`.
+        """The figures by which the guard (the checks before training) compares parts of the log, by name: the numbers
+        of lines, of rows (good lines) and of clicks, and the fields `missing`, `unknown`, `calibration` and `scores`.
 
         For weighted rows, the sums of weights replace the numbers of rows and clicks.
         """
@@ -92,19 +92,23 @@ class Part:
 
 @dataclass(frozen=True)
 class GuardBounds:
-    """Bounds of the guard, the checks before a part is trained on. A part that exceeds one of them is held aside."""
+    """Bounds of the guard, the checks before a part (file of the log) is trained on. A part that exceeds a bound is
+    held aside, that is, not trained on.
+    """
 
-    # Maximum share of bad lines in a part. An online run uses the setting prepare.max_reject_fraction.
+    # Maximum share of bad lines in a part (file of the log). An online run uses the setting
+    # prepare.max_reject_fraction.
     rejected: float = 0.0
-    change: float = 3.0  # Largest factor, upward or downward, between a part's click rate and that of the last parts.
-    # Largest factor, upward or downward, between a part's calibration (the sum of the scores divided by the number of
-    # clicks) and the median of the last parts'.
+    # Largest factor, up or down, between the click rate of a part (file of the log) and that of the parts before it.
+    change: float = 3.0
+    # Largest factor, up or down, between the calibration of a part (the sum of its scores divided by the number of
+    # clicks) and the median calibration of the parts before it.
     miscalibration: float = 2.0
-    # Maximum difference between a column's share of missing cells in a part and the highest share in one of the last
-    # parts.
+    # Maximum difference between a column's share of missing cells in a part and the highest such share in one of the
+    # parts before it.
     missing: float = 0.2
-    # Maximum difference between a column's share of values without ids in a part and the highest share in one of the
-    # last parts.
+    # Maximum difference between a column's share of values without ids in a part and the highest such share in one of
+    # the parts before it.
     unknown: float = 0.3
 
 
@@ -117,7 +121,8 @@ class Ledger:
     # The parts, by name, in the order of training. Each record has the checksum of the file's content (`checksum`) and
     # the file's size and time (`state`). An equal `state` shows that the file is unchanged without reading it.
     trained: dict[str, dict[str, Any]] = field(default_factory=dict)
-    recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the RECENT last parts.
+    # `Part.counts` (numbers of rows, clicks and so on) of the last RECENT parts.
+    recent: list[dict[str, Any]] = field(default_factory=list)
     # Names of the files with rows of the last parts, see `candidate.Samples`.
     samples: list[str] = field(default_factory=list)
     withheld: str = ""  # Reason why the model after the last part is not published, or "" if it is.
@@ -179,13 +184,16 @@ class PartSource:
         Raise FileNotFoundError if the folder does not exist.
         """
         self.folder, self._released, self._delay_seconds = folder, released, delay_seconds
-        self.waiting = ""  # Name of the next part if it must still wait for `delay_seconds`, otherwise "".
+        self.waiting = ""  # Name of the next part's file if it must still wait for `delay_seconds`, otherwise "".
         self.held: dict[str, str] = {}
         self.can_be_released: dict[str, str] = {}
         self._looked_at: dict[str, FileState] = {}
-        # For each part that could not be read, the time (of time.monotonic) from which it is tried again, by name.
+        # For each file of the log that could not be read, the time (of time.monotonic) from which it is tried again, by
+        # name.
         self._read_again: dict[str, float] = {}
-        self._no_parts: set[str] = set()  # Names of files that do not look like parts. They were logged already.
+        # Names of files in the folder that do not look like files of the log. The training log has mentioned them
+        # already.
+        self._no_parts: set[str] = set()
         self._files()
 
     def names(self) -> set[str]:
@@ -195,7 +203,9 @@ class PartSource:
         return {file.name for file in self._files()}
 
     def is_released(self, name: str, checksum: str) -> bool:
-        """Return True if a user has released the part `name` with the content that has this checksum."""
+        """Return True if a user has released the part `name` (allowed to train on it although it was refused), with a
+        file of this checksum.
+        """
         path = self._released / name
         return path.is_file() and path.read_bytes().strip() == checksum.encode()
 
@@ -239,7 +249,8 @@ class PartSource:
         for pause in (*pauses, None):
             try:
                 return reading()
-            # The part was removed from the folder. The next call of `next_part` drops what `self` holds about the part.
+            # The part's file was removed from the folder. The next call of `next_part` drops what `self` holds about
+            # the part.
             except FileNotFoundError:
                 return None
             except OSError as error:

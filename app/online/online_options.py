@@ -14,12 +14,15 @@ KEPT, ADMISSION_MIB = 14, 64  # Defaults of the options `keep` and `admission_mi
 
 @dataclass(frozen=True)
 class OnlineOptions:
-    """Options of an online run, as given on the command line: folders, bounds, and if it ends when no part is left."""
+    """Options of an online run, as given on the command line: folders, bounds, and whether the run ends when no part
+    (file of the log) is left.
+    """
 
     source: str  # Folder of the log, into which complete parts (files) are renamed.
     serve: Path  # Folder into which the bundles of new models are written.
-    bounds: GuardBounds = field(default_factory=GuardBounds)  # Bounds beyond which a part is not trained on.
-    once: bool = False  # True: the run ends when no part is left. False: it waits for further parts.
+    # Bounds beyond which a part (file of the log) counts as suspicious and is not trained on.
+    bounds: GuardBounds = field(default_factory=GuardBounds)
+    once: bool = False  # True: the run ends when no part (file of the log) is left. False: it waits for further parts.
     # Bundle that also scores each part, so that its metrics can be compared with those of the online model. None: there
     # is no comparison.
     frozen: Path | None = None
@@ -31,8 +34,8 @@ class OnlineOptions:
     # Number of newest checkpoints and bundles that are kept, and of records of parts whose files are gone. Older ones
     # stay only if they are still needed. 0 keeps all.
     keep: int = KEPT
-    # Memory in MiB in which occurrences of values without ids are counted over all parts, until a value is frequent
-    # enough for an id. With 0, each part is counted separately.
+    # Memory in MiB in which occurrences of values without ids are counted over all parts (files of the log), until a
+    # value is frequent enough for an id. With 0, each part is counted separately.
     admission_mib: int = ADMISSION_MIB
     # When values lose their ids because they no longer occur.
     expiry: ExpiryOptions = field(default_factory=ExpiryOptions)

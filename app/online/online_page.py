@@ -16,11 +16,12 @@ from common.html.page import PagePart, Section, render_page
 from common.packages import python_command
 from common.text import Unit, number_text
 
-Line = Mapping[str, Any]  # The measurements of one part, as in metrics.jsonl.
+Line = Mapping[str, Any]  # The measurements of one part (file of the log), as in metrics.jsonl.
 
-IN_TABLE = 50  # Maximum number of parts in the page's table.
+IN_TABLE = 50  # Maximum number of parts (files of the log) in the page's table.
 X = Axis("part")
-# The measurements that the page's table of parts shows: title of the column, and how its values are formatted.
+# The measurements that the page's table shows of each part (file of the log): title of the table's column, and how its
+# values are formatted.
 COLUMNS = {
     "part": ("part", "line"),
     "rows": ("rows", "number"),
@@ -135,7 +136,8 @@ def _chart(
     size: Size = "half",
     low: float | None = None,
 ) -> Chart | None:
-    """Draw a chart of measurements by part. Return None if no part has one of the measurements.
+    """Draw a chart of measurements over the parts (files of the log), in their order. Return None if no part has one of
+    the measurements.
 
     `lines` has a dictionary of measurements for each part. `names` maps keys of these dictionaries to the labels of the
     chart's lines. If `low` is given, the y axis starts there.

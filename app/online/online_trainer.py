@@ -60,14 +60,15 @@ from data_prep.raw_log.storage import LogFile
 
 log = logging.getLogger("app")
 
-SAMPLES = "samples"  # Name of the folder in the run's folder that contains rows of the last parts.
+SAMPLES = "samples"  # Name of the folder in the run's folder that contains rows of the last parts (files of the log).
 POLL_SECONDS = 0.5
-FULL_EVERY = 24  # Of this number of consecutive checkpoints, one is a full one, and the others are deltas.
-# Minimum pause between two looks into the folder of parts, as a multiple of the time that the last look took, because
-# looking into a folder with many parts takes long.
+# Of this number of consecutive checkpoints, one is full, and the others are deltas (which hold changed rows only).
+FULL_EVERY = 24
+# Minimum pause between two looks into the folder of the log's files (parts), as a multiple of the time that the last
+# look took, because looking into a folder with many files takes long.
 REST = 20
-# Number of bins into which the logits of a part are counted for confidence intervals. With 8 times as many, the
-# intervals take 0.5 s of CPU time instead of 0.1 s, and change no more than with another random seed.
+# Number of bins into which the logits of a part (file of the log) are counted for confidence intervals. With 8 times as
+# many, the intervals take 0.5 s of CPU time instead of 0.1 s, and change no more than with another random seed.
 INTERVAL_BINS = 2000
 # The time of a part's file may be ahead of this machine's clock by at most this share of --expire-after.
 MOST_AHEAD = 0.1
@@ -99,14 +100,14 @@ class OnlineTrainer(Trainer):
         scorer = Scorer(self.training.step.prepare, self.training.step.score)
         self.publisher = Publisher(options.serve, self.config, self.vocabulary, scorer)
         self.frozen = self._open_frozen(options.frozen) if options.frozen else None
-        self._last: dict[str, Any] = {}  # Measurements of the last part, by name.
+        self._last: dict[str, Any] = {}  # Measurements of the last part (file of the log), by name.
         self._status, self._is_shown = "", False
         self.progress = Progress(self.run.path, options.serve, self.position.step)
         self._click_rate = self.schema.splits["train"].click_rate
 
     def train(self) -> None:
-        """Train on the parts as they come, without end. Raise Stopped after a stop signal, or with the option `once`
-        when no part is left.
+        """Train on the parts (files of the log) as they come, without end. Raise Stopped after a stop signal, or with
+        the option `once` when no part is left.
 
         Raise FloatingPointError and NotSavedError like `Trainer.train`, and OSError if a bundle cannot be written.
         """
@@ -117,7 +118,7 @@ class OnlineTrainer(Trainer):
                 start = time.monotonic()
                 if (part_and_checksum := self.source.next_part(self.ledger)) is not None:
                     self._take_part(*part_and_checksum)
-                    give_back_freed_memory()  # Return the memory of the part's rows to the system.
+                    give_back_freed_memory()  # Return the memory that the part's rows took to the system.
                     continue
                 self._write_status(is_idle=True)
                 if self.options.once:
@@ -195,8 +196,8 @@ class OnlineTrainer(Trainer):
         )
 
     def _note(self, values: dict[str, Any]) -> None:
-        """Append a line about the last part to metrics.jsonl, with `values` and the current step. Pass the line to the
-        run's page, too.
+        """Append a line about the last part (file of the log) to metrics.jsonl, with `values` and the current step.
+        Pass the line to the run's page, too.
         """
         line = {"step": self.position.step, **values}
         self.run.write_metrics(line)
@@ -233,8 +234,8 @@ class OnlineTrainer(Trainer):
         self.ledger = replace(self.ledger, samples=names, withheld=reason)
 
     def _open_expiry(self) -> Expiry | None:
-        """Return the record of when rows were touched, or None if no value of this run expires or has expired. Set the
-        unit of ages in the ledger, and let checkpoints store the record.
+        """Return the record of when embedding rows were last updated, or None if no value of this run expires or has
+        expired. Set the unit of ages in the ledger, and let checkpoints store the record.
 
         Raise ValueError if --expire-after is given in another unit (rows or seconds) than before.
         """
@@ -253,8 +254,9 @@ class OnlineTrainer(Trainer):
         return expiry
 
     def _expire(self, part: Part) -> int:
-        """Record which rows `part` touched. Then expire values whose rows were not touched for long: remove their ids
-        from the vocabulary and their rows from the tables. Return the number of expired values.
+        """Record which embedding rows training on `part` has updated. Then expire values whose rows were not updated
+        for long: remove their ids from the vocabulary and their rows from the tables. Return the number of expired
+        values.
 
         If the next checkpoint is a full one, renumber all ids without the expired ones.
         """
@@ -293,8 +295,8 @@ class OnlineTrainer(Trainer):
         return sorted({*columns_of(fields, "wide"), *columns_of(fields, "deep")})
 
     def _renumber(self) -> None:
-        """Give new ids to all values that have not expired, without gaps. Change the vocabulary (in a new prepared
-        folder), the tables, the kept rows of the last parts and the record of ages accordingly.
+        """Give new ids without gaps to all values that have not expired. Change the ids in the vocabulary (in a new
+        prepared folder), the tables, the kept rows of the last parts and the record of ages.
         """
         counts, expired = self.vocabulary.counts(), self.vocabulary.expired
         folder = self.run.path / f"{PREPARED}-{self.position.step:08d}"
@@ -402,8 +404,8 @@ class OnlineTrainer(Trainer):
         losses = []
         with Prefetcher(self._batches(part.rows)) as batches:
             for batch, unique in batches:
-                # A stop signal ends the process here. The steps of this part so far are lost, and the part is trained
-                # on anew after a restart.
+                # A stop signal ends the process here. The steps so far on this part (file of the log) are lost, and the
+                # whole part is trained on after a restart.
                 self.context.stop.check()
                 losses.append(self._take_step(batch, unique))
         return {name: float(np.mean([getattr(each, name) for each in losses])) for name in ("wide_loss", "deep_loss")}

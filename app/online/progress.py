@@ -18,15 +18,15 @@ from common.files import message_of, write_whole
 log = logging.getLogger("app")
 
 PAGE = "online.html"
-# While parts wait to be trained on, the page is drawn at most once in this number of seconds, because drawing the page
-# takes as long as training on a small part.
+# While parts (files of the log) wait to be trained on, the page is drawn at most once in this number of seconds,
+# because drawing the page takes as long as training on a small part.
 PAGE_SECONDS = 10.0
 # Maximum number of parts of the log on the run's page, and in parts.json beside the bundles.
 ON_PAGE, BESIDE_BUNDLES = 200, 40
-# After a restart, only this many bytes at the end of metrics.jsonl are read. They contain the lines of more than
-# ON_PAGE parts.
+# After a restart, only this many bytes at the end of metrics.jsonl are read. They contain the lines about more than
+# ON_PAGE parts (files of the log).
 TAIL_BYTES = 1 << 20
-# Measurements of a part that are written into parts.json for the service.
+# Measurements of a part (file of the log) that are written into parts.json, which the HTTP service shows.
 PRINTED = (
     *("part", "rows", "rejected", "auc", "auc_low", "auc_high", "frozen_auc", "best_auc", "log_loss", "calibration"),
     *("new_values", "pending_values", "expired_values", "ids_in_use"),
@@ -42,9 +42,9 @@ class Progress:
     """
 
     def __init__(self, work: Path, serve: Path, step: int) -> None:
-        """Read the lines about parts up to `step` from metrics.jsonl in the run's folder `work`. Lines of later steps
-        are left out, because their part was not saved in a checkpoint and will be trained on again. parts.json is
-        written into the folder `serve`.
+        """Read from metrics.jsonl in the run's folder `work` the lines about parts (files of the log) that were trained
+        on up to `step`. Lines of later steps are left out, because their part was not saved in a checkpoint and will be
+        trained on again. parts.json is written into the folder `serve`.
         """
         self._work, self._serve = work, serve
         self._page_time = float("-inf")
@@ -55,8 +55,8 @@ class Progress:
         self._lines = [line for _, line in sorted(by_step.items())][-ON_PAGE:]
 
     def add(self, line: dict[str, Any]) -> None:
-        """Add the measurements of a part. If `line` has the step of the last part, merge it into that part's
-        measurements.
+        """Add the measurements of a part (file of the log). If `line` has the step of the last part, merge it into that
+        part's measurements.
         """
         if self._lines and self._lines[-1]["step"] == line["step"]:
             self._lines[-1] |= line

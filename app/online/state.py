@@ -66,8 +66,8 @@ def status_of(work: Path) -> tuple[dict[str, Any], int]:
 
 
 def release(work: Path, name: str) -> str:
-    """Release the part `name` of the online run in `work`, so that the run trains on it although it was held aside.
-    Return the reason why it was held aside.
+    """Release the part (file of the log) `name` of the online run in `work`, so that the run trains on it although it
+    was refused. Return the reason why it was held aside.
 
     Raise the errors of `read_status`, and ValueError if the part is not held aside or must never be trained on.
     """

@@ -215,7 +215,7 @@ def evaluation_of(path: Path) -> str:
 def check_launch(path: Path, config: Config, schema: Schema, find_source: FindSource) -> None:
     """Raise the errors that `open_run` would raise, without renaming anything.
 
-    A launch calls this function first, so that these errors come before the slow import of MindSpore.
+    The command calls this function first, so that these errors come before the slow import of MindSpore.
     """
     with Claim(path, config) as claim:
         plan, _ = claim.look(schema, find_source, damaged={}, make_folders=False)

@@ -46,7 +46,7 @@ class Plan:
 
 
 def make_plan(path: Path, config: Config, schema: Schema, damaged: Mapping[Path, str] | None = None) -> Plan:
-    """Return the plan of a launch with the settings `config` for the run folder `path` and the data of `schema`.
+    """Return what a training with the settings `config` and the data of `schema` must do with the run folder `path`.
 
     `damaged` maps checkpoints that proved damaged when they were loaded to the reason (`find_newest`). Raise ValueError
     if `train.resume=require` finds nothing to resume, or if run.json has a format version that this release cannot
@@ -86,8 +86,8 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
 
 
 def _of_other_data(state: Mapping[str, Any], config: Config, here: dict[str, Any]) -> str:
-    """Return a clause for a message: that a run has other settings than the launch because the prepared data differ.
-    Return "" if that is not the reason.
+    """Return a clause for the message that a run cannot be resumed: its settings differ from the new ones because the
+    prepared data differ. Return "" if that is not the reason.
 
     It is the reason if the data differ and `train.auto`, which chooses settings by the data, is on.
     """
@@ -97,8 +97,8 @@ def _of_other_data(state: Mapping[str, Any], config: Config, here: dict[str, Any
 
 
 def _of_other_epochs(state: Mapping[str, Any], config: Config, setting: str) -> str:
-    """Return a clause for a message: that a run has another schedule than the launch because the number of epochs
-    differs. Return "" if that is not the reason.
+    """Return a clause for the message that a run cannot be resumed: its learning-rate schedule differs from the new one
+    because the number of epochs differs. Return "" if that is not the reason.
 
     It is the reason if `train.auto` is on, which derives a schedule's `decay_steps` from the number of epochs.
     """
@@ -283,7 +283,8 @@ def find_newest(
             if changed := difference({"config": manifest.config, "data": manifest.data}, identity):
                 raise ValueError(f"{path} is of another run: {changed}")
         except (ValueError, OSError) as error:
-            # The error advises to remove the checkpoint. Leave that out, because the launch renames the checkpoint.
+            # The error advises to remove the checkpoint. Leave that out, because the training will rename the
+            # checkpoint instead.
             refused[path], _ = what_and_advice(error)
         else:
             return checkpoint, refused

@@ -1,4 +1,4 @@
-"""Write TensorBoard event files that hold scalars. Each launch writes its own file.
+"""Write TensorBoard event files that hold scalars. Each launch (start of a training) writes a file of its own.
 
 Events and checksums come from tensorboardX, but the file is a `RunLog`: the writer of tensorboardX hands events to a
 thread, so a kill would lose the latest events, and a full disk would end the thread.

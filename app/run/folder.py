@@ -107,7 +107,7 @@ class RunFolder:
         self.append_metrics(step=step, save_error=reason)
 
     def write_errors(self) -> list[str]:
-        """Return a text for each kind of file that could not be written completely in this launch, or [].
+        """Return a text for each kind of file that this process could not write completely, or [].
 
         The texts are parts of a message, such as "the last lines of loss.log".
         """
@@ -121,7 +121,7 @@ class RunFolder:
         return failures if self._status_is_written else [*failures, STATE_FILE]
 
     def describe(self, schema: Schema, asked: Config) -> None:
-        """Write config.yaml and run.json for the beginning of a launch, with the status "running".
+        """Write config.yaml and run.json when training begins or is resumed, with the status "running".
 
         `asked` are the settings that the user gave, before the program changed some for this run.
         """

@@ -44,7 +44,8 @@ def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
-    """Return the first difference between a run's identity `old` (of any release) and this launch's `new`, or None.
+    """Return the first difference between the identity `old` of a run (of any release) and the identity `new` of the
+    training that would resume it, or None. An identity is what `identity` returns.
 
     Values that an online run added to its vocabulary or expired do not count as a difference.
     """

@@ -43,7 +43,9 @@ LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
 
 @dataclass(frozen=True)
 class ChunkScorer:
-    """A function that scores one chunk of a log in a worker process. Each process opens the bundle once."""
+    """A function that scores one chunk (some lines) of a log in a worker process. Each process opens the bundle
+    once.
+    """
 
     bundle: str
     bundle_id: str
@@ -322,7 +324,8 @@ class _ScoreWriter:
         self._writer.write_table(pa.table([columns[name] for name in self._names], schema=self._schema))
         self._num_rows += num_rows
         self._num_bad += int(num_rows - good.sum())
-        # A resumed prediction may read chunks that an earlier release scored. They have no counts of unknown values.
+        # A resumed prediction may read results of chunks of lines that an earlier release scored. They have no counts
+        # of unknown values.
         self._unknown = self._unknown + scored.get("unknown", 0)
         if self._metrics is not None:
             labelled = good & ~np.isnan(scored["labels"])

@@ -30,7 +30,7 @@ from common.packages import python_command
 
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
-EXPIRED_VERSION = 4  # Format version of a delta that lists expired values.
+EXPIRED_VERSION = 4  # Format version of a delta (a bundle with changed rows only) that lists expired values.
 # Format version of a bundle whose initial rows (the embedding rows before training) are rounded to bfloat16.
 BFLOAT16_VERSION = 5
 MANIFEST = "manifest.json"
@@ -164,8 +164,8 @@ def short(version: str) -> str:
 
 
 def chains(manifests: Mapping[Path, BundleManifest]) -> dict[str, Chain]:
-    """Return the chain (whole bundle and deltas) of each version of a model. The keys are the versions without their
-    prefix (see `short`).
+    """Return, for each version of a model, its chain: a whole bundle and the deltas (changed rows) that lead to the
+    version. The keys are the versions without their prefix (see `short`).
 
     A version is left out if a bundle of its chain is not in `manifests`.
 

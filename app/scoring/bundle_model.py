@@ -39,7 +39,7 @@ class Scored:
     places: np.ndarray  # Indices [n] of the good lines within the chunk.
     # Logits [n] of the good lines, float32.
     logits: np.ndarray
-    # Reason for each rejected line, by its index within the chunk.
+    # Reason for each line that was rejected as bad, by the line's index within the chunk.
     rejected: dict[int, str]
     # The good lines in encoded form: ids, numbers, labels and weights. None if the chunk has no lines.
     encoded: Examples | None = None

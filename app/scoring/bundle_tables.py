@@ -155,8 +155,8 @@ class BundleTables:
         self._check("ids", groups, self._groups_shift)
         bits, before = self._arrays[INDEX].take(groups, axis=0, mode="clip").T
         bit = _BITS.take(ids & 63)
-        # Later deltas may have added ids from `num_ids` on, which have no row in this bundle. Exclude these ids,
-        # because `take` has clipped the numbers of their groups to the last group of this bundle.
+        # Bundles that were written later may have added ids from `num_ids` on, which have no row in this bundle.
+        # Exclude these ids, because `take` has clipped the numbers of their groups to the last group of this bundle.
         is_known = (bits & bit != 0) & (ids < self.spec.num_ids)
         # The row index of an id without a row may lie beyond the last row. Reading it is harmless: `rows` clips it to
         # the last row.

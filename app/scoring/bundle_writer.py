@@ -260,8 +260,8 @@ def chain_stored(chain: Sequence[BundleTables]) -> ReadStored:
 
 
 def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> BundleManifest:
-    """Merge a delta and the bundles that it needs into one whole bundle `output`, which gives the same scores. Return
-    its manifest.
+    """Merge a delta (a bundle with changed rows only) and the bundles that it needs into one whole bundle `output`,
+    which gives the same scores. Return the manifest of `output`.
 
     Rows are copied without converting their dtype, WRITTEN_ROWS at a time. Raise ValueError if a file is damaged.
     """

@@ -91,8 +91,8 @@ def changes_of_logits(model: BundleModel, rows: ParsedRows) -> np.ndarray:
 
 
 def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
-    """Return the effect of each column of a chunk's only row, sorted by the absolute value of `change`, the largest
-    first.
+    """Explain the score of one row, the only row of the chunk: return the effect of each column, sorted by the absolute
+    value of `change`, the largest first.
 
     Raise ValueError if the row is rejected.
     """

@@ -86,15 +86,15 @@ class Predictor(BundleModel):
 
     @property
     def version(self) -> str:
-        """Name of the model's version: a checksum over all files of the bundle. A bundle that `fold` made from deltas
-        has the version of the newest delta.
+        """Name of the model's version: a checksum over all files of the bundle. A bundle that `fold` made by merging
+        deltas has the version of the newest delta.
         """
         return self.manifest.version
 
     @property
     def generation(self) -> int:
-        """Number of deltas between the first exported whole bundle and this version, including those that `fold` merged
-        since.
+        """Number of deltas (bundles with changed rows only) between the first exported whole bundle and this version,
+        including those that `fold` has merged since.
         """
         return self.manifest.generation
 
@@ -108,7 +108,7 @@ class Predictor(BundleModel):
 
     @cached_property
     def example(self) -> dict[str, Any]:
-        """Raw cells of the bundle's first golden row, by column.
+        """An example of a raw row, by column: the first golden row of the bundle (made-up rows with known scores).
 
         golden.parquet is read once and the row kept, because the bundle's folder may be removed while the predictor is
         in use.
@@ -194,7 +194,8 @@ class Predictor(BundleModel):
         return parsed.rows
 
     def verify(self) -> int:
-        """Read and check every byte, score the golden rows, and return the number of golden rows.
+        """Read and check every byte of the bundle, score its golden rows (made-up rows with known logits), and return
+        the number of these rows.
 
         Raise ValueError, naming the damaged file, or the first golden row whose logit differs from the stored one by
         more than its tolerance.

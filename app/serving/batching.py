@@ -44,11 +44,11 @@ LEAST_QUEUE = 4  # This many requests may wait in a queue, however long each tak
 # that retry immediately would take all the processor's time.
 REFUSALS_A_SECOND = 250
 FREE_REFUSALS = 25  # A burst of this many refusals (responses with status 429) is sent without delay.
-# Longest delay of a refusal in seconds. Clients often give up after two seconds. With a limit of 1.6 seconds, some gave
-# up on a busy machine.
+# Longest delay of a refusal (response with status 429) in seconds. Clients often give up after two seconds. With a
+# limit of 1.6 seconds, some gave up on a busy machine.
 MOST_DELAY = 1.5
-# A refusal that would have to wait longer than MOST_DELAY gets a random delay between LEAST_LATE and MOST_DELAY (in
-# seconds).
+# A refusal (response with status 429) that would have to wait longer than MOST_DELAY gets a random delay between
+# LEAST_LATE and MOST_DELAY (in seconds).
 LEAST_LATE = 1.1
 
 Decode = Callable[[], RowsToScore]
@@ -131,7 +131,9 @@ class Refusals:
         self._clock, self._last = clock, 0.0  # `_last` is the time for which the latest refusal is scheduled.
 
     def delay(self) -> float:
-        """Return how many seconds a refusal that is needed now must wait before it is sent, and count it."""
+        """Return how many seconds a refusal (response with status 429) that is needed now must wait before it is sent.
+        Count the refusal.
+        """
         now, free = self._clock(), FREE_REFUSALS / REFUSALS_A_SECOND
         due = max(self._last, now - free) + 1 / REFUSALS_A_SECOND
         # Without a random delay, clients that sent their requests together would also retry together.
@@ -301,8 +303,8 @@ def score_batch(queue: deque[Work], limits: Limits) -> ScoredBatch:
             decoded.append((work, chunk))
             num_rows += chunk.num_lines
     seen: list[ScoredRows] = []
-    # A chunk has one model, and either quoted lines, unquoted lines or rows of a table. Score each run of requests that
-    # agree in this together.
+    # Rows can be scored together if they have the same model and the same form: quoted lines, unquoted lines or rows of
+    # a table. So score consecutive requests that agree in both together.
     for _, alike in groupby(decoded, lambda each: (id(each[0].predictor), each[1].is_bare)):
         works, chunks = zip(*alike, strict=True)
         results, scored = score_together(works[0].predictor, chunks)

@@ -41,8 +41,8 @@ MOST_PARSED_BYTES = 1 << 12
 # arrived.
 MOST_DISCARDED_BYTES = 1 << 26
 IDLE_SECONDS = 75  # Time after a response in which the next request must begin. Otherwise the connection is closed.
-# Delayed refusals are sent together, at multiples of this time. Sending each at its own time would wake this process
-# and a client for every one.
+# Delayed refusals (responses with status 429) are sent together, at multiples of this number of seconds. Sending each
+# at its own time would wake this process and a client for every one.
 TOGETHER_SECONDS = 0.02
 LOOK_TICKS = 10  # Ticks of the server, ten a second, between two checks for connections whose deadline has passed.
 SPARE_FILES = 128  # Number of file descriptors that connections may not use, because bundles and other files need them.
@@ -55,7 +55,9 @@ WHOLE_ANSWER = "whole_answer"
 
 
 def moment_of(due: float) -> float:
-    """Return the time at which a refusal that is due at `due` is sent: the next multiple of TOGETHER_SECONDS."""
+    """Return the time at which a refusal (response with status 429) that is due at `due` is sent: the next multiple of
+    TOGETHER_SECONDS.
+    """
     return math.ceil(due / TOGETHER_SECONDS) * TOGETHER_SECONDS
 
 

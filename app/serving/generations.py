@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 # If the deltas change more than this share of the whole bundle's rows, the service folds (merges) them into a new whole
 # bundle.
 FOLD_SHARE = 0.1
-# First and longest pause in seconds before folding is tried again after a failure. The pause is doubled each time.
+# First and longest pause in seconds before folding (merging deltas into a whole bundle) is tried again after a failure.
+# The pause is doubled each time.
 FIRST_FOLD, LONGEST_FOLD = 60.0, 3600.0
 # A new model scores this many rows of recent requests before it serves. This reads the memory pages with frequently
 # used embedding rows from disk.
@@ -199,7 +200,8 @@ class Generations:
                     self._refuse(path, error)
 
     def _chains(self, with_refused: bool = False) -> dict[str, Chain]:
-        """Return the chain (whole bundle and deltas) of each version that can be opened, by version.
+        """Return, by version, the chain of each version that can be opened: a whole bundle and its deltas (changed
+        rows).
 
         Bundles that could not be opened are left out until the time of their next try. With `with_refused`, these
         bundles are included as well.
@@ -292,8 +294,9 @@ class Generations:
                 bundle.reason, bundle.pause = "", 0.0
 
     def _checked(self, predictor: Predictor) -> Predictor:
-        """Return the new model `predictor` after scoring its golden rows and rows of recent requests with it. The rows
-        of recent requests make the system read the memory pages with frequently used embedding rows from disk.
+        """Return the new model `predictor` after scoring its golden rows (made-up rows with known logits) and rows of
+        recent requests with it. The rows of recent requests make the system read the memory pages with frequently used
+        embedding rows from disk.
 
         Raise ValueError if the score of a golden row is wrong, or if the logit of a row of a recent request is not
         finite.
@@ -406,15 +409,15 @@ class Generations:
             if status:
                 log.warning("folding ended with status %d and is tried again later", status)
             self._folding = None
-        # `is_written` raises OSError if another user is folding and this user may not read that user's files. The
-        # answer is then False, as for any fold that is running.
+        # `is_written` raises OSError if another user's process is merging bundles and this user may not read its files.
+        # The answer is then False, as for any merge that is running.
         with suppress(OSError):
             return self._is_first and not is_written(self._path, f"*{FOLDED}")
         return False
 
     def _fold(self) -> None:
-        """If the deltas change more than FOLD_SHARE of the rows, start a process that folds them into a whole bundle in
-        the same folder. The started process ends if this process ends.
+        """If the current model's deltas change more than FOLD_SHARE of the rows, start a process that merges them into
+        a whole bundle in the same folder. The started process ends if this process ends.
         """
         delta, now = self._place(), self._clock()
         if delta is None or self.current.changed_share <= FOLD_SHARE or now < self._fold_again:

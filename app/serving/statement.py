@@ -67,7 +67,8 @@ class Statement:
         """Write current.json, atomically: `pinned` is the version that must serve, or None for the newest. Raise
         ValueError if the file cannot be written.
         """
-        # Write to a file of this process first, because another process may write a statement at the same time.
+        # Write to a temporary file of this process first, because another process may write current.json at the same
+        # time.
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             make_folder(self.path.parent)

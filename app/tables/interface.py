@@ -124,8 +124,8 @@ class TablesSpec:
         alone = replace(self, fields=fields, tables=(table,))
         if table == WIDE:
             return replace(alone, embedding_dim=0, deep_optimizer=SgdOptions())
-        # A backend still allocates a wide row for each touched id, although nothing uses or saves it. With SGD, which
-        # has no optimizer state, that row takes one float.
+        # A backend still allocates a wide row for each id that is updated, although nothing uses or saves it. With SGD,
+        # which has no optimizer state, that row takes one float.
         return replace(alone, wide_optimizer=SgdOptions())
 
     def width(self, table: str) -> int:
@@ -264,7 +264,7 @@ class TableSnapshot(Protocol):
 
     @property
     def row_ids(self) -> np.ndarray:
-        """The ids of the table's touched rows, int64 [T], ascending."""
+        """The ids of the table's touched rows (updated or loaded rows), int64 [T], ascending."""
         ...
 
     @property
@@ -390,8 +390,8 @@ class WriteArray(Protocol):
         ...
 
 
-# A function of (table name, distinct row ids). It marks these rows of the table as touched, and returns the function
-# that writes their state arrays.
+# A function of (table name, distinct row ids). It marks these rows of the table as touched (present in the table's
+# memory), and returns the function that writes their weights and optimizer state.
 PlaceRows = Callable[[str, np.ndarray], WriteArray]
 
 
@@ -482,7 +482,7 @@ class HostTables(Tables):
         raise ValueError(f"{type(self).__name__} cannot remove rows; train online in one process")
 
     def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
-        """Give the touched row of id i the id `new_ids[i]`, and set the vocabulary size.
+        """Give each touched (updated or loaded) row, of id i, the id `new_ids[i]`, and set the vocabulary size.
 
         `new_ids` is int64 [V]; the new ids of touched rows must be distinct. Initial values belong to an id and
         do not move. Results of earlier `unique` calls become invalid. Raise ValueError for ids that are

@@ -67,7 +67,9 @@ class StateArray:
 
 
 def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
-    """Return the arrays that a table with this optimizer keeps for each touched row, the rows themselves first."""
+    """Return the arrays that a table with this optimizer keeps for each updated or loaded row. The first has the row's
+    weights.
+    """
     rows, moments = StateArray(ROWS), (StateArray("first_moment"), StateArray("second_moment"))
     match options:
         case LazyAdamOptions():

@@ -1,4 +1,6 @@
-"""Define `RunContext`, the settings, data, folders and ranks of one launch, which all parts of a training share."""
+"""Define `RunContext`, which all parts of a training share: the settings, data, folders and ranks of one launch
+(start).
+"""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ class Trainer:
         rates, on_step = self.training.learning_rates, self.context.on_step
         progress = EpochProgress(self.run, position, end, log_every, step.seconds, rates, on_step)
         with Prefetcher(self._prepared_batches()) as batches, progress:
-            # An earlier launch may have been stopped during the evaluation at this position. So first repeat the
-            # evaluation and the save that are due at this position.
+            # This training may resume one that was stopped during the evaluation at this position (step and epoch). So
+            # first repeat the evaluation and the save that are due here.
             self._evaluate_and_save(progress)
             for num_rows, batch, unique in batches:
                 if self.selection.is_over or self._has_all_steps:
@@ -208,7 +208,7 @@ class Trainer:
             return None
 
     def _score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        # A signal may interrupt an evaluation. The next launch then repeats the evaluation.
+        # A signal may interrupt an evaluation. When the training is resumed, it repeats the evaluation.
         self.context.stop.check()
         return self.training.step.score(batch, unique)
 

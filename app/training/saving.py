@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Function that returns the arrays with which a checkpoint records when rows were touched and which values have expired.
-# Its argument is True if the checkpoint is a delta.
+# Function that returns the arrays with which a checkpoint records when rows were last updated and which values have
+# expired. Its argument is True if the checkpoint is a delta, which holds changes only.
 ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 
 # Share of one core's time that a save in the background may use, so that it slows training little. docs/results.md has
 # measurements on two training cores.
 BACKGROUND_SHARE = 0.25
-FULL_EVERY = 10  # With checkpoint.delta, every tenth checkpoint is a full one, and the other nine are deltas.
+# With checkpoint.delta, every tenth checkpoint holds all rows, and the other nine (deltas) hold changed rows only.
+FULL_EVERY = 10
 # Maximum number of values that are read from a table to compute its statistics.
 SAMPLED_VALUES = 2**22
 
@@ -98,8 +99,8 @@ class Writing:
 class CheckpointManager:
     """Writes a run's checkpoints, one at a time in a thread, and removes those that the settings do not keep.
 
-    A failed write loses only that checkpoint: it is logged, and training continues. `saved` is the position of the
-    newest checkpoint that is written or being written.
+    A failed write loses only that checkpoint: it is logged, and training continues. `saved` is the position (step and
+    epoch) of the newest checkpoint that is written or being written.
     """
 
     def __init__(self, context: RunContext, training: TrainingState, selection: Selection) -> None:
@@ -126,8 +127,8 @@ class CheckpointManager:
         self._due_at = self._next_timed_save()
 
     def restore(self, checkpoint: Checkpoint) -> Position:
-        """Load a checkpoint into the tables and the model on all ranks, and return the position at which training
-        continues.
+        """Load a checkpoint into the tables and the model on all ranks, and return the position (step and epoch) at
+        which training continues.
 
         Raise ValueError if the checkpoint is damaged or does not fit the run.
         """
@@ -276,9 +277,9 @@ class CheckpointManager:
         )
 
     def _write(self, state: ModelState, snapshot: Snapshot, manifest: Manifest, progress: Progress) -> Written:
-        """Write `state` as a checkpoint, remove older ones that the settings do not keep, and release `snapshot`, even
-        if writing fails. Return what was written and how long it took. The background thread runs this method if there
-        is one.
+        """Write `state` as a checkpoint, and remove older checkpoints that the settings do not keep. Release `snapshot`
+        (the view from which the rows are read), even if writing fails. Return what was written and how long it took.
+        The background thread runs this method if there is one.
         """
         start, saved = time.perf_counter(), False
         folder = self._run.checkpoints

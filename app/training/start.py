@@ -97,7 +97,7 @@ class Launch:
             try:
                 return self._train_in_folder(target, group, damaged)
             except RunIsFinishedError as finished:
-                with group:  # Leaving the `with` block ends the job's parameter servers.
+                with group:  # Leaving the `with` block ends the job's servers (ranks that only own table rows).
                     return report_finished(finished)
             except DamagedCheckpointError as error:
                 if damaged is None or error.checkpoint is None or error.checkpoint in damaged:
@@ -258,7 +258,9 @@ def _log_to(path: Path) -> Iterator[None]:
 
 
 def _may_lack_crosses(schema: Schema) -> bool:
-    """Return True if the data has two or more categorical fields that could be crossed, and no cross."""
+    """Return True if the data has two or more categorical fields that crosses (fields that combine other fields) could
+    combine, but no cross.
+    """
     can_cross = len(schema.categorical) > 1 and schema.layout != "zoo"
     return can_cross and not any(field.cross for field in schema.categorical)
 

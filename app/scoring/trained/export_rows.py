@@ -23,7 +23,8 @@ from app.training.learning_rates import running_mean, step_history
 from common.files import new_file
 from data_prep.prepared.schema import Schema
 
-# Number of vocabulary entries that are read at once. Their touched rows make up one row group of the output.
+# Number of vocabulary entries that are read at once. Their rows, if training has updated them, make up one row group of
+# the output.
 GROUP_ROWS = 1 << 16
 
 
@@ -94,8 +95,8 @@ def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
 
 
 def _touched(names: pa.Table, saved: TableSnapshot) -> pa.Table:
-    """Select the entries of `names` (field, value, row) whose rows are touched. Return these entries with a further
-    column `vector`, which holds the rows' values. `saved` contains all touched rows.
+    """Select the entries of `names` (field, value, row) whose rows training has updated. Return these entries with a
+    further column `vector`, which holds the rows' values. `saved` contains all updated rows.
     """
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     named_rows = names["row"].to_numpy()

@@ -19,8 +19,8 @@ from app.tables.optimizers import LAST_STEP
 from common.native_library import NativeLibrary, address, output_address
 
 MAX_POSITIONS = 2**31 - 1  # Upper bound of positions per batch, because positions are int32.
-# Batches with fewer positions run on one thread, because waking another thread takes as long as a few hundred
-# positions.
+# Batches with fewer positions (ids of all rows and fields) run on one thread, because waking another thread takes as
+# long as a few hundred positions.
 WORTH_THREADS = 1024
 
 LIBRARY = NativeLibrary(
@@ -89,7 +89,8 @@ def own(unique: UniqueIds) -> NativeUniqueIds:
 class NativeHandle:
     """One pair of tables (wide and deep) in the C++ library, represented by the library's handle (a pointer).
 
-    A new handle has no touched rows. The library's memory is freed with this object.
+    A new handle has no rows: the tables store a row once it is updated or loaded. The library's memory is freed with
+    this object.
     """
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:

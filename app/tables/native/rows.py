@@ -81,7 +81,8 @@ class NativeSnapshot:
 
     def __post_init__(self) -> None:
         self.released = threading.Event()
-        self.awaited = threading.Event()  # Set once training waits for this snapshot to be released.
+        # Set once training waits until the checkpoint is written and this snapshot is released.
+        self.awaited = threading.Event()
 
     def release(self, saved: bool) -> None:
         self.saved = saved
@@ -89,8 +90,8 @@ class NativeSnapshot:
 
 
 class NativeRows:
-    """The touched rows of a `NativeHandle`: their slots, their state arrays, and which of them changed since the last
-    snapshot. At most one snapshot of them is open.
+    """The touched (updated or loaded) rows in the C++ tables: their places in memory (slots), their values, and which
+    of them changed since the last snapshot. At most one snapshot (view of the rows at one moment) is open.
     """
 
     def __init__(self, handle: NativeHandle, spec: TablesSpec) -> None:

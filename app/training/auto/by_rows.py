@@ -47,9 +47,10 @@ _L1_FOR_MANY = 1e-3
 # 94,000 rows of Criteo's log (1.6 per value) the bucket fields cost 0.0015 AUC. On tables with 5 to 850 rows per value
 # they gain 0 to 0.005.
 _ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS = 200_000, 3
-# Lower bound of the L2 penalty (as a number of rows) if there are crosses, which the deep part sees too. With less L2
-# the deep part memorizes the few rows of each cross value. On data whose clicks depend on crosses alone, a lower bound
-# of 1,500, or fewer than 12 epochs, would be better, but these changes cost MovieLens 0.006 AUC and Adult 0.001.
+# Lower bound of the L2 penalty (as a number of rows) if there are crosses (fields that combine other fields), which the
+# deep part sees too. With less L2 the deep part memorizes the few rows of each cross value. On data whose clicks depend
+# on crosses alone, a lower bound of 1,500, or fewer than 12 epochs, would be better, but these changes cost MovieLens
+# 0.006 AUC and Adult 0.001.
 _LEAST_L2_ROWS_WITH_CROSSES = 800.0
 # Epochs, and learning rate and l2 of the wide part, for _FEW training rows, by the strength of the crosses' effects on
 # clicks. A value of a cross has about a dozen rows, and needs a large weight if clicks follow the cross. With the rate

@@ -25,12 +25,12 @@ from app.training.auto.regression import Solver, fit_best, read_features
 from common.process import run_module
 from data_prep.prepared.schema import Schema, checksum_of
 
-# The effects of crosses count as "none" unless crosses raise the AUC of logistic regression on valid rows by
-# LEAST_AUC_OF_CROSSES and lower its log loss by CERTAIN times the standard error. From LARGE_AUC_OF_CROSSES on, they
-# count as more than "slight". On data whose clicks hardly depend on a cross, a lower limit of 0.005 would give a better
-# model. But crosses that were suggested for real tables raise the AUC of logistic regression by up to 0.0066, and with
-# a limit of 0.005 they would cost the model up to 0.014 AUC. On tables above MAX_CROSSED_ROWS or MAX_CROSSED_IDS
-# nothing is measured.
+# The effects of crosses (fields that combine other fields) on clicks count as "none" unless crosses raise the AUC of
+# logistic regression on valid rows by LEAST_AUC_OF_CROSSES and lower its log loss by CERTAIN times the standard error.
+# From LARGE_AUC_OF_CROSSES on, they count as more than "slight". On data whose clicks hardly depend on a cross, a lower
+# limit of 0.005 would give a better model. But crosses that were suggested for real tables raise the AUC of logistic
+# regression by up to 0.0066, and with a limit of 0.005 they would cost the model up to 0.014 AUC. On tables above
+# MAX_CROSSED_ROWS or MAX_CROSSED_IDS nothing is measured.
 LEAST_AUC_OF_CROSSES, LARGE_AUC_OF_CROSSES, CERTAIN = 0.0075, 0.015, 2.0
 # Effects of crosses above "slight" are "strong" if logistic regression is best with an inverse penalty of at least
 # this, and otherwise "weak".
@@ -77,7 +77,9 @@ class CrossesGain:
 
     @property
     def effects(self) -> CrossEffects:
-        """How strongly crosses affect clicks, as this gain shows: none, slight, weak or strong."""
+        """How strongly crosses affect clicks, judged by their gain in logistic regression: none, slight, weak or
+        strong.
+        """
         if self.auc < LEAST_AUC_OF_CROSSES or self.log_loss <= CERTAIN * self.error:
             return "none"
         if self.auc < LARGE_AUC_OF_CROSSES:
@@ -96,7 +98,8 @@ class CrossesGain:
 def find_cross_effects(
     folder: Path, run: Path, schema: Schema, by_effects: Callable[[CrossEffects], Config], dry: bool = False
 ) -> CrossesChoice:
-    """Return how strong the effects of crosses on clicks are, for a training in the run folder `run`.
+    """Return how strongly crosses (fields that combine other fields) affect clicks, for a training in the run folder
+    `run`.
 
     `by_effects` returns the settings that a training has for each strength. If the folder has a run with one of these
     settings, its strength is kept. Ranks of an MPI job take over the result of the process that started them, because
@@ -117,7 +120,8 @@ def find_cross_effects(
 
 
 def measure_cross_effects(folder: Path, schema: Schema) -> CrossesChoice:
-    """Fit logistic regressions with and without crosses, and return how strong the effects of crosses on clicks are.
+    """Fit logistic regressions with and without crosses (fields that combine other fields), and return how strongly
+    crosses affect clicks.
 
     If this process, or the sweep that started it, has a result for the same `schema`, return that without fitting.
     """
@@ -129,15 +133,16 @@ def measure_cross_effects(folder: Path, schema: Schema) -> CrossesChoice:
 
 
 def _received() -> CrossesChoice:
-    """Return the strength of the crosses' effects that the parent process has measured and passed on, or the default if
-    it has passed none.
+    """Return how strongly crosses affect clicks, as the parent process has measured and passed on, or the default if it
+    has passed nothing.
     """
     return CrossesChoice(*json.loads(os.environ.get(CHOICE_OF_CROSSES, "[]")))
 
 
 @functools.cache
 def _measured_gain(folder: Path, data: str) -> CrossesGain | None:
-    """Return the gain from crosses in a prepared folder, measured in another process and cached in this one.
+    """Return how much crosses (fields that combine other fields) of a prepared folder improve a logistic regression,
+    measured in another process and cached in this one.
 
     `data` is the checksum of the folder's schema, so that changed data are measured again. Return None if nothing can
     be measured, as `crosses_gain` does.
@@ -158,7 +163,8 @@ def _is_measured(schema: Schema) -> bool:
 
 
 def crosses_gain(folder: Path, schema: Schema) -> CrossesGain | None:
-    """Return by how much the best regression with all crosses exceeds the best one without crosses, on valid rows.
+    """Return by how much the best logistic regression with crosses (fields that combine other fields) is better than
+    the best one without them, on the valid rows.
 
     Return None if there are no crosses or no valid rows, if all rows of a split have the same label, or if the data is
     larger than MAX_CROSSED_ROWS or MAX_CROSSED_IDS. Raise the errors of reading the folder.

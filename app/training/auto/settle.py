@@ -18,8 +18,8 @@ from data_prep.prepared.schema import read_schema
 def settle(
     resolve: Callable[[Config], Config], dataset: Path, path: Path, dry: bool = False
 ) -> tuple[Config, CrossesChoice]:
-    """Return the settings of a training in the run folder `path` on the prepared folder `dataset`, and the effects of
-    crosses.
+    """Return the settings of a training in the run folder `path` on the prepared folder `dataset`. Return also the
+    effects of crosses, which are fields that combine other fields.
 
     `resolve` applies the given settings to defaults, as for `resolve_by_rows`. The second value says how strong the
     effects of crosses on clicks are. It is measured only with `train.auto`, for data with crosses, if the run does not

@@ -88,8 +88,8 @@ class Trial:
     more: tuple[str, ...] = ()
 
     def best(self, metric: str, epochs: int) -> dict[str, Any] | None:
-        """Return the values of the run's best evaluation on valid within its first `epochs` epochs, or None if there is
-        no such evaluation.
+        """Return the line of metrics.jsonl with the run's best evaluation on the valid rows within its first `epochs`
+        epochs, or None if there is no such evaluation.
         """
         lines = read_run(self.run, "").lines if (self.run / CONFIG_FILE).is_file() else []
         of_valid = [line for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
@@ -97,8 +97,8 @@ class Trial:
         return max(compared, key=lambda line: as_score(metric, line[metric]), default=None)
 
     def score(self, metric: str, epochs: int) -> float:
-        """Return the best value of `metric` on valid within the first `epochs` epochs, negated if a lower value is
-        better.
+        """Return the run's best value of `metric` on the valid rows within the first `epochs` epochs, negated if a
+        lower value is better.
 
         Return -inf if the run has no evaluation in these epochs.
         """
@@ -157,7 +157,8 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
         for epochs in rungs:
             unfinished = [trial for trial in remaining if not trial.has_trained(epochs)]
             if unfinished and any(config.train.auto and not config.train.init_from for config in configs):
-                # Measure the effects of crosses once, here. All runs take over the result.
+                # Measure only once, here, how strongly crosses (fields that combine other fields) affect clicks. All
+                # runs of the sweep take over the result.
                 messages = measure_cross_effects(dataset, schema).as_message()
             log.info("up to epoch %d: %d run(s), %d of them to train", epochs, len(remaining), len(unfinished))
             _train_all(unfinished, epochs, options, stop, messages, metric)
@@ -211,7 +212,8 @@ def folder_name(words: tuple[str, ...]) -> str:
 def _settled(trial: Trial, config_path: Path | None, dataset: Path, *more: str) -> Config:
     """Return the settings of the run `trial`, changed by the command-line words `more` (`section.key=value`).
 
-    With `train.auto`, the effects of crosses are not considered.
+    If `train.auto` chooses settings, it does so as if crosses (fields that combine other fields) had no effects on
+    clicks.
     """
     words = (*trial.words, *more)
     return settle(lambda base: yaml_settings.resolve(Config, config_path, words, base), dataset, trial.run, dry=True)[0]

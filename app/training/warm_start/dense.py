@@ -59,9 +59,9 @@ def _take_dense(training: TrainingState, source: Source, schema: Schema, config:
         dense = fold_numeric(source.state, training.step.tables.spec, source.schema.num_numeric)
     source_layouts = dense_layouts(source.schema, source.fields, config.model)
     layouts = dense_layouts(schema, fields_of_model(schema, config.model), config.model)
-    # Take all of the source's parameters, whose names begin with "wide." or "tower.". Take an array of the source's
-    # optimizer state only if the new run's optimizer state, `memory`, has an array of the same name. Such a name begins
-    # with the optimizer's name (`adam.first_moment.tower.bias_0`).
+    # Take all dense parameters of the trained model (the source), whose names begin with "wide." or "tower.". Take an
+    # array of the source's optimizer state only if the new run's optimizer state, `memory`, has an array of the same
+    # name. Such a name begins with the optimizer's name (`adam.first_moment.tower.bias_0`).
     arrays = {name: array for name, array in dense.items() if name in memory or name.startswith(("wide.", "tower."))}
     fresh = training.dense_values()
     arrays = move_dense(arrays, {name: fresh[name] for name in [*expected, *memory]}, source_layouts, layouts)

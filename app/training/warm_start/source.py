@@ -43,16 +43,18 @@ class Source:
     fields: tuple[TableField, ...]
     # True if the rows of the numeric fields are parameters of the tower, False if they are rows of the tables.
     folded: bool
-    # For each id of the new run, [V], the source's id of the same value, or NONE. None if all ids are the same.
+    # For each id of the new run, [V], the id that the trained model (the source) has for the same value, or NONE. None
+    # if all ids are the same.
     origins: np.ndarray | None = None
     # Names of the columns whose numbers the new run scales differently, or whose lists it pools differently.
     rescaled: tuple[str, ...] = ()
-    # Function from ids of the source to their deep rows, for rows that the source never trained.
+    # Function from ids of the trained model (the source) to their deep rows, for rows that its training never updated.
     untouched: Callable[[np.ndarray], TableSnapshot] | None = None
-    # True if rows that the source never trained have other values than the new run would give them at its start.
+    # True if rows that the trained model's run never updated have other values than the new run would give them at its
+    # start.
     own_initial: bool = False
-    steps: int = 0  # Number of steps that the optimizers of the source have taken.
-    # Metrics of the source on the split valid, as its own run measured them.
+    steps: int = 0  # Number of steps that the trained model's optimizers have taken.
+    # Metrics of the trained model on the split valid, as its own run measured them.
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 

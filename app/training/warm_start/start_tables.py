@@ -26,7 +26,8 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
-# Names of the table arrays (such as a row's last step) that start anew in each run and are never taken from the source.
+# Names of the table arrays (such as a row's last step) that start anew in each run and are never taken from the trained
+# model.
 NEVER_TAKEN = LAST_STEP, MEAN, MEAN_STEP
 # Names of table arrays that either the trained model (the source) or the new run may lack.
 OPTIONAL_ARRAYS = LAST_RATE, MEAN, MEAN_STEP
@@ -44,7 +45,8 @@ Loading = Callable[[int], AbstractContextManager[PlaceRows]]
 def take_rows(
     loading: Loading, spec: TablesSpec, rates: LearningRates, config: Config, schema: Schema, source: Source
 ) -> None:
-    """Load the source's rows, and with `train.init_optimizer` their optimizer state, into empty tables.
+    """Load the rows of the trained model `source`, and with `train.init_optimizer` their optimizer state, into empty
+    tables.
 
     `loading` is the method `Tables.loading` of the empty tables, which accepts rows, and `spec` is their description.
     `rates` are the new run's learning rates. Untrained rows of the source are loaded, too, if their values differ from
@@ -99,7 +101,7 @@ def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) ->
 
 
 def _touched(row_ids: np.ndarray, source: Source, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of the trained rows that the new run takes from the source, as two arrays.
+    """Return the ids of the trained rows that the new run takes from the trained model (the source), as two arrays.
 
     The first array has the ids of these rows in the new run, and the second array their ids in the source. Both have
     one element for each row. `row_ids` are the ids of all trained rows of the source.
@@ -115,7 +117,8 @@ def _touched(row_ids: np.ndarray, source: Source, seen: Seen) -> tuple[np.ndarra
 def _untouched(
     row_ids: np.ndarray, num_touched: int, spec: TablesSpec, source: Source, seen: Seen
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of untrained rows to take, because their values differ from the new run's initial values.
+    """Return the ids of untrained rows to take from the trained model (the source), because their values differ from
+    the new run's initial values.
 
     The results are the ids in the new run and the ids in the source. `row_ids` are the source's ids of its trained
     rows, of which the new run takes `num_touched`. If there are too many untrained rows, as in a large hashed
@@ -164,7 +167,7 @@ def _pieces(
 
 def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> None:
     for table, rows in source.state.tables.items():
-        # The source's arrays are converted to float32, so the expected arrays are float32, too.
+        # The trained model's arrays are converted to float32, so the expected arrays are float32, too.
         layout_here = widened_layout(spec.layout(table))
         # Names of the arrays that only one of the two, source and new run, may have. LAST_RATE (FTRL's last learning
         # rate of each row) is not needed if the new run's FTRL has another schedule. LAST_STEP (the last step of each
