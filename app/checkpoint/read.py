@@ -88,7 +88,9 @@ class Checkpoint:
 
     @property
     def chain(self) -> tuple[Checkpoint, ...]:
-        """The checkpoints whose rows together make up the state: a full one first, this one last."""
+        """The checkpoints from which the rows of this one are read: a full one first, then deltas (changed rows only),
+        this one last.
+        """
         return (*self.older, self)
 
     @property

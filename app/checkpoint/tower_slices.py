@@ -21,7 +21,9 @@ SLICE_NAME = re.compile(r"(.+)\[((?:\d+:\d+, )*\d+:\d+)\] of \[((?:\d+, )*\d+)\]
 
 
 def dense_files(names: Iterable[str]) -> list[str]:
-    """Return the names of the files with dense arrays. `names` are the names of all files of a checkpoint."""
+    """Return those of a checkpoint's file names, `names`, that belong to files with dense arrays (weights outside the
+    tables).
+    """
     return [name for name in names if name == WHOLE_FILE or SLICE_FILE.fullmatch(name)]
 
 

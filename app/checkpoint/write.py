@@ -66,7 +66,9 @@ class ModelState:
 
 @runtime_checkable
 class ReadsInto(Protocol):
-    """A `TableSnapshot` that can also read rows into memory that the caller has allocated."""
+    """A `TableSnapshot` (a table's rows at one moment) that can also read rows into memory which the caller has
+    allocated.
+    """
 
     def read_into(self, name: str, indices: Indices, out: np.ndarray) -> None:
         """Write the state array `name` of the rows `row_ids[indices]` into `out` [n, width], an aligned array in C

@@ -100,7 +100,9 @@ ONE_PROCESS = ProcessGroup()
 
 
 class MpiGroup(ProcessGroup):
-    """The ranks of the MPI job `world` that train: all of them, or those after the first `num_servers`."""
+    """The processes (ranks) of the MPI job `world` that train: all of them, or those after the first `num_servers`,
+    which only own table rows.
+    """
 
     sharded = True
 
@@ -241,7 +243,7 @@ def is_collective(error: BaseException) -> bool:
 
 
 def started_by_mpi() -> bool:
-    """Return True in a process that mpirun started."""
+    """Return True if mpirun has started this process."""
     return "OMPI_COMM_WORLD_SIZE" in os.environ
 
 

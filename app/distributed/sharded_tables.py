@@ -62,7 +62,7 @@ class EmptySnapshot:
         self.awaited = threading.Event()
 
     def release(self, saved: bool) -> None:
-        """Do nothing, because this rank has no rows that could count as changed again."""
+        """End the snapshot. There is nothing to do, because this rank owns no rows."""
 
 
 class RowShard:
@@ -162,7 +162,9 @@ class ShardedTables(HostTables):
         self._pulled: ShardedIds | None = None
 
     def unique(self, ids: np.ndarray) -> ShardedIds:
-        """Return the distinct ids of this rank's batch. No other rank takes part. Raise as `HostTables.unique` does."""
+        """Return the distinct ids of this rank's batch. Other ranks need not call this method. Raise as
+        `HostTables.unique` does.
+        """
         unique = self._kernels.unique(ids)
         num_owners = self.owned.exchange.num_owners
         owners = unique.values % num_owners

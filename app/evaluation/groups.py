@@ -38,7 +38,9 @@ class GroupedRows:
     """
 
     def __init__(self, cells: np.ndarray, negatives: np.ndarray, positives: np.ndarray, left_out: float = 0.0) -> None:
-        """Take cells [K] uint64, ascending: the group's id in the upper 32 bits, `ordered_bits` of the logit below."""
+        """Take the counts of rows by cell. `cells` [K] uint64 ascend. A cell has the group's id in its upper 32 bits,
+        and `ordered_bits` of the logit in its lower 32 bits.
+        """
         self.negatives, self.positives, self.left_out = negatives, positives, left_out
         ids, self._starts = np.unique(cells >> np.uint64(32), return_index=True)
         self._order = np.argsort(-np.add.reduceat(negatives + positives, self._starts), kind="stable")
@@ -70,7 +72,7 @@ class GroupedRows:
 
     @functools.cached_property
     def has_both_classes(self) -> np.ndarray:
-        """Whether each group [G] has rows of both labels. Other groups have no AUC."""
+        """For each group, True if it has rows of both labels, [G] bool. Other groups have no AUC."""
         return (self.clicks > 0) & (self.sums(self.negatives) > 0)
 
     @property
@@ -185,7 +187,9 @@ class KeyNumbers:
         self._numbers = np.zeros(0, np.int64)
 
     def of(self, keys: np.ndarray) -> np.ndarray:
-        """Return the number of each key in `keys` [n] int64. New keys get the next numbers."""
+        """Return for each key in `keys` [n] int64 the number that stands for it. Keys that occur for the first time get
+        the next numbers.
+        """
         distinct, inverse = np.unique(keys, return_inverse=True)
         new = np.setdiff1d(distinct, self._keys, assume_unique=True)
         everything = np.concatenate([self._keys, new])

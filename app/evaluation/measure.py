@@ -48,7 +48,7 @@ class Scorer:
     score: Callable[[Batch, Any], np.ndarray]
 
     def calibrated(self, calibration: Calibration) -> Scorer:
-        """Return a scorer that computes the same logits and then applies `calibration` to them."""
+        """Return a scorer that computes the logits of this one and then maps them by `calibration`."""
         return Scorer(self.prepare, lambda batch, prepared: calibration(self.score(batch, prepared)))
 
 

@@ -143,7 +143,7 @@ class Metrics:
 
 
 class NothingToMeasureError(ValueError):
-    """No row has a weight above 0, for example because labels are not known yet."""
+    """Raised if no row has a weight above 0, for example because the labels are not known yet."""
 
 
 class MetricStream:

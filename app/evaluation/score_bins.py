@@ -139,7 +139,7 @@ class Bins:
 
 
 def ordered_bits(logits: np.ndarray) -> np.ndarray:
-    """Convert float32 logits to uint32 [n] with the same order. 0 and -0 become equal."""
+    """Convert float32 logits to numbers, uint32 [n], that have the same order as the logits. 0 and -0 become equal."""
     bits = (logits.astype(np.float32) + np.float32(0)).view(np.uint32)
     return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
 

@@ -63,7 +63,9 @@ class Slices:
 
 
 class SliceStream:
-    """Collects the batches of a split in order. `result` computes the metrics of each part that has rows."""
+    """Collects the labels and logits of a split, batch by batch. `result` computes the metrics of each part of its
+    rows.
+    """
 
     def __init__(self, parts: Slices) -> None:
         self._parts = parts
@@ -71,7 +73,9 @@ class SliceStream:
         self._rows = 0
 
     def add(self, batch: Batch, logits: np.ndarray) -> None:
-        """Add the rows of the split's next batch, with the model's logits [n] of them, to their parts."""
+        """Add the split's next batch: put each row, with the logit that the model gives it, into its part. `logits` is
+        [n].
+        """
         of_row = self._parts.find(batch, self._rows)
         self._rows += batch.num_rows
         for part in np.unique(of_row):

@@ -68,7 +68,9 @@ class BatchNorm(nn.Cell):
         return centered * ops.rsqrt(variance + EPSILON) * self.scale + self.shift
 
     def update(self) -> tuple[Tensor, Tensor]:
-        """Move the running statistics toward those of the last batch. Return the graph's two assign operations."""
+        """Move the running mean and variance toward those of the last batch. Return the two assign operations of the
+        graph, so that the caller can wait for them.
+        """
         mean = self._moved(self.mean, self.batch_mean)
         variance = self._moved(self.variance, self.batch_variance)
         return ops.assign(self.mean, mean), ops.assign(self.variance, variance)

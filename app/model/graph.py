@@ -127,7 +127,9 @@ class ForwardBackward(nn.Cell):
 
 
 class DeviceGraph(nn.Cell):
-    """The complete graph of a training step outside the tables: forward pass, backward pass and dense optimizers."""
+    """A MindSpore graph of everything in a training step but the tables: forward pass, backward pass and dense
+    optimizers.
+    """
 
     def __init__(self, forward_backward: ForwardBackward, optimizers: DenseOptimizers) -> None:
         super().__init__()
@@ -175,7 +177,9 @@ class OnDevice(HostGraph):
 
 
 class Gradients(nn.Cell):
-    """Forward and backward pass as a graph of its own, for ranks that sum dense gradients outside the graph."""
+    """A MindSpore graph with the forward and the backward pass only. Ranks (processes) then sum the dense gradients
+    outside the graph.
+    """
 
     def __init__(self, gradient: ForwardBackward) -> None:
         super().__init__()
@@ -191,7 +195,9 @@ class Gradients(nn.Cell):
 
 
 class Optimizers(nn.Cell):
-    """The dense optimizers as a graph of their own, for gradients that ranks have summed outside the graph."""
+    """A MindSpore graph with the dense optimizers only, for gradients that ranks (processes) have summed outside the
+    graph.
+    """
 
     def __init__(self, optimizers: DenseOptimizers) -> None:
         super().__init__()

@@ -106,8 +106,8 @@ class NativeStep(NativeTower, HostGraph):
         drops: bool,
         sum_over_ranks: SumOverRanks | None = None,
     ) -> None:
-        """`drops` is True if units are dropped. With `sum_over_ranks`, losses, check and dense gradients are added up
-        over ranks.
+        """`drops` is True if dropout is used. With `sum_over_ranks`, losses, dense gradients and the check of finite
+        values are combined over the ranks (processes).
         """
         super().__init__(model, loss)
         self.sum = sum_over_ranks

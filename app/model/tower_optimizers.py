@@ -73,7 +73,9 @@ class Ftrl(nn.Cell):
         return updates
 
     def fit_linear(self, rate: float) -> None:
-        """Change FTRL's linear terms so that a step at the learning rate `rate` starts from the present weights."""
+        """Compute FTRL's linear terms anew, so that the next step, with the learning rate `rate`, starts from the
+        present weights.
+        """
         rate = max(rate, float(LEAST_FTRL_RATE))
         for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
             rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
@@ -205,7 +207,9 @@ class DenseMeans(nn.Cell):
         self.rate = Parameter(Tensor(np.float32(0)), name="mean_rate", requires_grad=False)
 
     def set_step(self, step: int) -> None:
-        """Set the weight with which step number `step` (from 1 on) enters the means, without compiling again."""
+        """Set the factor with which the weights after step number `step` (from 1 on) enter the running means. The graph
+        is not compiled again.
+        """
         self.steps.reach(step)
         dense_layer.write_parameter(self.rate, self.steps.rates[step])
 
@@ -263,7 +267,7 @@ class DenseOptimizers(nn.Cell):
         self.resume_learning_rates(wide, tower)
 
     def set_step(self, step: int) -> None:
-        """Tell the running means, if they are kept, the number (from 1 on) of the next step."""
+        """Pass the number (from 1 on) of the next step to the running means of the weights, if they are kept."""
         if self.means is not None:
             self.means.set_step(step)
 

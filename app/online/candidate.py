@@ -37,7 +37,7 @@ CHANCE = 2.0
 
 
 class Samples:
-    """Encoded rows of the last parts, kept in a folder with one .npz file for each part."""
+    """Encoded rows of the last parts (files of the log), kept in a folder with one .npz file for each part."""
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)

@@ -75,7 +75,7 @@ MOST_AHEAD = 0.1
 
 
 class OnlineTrainer(Trainer):
-    """Trains on the parts of a log as they come. Each part counts as an epoch."""
+    """Trains on the parts (files) of a growing log as they come. Each part counts as an epoch."""
 
     def __init__(self, context: RunContext, backend: str, options: OnlineOptions) -> None:
         saved, prepared = context.run.plan.checkpoint, context.run.path / PREPARED
@@ -357,7 +357,7 @@ class OnlineTrainer(Trainer):
         return bundle
 
     def _take_new_ids(self) -> None:
-        """Extend the tables to the vocabulary's new number of ids. Checkpoints and bundles get the new schema, too."""
+        """Extend the tables after the vocabulary got new ids. Later checkpoints and bundles store the new schema."""
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
         self._tables_step().grow(schema.vocabulary_size)
 
@@ -400,7 +400,9 @@ class OnlineTrainer(Trainer):
         return defined(metrics) | interval_ends(intervals_of(measured, self.config))
 
     def _train_part(self, part: Part) -> dict[str, float]:
-        """Train on each row of a part once, in order. Return the mean `wide_loss` and `deep_loss` of the steps."""
+        """Train on each row of a part (file of the log) once, in order. Return the steps' mean `wide_loss` and
+        `deep_loss`.
+        """
         losses = []
         with Prefetcher(self._batches(part.rows)) as batches:
             for batch, unique in batches:
@@ -411,7 +413,9 @@ class OnlineTrainer(Trainer):
         return {name: float(np.mean([getattr(each, name) for each in losses])) for name in ("wide_loss", "deep_loss")}
 
     def _open_frozen(self, bundle: Path) -> Predictor:
-        """Open and return the bundle given by --frozen. Raise ValueError if it scores a log with other columns."""
+        """Open and return the bundle of the option --frozen, with which the online model is compared. Raise ValueError
+        if it scores a log with other columns.
+        """
         frozen = Predictor.open(bundle, self.config.device.num_threads)
         if frozen.log_format.fields != self.vocabulary.encoder.log_format.fields:
             raise ValueError(f"--frozen {bundle} is for a log with other columns than this run's; leave it out")

@@ -68,12 +68,12 @@ class RunFolder:
         self.write_events(values)
 
     def write_events(self, values: Mapping[str, Any]) -> None:
-        """Add the numbers in `values`, one line of metrics.jsonl, to TensorBoard's event file."""
+        """Add the numbers in `values`, the content of a line of metrics.jsonl, to TensorBoard's event file."""
         numbers = {name: value for name, value in values.items() if name not in ("step", "epoch")}
         self._events.add(values["step"], numbers, values.get("split", "train"))
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
-        """Append a line with `values` and the seconds since the start of the launch to metrics.jsonl."""
+        """Append a line to metrics.jsonl with `values` and the seconds since this process began to train."""
         values = {"seconds": round(time.monotonic() - self._started, 3), **values}
         # JSON has no NaN, so an undefined metric (NaN) becomes null.
         plain = {name: None if value != value else value for name, value in values.items()}

@@ -107,7 +107,9 @@ class StopRequest:
             raise Stopped(f"{signal.Signals(code).name} was received", 128 + code)
 
     def _code(self) -> int:
-        """Return this rank's reason to stop: a signal number, TIME_LIMIT, or CONTINUE."""
+        """Return this rank's reason to stop as a number: a signal's number, TIME_LIMIT, or CONTINUE if there is
+        none.
+        """
         if self._received is not None:
             return self._received
         self._listen()

@@ -78,7 +78,9 @@ def why_useless(loss_log: Path, click_rate: float, label_smoothing: float) -> st
 
 
 def _last_epoch(loss_log: Path) -> tuple[list[float], int]:
-    """Return the wide losses of the last epoch in loss.log, and the number of steps before that epoch."""
+    """Return the steps' wide losses (cross-entropies) in the last epoch, from loss.log, and the number of steps before
+    that epoch.
+    """
     losses: list[float] = []
     epoch, number, first = "", 0, 0
     with loss_log.open(encoding="utf-8") as lines:

@@ -308,7 +308,9 @@ class _ScoreWriter:
         self._writer.close()
 
     def add(self, scored: dict[str, Any]) -> None:
-        """Write the rows of one chunk, given the result of `ChunkScorer`, and count them."""
+        """Write the scored rows of one chunk (some lines of the log), which are the result of `ChunkScorer`, and count
+        them.
+        """
         logits, num_rows = scored["logits"], len(scored["logits"])
         good = ~np.isnan(logits)
         reasons: list[str | None] = [None] * num_rows

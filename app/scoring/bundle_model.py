@@ -134,7 +134,7 @@ class BundleModel:
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.float32), *parts])
 
     def logits_of_parsed(self, rows: ParsedRows) -> np.ndarray:
-        """Return the logits, float32 [n], of rows that were parsed but not yet encoded."""
+        """Return the logits, float32 [n], of rows whose cells are parsed (typed columns) but not yet encoded as ids."""
         encoded = self.encoder.encode_rows(rows)
         return self.logits_of_ids(encoded.ids, encoded.numeric)
 

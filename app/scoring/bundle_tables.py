@@ -142,7 +142,9 @@ class BundleTables:
         return self._arrays[name].take(places, axis=0, mode="clip")
 
     def index(self) -> np.ndarray:
-        """Return the whole array `index` [G, 2], which says which ids have rows. Raise the errors of `rows`."""
+        """Return the whole array `index` [G, 2], which says which ids have a row in the tables. Raise ValueError if it
+        is damaged.
+        """
         self._check("ids", np.arange(len(self._arrays[INDEX])), self._groups_shift)
         return self._arrays[INDEX]
 

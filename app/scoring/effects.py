@@ -165,7 +165,7 @@ class _Sample:
         self._samples: list[tuple[np.ndarray, Chunk]] = []
 
     def add(self, chunk: Chunk) -> None:
-        """Add to the sample those lines of the log's next chunk whose keys are small enough."""
+        """Add to the sample those lines of the log's next chunk whose keys (hashes) are among the smallest so far."""
         numbers = np.arange(self.num_lines, self.num_lines + chunk.num_lines, dtype=np.uint64)
         self.num_lines += chunk.num_lines
         self._samples.append(_up_to(self._bound, mix64(numbers + self._seed), chunk))

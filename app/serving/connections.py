@@ -182,7 +182,9 @@ class _Flow(FlowControl):
         return bool(self._pipeline) or self.write_paused
 
     def resume_reading(self) -> None:
-        """Resume reading from the connection, unless `must_wait`."""
+        """Resume reading from the connection, unless `must_wait` says that a request or response must be finished
+        first.
+        """
         if not self.must_wait:
             super().resume_reading()
 

@@ -206,7 +206,9 @@ class Observed:
         return len(self._noted) == 1
 
     def count(self) -> None:
-        """Count the scores of all recorded batches, and add their rows to the counts from which drift is computed."""
+        """Add the batches that `batch` has recorded to the counts: their scores to the metrics, and their rows to the
+        counts from which drift is computed.
+        """
         noted, self._noted, self._num_noted = self._noted, [], 0
         if not noted:
             return

@@ -261,7 +261,7 @@ class _Supervisor:
                 seat.process.terminate()
 
     def _end(self) -> None:
-        """Wait for the workers to end. Kill those that take longer than `drain_seconds` + END_SECONDS."""
+        """Wait for the worker processes to end. Kill workers that take longer than `drain_seconds` + END_SECONDS."""
         processes = [seat.process for seat in self._seats if seat.process is not None]
         until = time.monotonic() + self._options.drain_seconds + END_SECONDS
         for process in processes:

@@ -1,4 +1,4 @@
-"""Answer the requests of one worker process: the routes of the service and their handlers."""
+"""Answer the HTTP requests that reach one worker process: the routes of the service and their handlers."""
 
 from __future__ import annotations
 

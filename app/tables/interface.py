@@ -170,7 +170,7 @@ def one_field(spec: TablesSpec) -> TablesSpec:
 
 
 def update_name(spec: TablesSpec, table: str) -> str:
-    """Return the key under which `HostTables.update_seconds` has the time of a table's optimizer."""
+    """Return the key under which the mapping `HostTables.update_seconds` has the time that a table's optimizer took."""
     name = spec.optimizer(table).name
     return UPDATE_NAMES.get(name, name)
 

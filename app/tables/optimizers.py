@@ -421,7 +421,7 @@ class StepHistory:
         self.beta2_powers = np.ones(1, np.float32)  # beta2 ** n at index n.
 
     def append(self, learning_rate: float) -> None:
-        """Record the step after `self.step`, which has this learning rate. No row takes the step yet."""
+        """Record that one more step was taken, after `self.step`, with this learning rate. Rows take the step later."""
         step = self.step + 1
         if step == self.rates.size:
             for name in ("rates", "epsilons", "rate_sums", "beta2_powers"):
@@ -437,7 +437,9 @@ class StepHistory:
     def of_steps(
         cls, options: AdamOptions, l2_coef: float, learning_rate: Callable[[int], float], num_steps: int
     ) -> StepHistory:
-        """Return a history that contains the steps 1 … num_steps. `learning_rate` gives the rate of each."""
+        """Return the history of a table that has taken the steps 1 … num_steps. `learning_rate` is a function from a
+        step to its rate.
+        """
         history = cls(options, l2_coef)
         for step in range(1, num_steps + 1):
             history.append(learning_rate(step))
@@ -491,7 +493,9 @@ class StepHistory:
         rows -= rate * first / (np.sqrt(second) + epsilon)
 
     def _rest(self, rows: np.ndarray, first: np.ndarray, second: np.ndarray, from_step: np.ndarray) -> None:
-        """Let rows take the steps after `from_step` [U, 1] up to the newest step, combined into segments, in place."""
+        """Let rows take the steps after `from_step` [U, 1] up to the newest step in place, with many steps combined
+        into one segment.
+        """
         length, begin, l2_coef = FIRST_SEGMENT, from_step, np.float32(self.l2_coef)
         while (behind := np.flatnonzero(begin[:, 0] < self.step)).size:
             start = begin[behind]

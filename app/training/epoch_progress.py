@@ -22,7 +22,9 @@ from common.console import progress_bar
 
 
 class EpochProgress:
-    """Shows an epoch's progress bar, writes its steps to loss.log, and calls the callbacks `on_step`."""
+    """Shows an epoch's progress bar, writes a line of loss.log for each step, and calls the user's callbacks
+    `on_step`.
+    """
 
     def __init__(
         self,

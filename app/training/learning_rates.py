@@ -52,7 +52,7 @@ class LearningRate:
         self.plateau = PlateauState()
 
     def __call__(self, step: int) -> float:
-        """Return the learning rate of step number `step` (1, 2, …). The step may lie in the past."""
+        """Return the learning rate of step number `step` (1, 2, …), which may be a step that was taken already."""
         rate = self.base * self.schedule.factor(step)
         if isinstance(self.schedule, PlateauSchedule):
             num_drops = bisect.bisect_left(self.plateau.drops, step)

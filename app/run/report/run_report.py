@@ -49,7 +49,7 @@ def leave_report(run: Path) -> list[str]:
 
 
 def report_page(runs: Sequence[RunRecord]) -> str:
-    """Return the report page on `runs` as HTML. Several runs are compared with one another."""
+    """Return the report page on one run as HTML, or a page that compares several `runs`."""
     several = len(runs) > 1
     title = f"{len(runs)} runs side by side" if several else f"Run {runs[0].name}"
     warnings = [

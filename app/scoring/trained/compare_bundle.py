@@ -1,4 +1,6 @@
-"""Compare the bundle of a trained model with the training code on the same rows."""
+"""Compare a new bundle with the model that it was exported from: score the same rows with the bundle and with the
+training code.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Bodies:
     """Receives the bodies of requests, and counts the memory that the bodies of unanswered requests take."""
 
     def __init__(self, most_bytes: int) -> None:
-        """Start without bodies. `most_bytes` is the maximum size of a body, decompressed."""
+        """Start with no body in memory. `most_bytes` is the maximum size of a body, decompressed."""
         self._most_bytes, self.held_bytes = most_bytes, 0
 
     async def read(self, request: ServiceRequest, most: int | None = None) -> bytes:

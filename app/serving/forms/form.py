@@ -1,4 +1,4 @@
-"""Define what all forms in which rows can be sent share: their description, errors and bounds."""
+"""Define what all forms of a request's rows (such as CSV and JSON) share: their description, errors and bounds."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class NativeRows:
         return slots
 
     def forget_last_find(self) -> None:
-        """Clear the cached result of `find`. Call this after rows have been given other ids."""
+        """Clear the cached result of `find`, which maps ids to rows. Call this after rows have been given other ids."""
         self._cached = None
 
     def remove(self, row_ids: np.ndarray) -> None:

@@ -229,7 +229,7 @@ def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
 
 
 def _parts(schema: Schema, fields: list[CategoricalField]) -> dict[str, Any]:
-    """Return the settings of the section `model` with which both parts of the model see `fields`."""
+    """Return the settings of the section `model` with which the wide and the deep part of the model see `fields`."""
     if len(fields) == len(schema.categorical) and not any(field.cross for field in fields):
         return {}
     return {part: [field.name for field in fields] for part in ("wide_fields", "deep_fields")}

@@ -58,7 +58,9 @@ class CrossesChoice:
         return [line for line in (self.line, self.given) if line]
 
     def as_message(self) -> dict[str, str]:
-        """Return the environment variable that passes this choice to a new process, which then measures nothing."""
+        """Return the environment variable that passes this choice to a new process, which then need not measure the
+        effects again.
+        """
         return {CHOICE_OF_CROSSES: json.dumps(astuple(self))}
 
 

@@ -57,7 +57,9 @@ class SummedGraph:
 
 
 class DataParallelStep(TrainStep):
-    """A training step on a batch that all ranks have read. Each rank computes a slice of its rows."""
+    """A training step by several ranks. All ranks have read the whole batch, and each computes a slice of the batch's
+    rows.
+    """
 
     def __init__(self, step: HostTablesStep, group: ProcessGroup) -> None:
         self.tables, self.seconds = step.tables, step.seconds
@@ -78,7 +80,7 @@ class DataParallelStep(TrainStep):
         rank_batch = slice_of_batch(batch, self._group.rows_of(batch.num_rows))
         try:
             return self._step(rank_batch, unique)
-        # All ranks raise an error here, but only the ranks with the bad value can describe it.
+        # All ranks raise an error here, but only a rank whose slice contains the bad value can describe that value.
         except FloatingPointError as error:
             where = f"rank {self._group.rank}, whose rows begin at the batch's row {rank_batch.first_row}"
             reasons = self._group.gather(f"{where}: {error}")
@@ -86,7 +88,9 @@ class DataParallelStep(TrainStep):
             raise mark_collective(FloatingPointError(reason)) from error
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """Return the logits [n] of the whole batch, on every rank."""
+        """Score a batch on all ranks together: each rank computes a slice, and every rank returns the logits [n] of the
+        whole batch.
+        """
         return self._scorer.score(batch, unique)
 
     def kernel_seconds(self) -> dict[str, float]:

@@ -92,8 +92,8 @@ class ByDistinctRow(ByPosition):
         capacity = self._capacity(max(num_rows, len(self._spec.fields)))
         if len(self._deep) != capacity:
             self._deep = np.zeros((capacity, rows.deep.shape[1]), np.float32)
-        # The rows of `_deep` from `num_rows` on keep the values of an earlier batch, because `index` refers to none of
-        # them.
+        # The rows of `_deep` from `num_rows` on may keep the values of an earlier batch, because the model does not use
+        # them: `index` refers to none of them.
         self._deep[:num_rows] = rows.deep
         return self._deep, pad_rows(rows.wide, capacity)
 
@@ -125,6 +125,6 @@ class ByDistinctRow(ByPosition):
 
 
 def own(unique: UniqueIds) -> DistinctIds:
-    """Return `unique`, which must be a result of `ByDistinctRow.prepare`, with the type `DistinctIds`."""
+    """Return `unique` unchanged, typed as `DistinctIds`. It must be a result of `ByDistinctRow.prepare`."""
     assert isinstance(unique, DistinctIds)
     return unique

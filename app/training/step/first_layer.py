@@ -87,7 +87,9 @@ def _resume_distinct(config: Config, schema: Schema, backend: str, num_processes
 
 
 def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -> str | None:
-    """Return a text that says which setting rules distinct rows out, or None if they can be used."""
+    """Return a text that says which setting forbids that the first layer multiplies each distinct row only once, or
+    None if it is allowed.
+    """
     if backend == "stock":
         return "tables.backend=stock looks its rows up inside the graph"
     if num_processes > 1:

@@ -37,7 +37,9 @@ ADVICE = "try a lower loss.loss_scale or learning rate"
 
 @dataclass(frozen=True)
 class Losses:
-    """The wide loss and the deep loss of one step. docs/internals/DESIGN.md defines them."""
+    """The two losses of one step. The wide loss is the cross-entropy. The deep loss is the wide loss plus the L2 terms
+    of embedding rows.
+    """
 
     wide_loss: float
     deep_loss: float
@@ -59,7 +61,7 @@ class TrainStep(ABC):
 
     @abstractmethod
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
-        """Take one step, and return its losses. `unique` is the result of `prepare` for this batch.
+        """Take one training step on a batch, and return its losses. `unique` is the result of `prepare` for this batch.
 
         Raise FloatingPointError, and change nothing, if a loss, gradient or parameter is NaN or infinite.
         """

@@ -142,7 +142,7 @@ class StockTables(WholeTables):
         self.parameters = TableParameters(spec)
 
     def deep_rate(self, step: int) -> float:
-        """Return LazyAdam's learning rate of step number `step`, multiplied by its bias corrections."""
+        """Return the deep table's learning rate at step number `step`, multiplied by LazyAdam's bias corrections."""
         options = self.spec.deep_optimizer
         assert isinstance(options, LazyAdamOptions)
         return self._learning_rates[DEEP](step) * options.correction(step)
