@@ -77,7 +77,7 @@ class Manifest:
     `id`.
     """
 
-    step: int  # `step`, `epoch` and `epoch_step` are the fields of `Position`.
+    step: int  # `step`, `epoch` and `epoch_step` say how far the training had come, as in `Position`.
     epoch: int
     epoch_step: int
     config: dict[str, Any]

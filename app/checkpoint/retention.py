@@ -19,7 +19,7 @@ from common.arrays.disk import Progress, no_progress
 from common.files import sync_folder
 from common.packages import python_command
 
-# Function that returns the manifest in a checkpoint's folder, such as `read_manifest`.
+# Type of a function that takes a checkpoint's folder and returns the manifest in it, such as `read_manifest`.
 Read = Callable[[Path], Manifest]
 
 

@@ -31,9 +31,9 @@ NUMBERS: dict[str, float] = {
     "admission_mib": ADMISSION_MIB,
     "most_ids": ExpiryOptions.most_ids,
 }
-# Lower bounds of these options. Options that are not listed have the lower bound 0.
+# Lower bounds of the options in NUMBERS. Options that are not listed have the lower bound 0.
 LEAST = {"most_change": 1, "most_miscalibration": 1}
-# Help texts of these options. X and N stand for the value given.
+# Help texts of the options in NUMBERS. X and N stand for the value that the user gives.
 HELP = {
     "most_change": "hold a part aside if its click rate differs from that of the last parts by more than factor X",
     "most_miscalibration": "hold a part aside if its calibration (expected clicks per click) differs from the last "

@@ -24,7 +24,7 @@ from app.distributed.watchdog import waiting
 from common.arrays.pages import HugeBuffer
 
 ID_BYTES, FLOAT_BYTES = 8, 4
-# Shortest and longest pause, in seconds, between two checks of a server for a message.
+# Shortest and longest pause, in seconds, after which a server checks again if a message has arrived.
 SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from app.evaluation.score_bins import Bins
 
-LARGEST_FACTOR = 10.0  # A larger one means that valid has too few rows to fit a temperature.
+# Upper bound of the factor that `fit_temperature` fits. A larger one means that valid has too few rows.
+LARGEST_FACTOR = 10.0
 Calibrate = bool | Literal["platt", "auto"]  # How scores are calibrated on the split valid. True is "platt".
 
 
@@ -66,7 +67,7 @@ def fit_temperature(bins: Bins, rows: int) -> Calibration | None:
         return None
     slope, _ = _fit_line(bins, has_intercept=False)
     logits = bins.keys.astype(np.float64)
-    of_negative = np.logaddexp(0, logits) - np.logaddexp(0, slope * logits)  # By how much the loss of a row falls.
+    of_negative = np.logaddexp(0, logits) - np.logaddexp(0, slope * logits)  # By how much the log loss of a row falls.
     gains = np.concatenate([of_negative, of_negative + (slope - 1) * logits])
     weights = np.concatenate([bins.negatives, bins.positives])
     squares = weights if bins.squares is None else np.concatenate(bins.squares)

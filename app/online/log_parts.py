@@ -40,7 +40,7 @@ log = logging.getLogger("app")
 T = TypeVar("T")
 
 CHUNK_BYTES = 8 << 20
-NO_STATE = FileState(-1, -1)  # Stands for the size and time of something that is not a file.
+NO_STATE = FileState(-1, -1)  # Used in place of size and time if a path is not a file.
 # Number of most recent parts of the log with whose figures a new part is compared, to hold a suspicious one aside.
 RECENT = 14
 # Pauses in seconds before reading a part (file of the log) is tried again after an error of a disk or network. These

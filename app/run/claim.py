@@ -34,7 +34,7 @@ from common.files import LOCK_FILE, FolderInUse, lock_folder, sync_folder
 from common.packages import python_command
 from data_prep.prepared.schema import Schema
 
-FIRST_RANK = "device_0"  # Folder of rank 0 if the run has no name.
+FIRST_RANK = "device_0"  # Name of the run folder of rank 0 (the first process) if the run has no name.
 REFUSED = ".refused"
 SAVES_TO = "(a training, or a checkpoint command) saves to"
 

@@ -28,7 +28,7 @@ def forget_after(run_path: Path, manifest: Manifest) -> None:
         try:
             step = float(parse_json(line)["step"])
         except (ValueError, KeyError, TypeError):
-            # A kill cut the line short, or the line is damaged.
+            # Remove a damaged line, for example one that was cut short because the process was killed.
             return False
         return step <= manifest.step and (step <= last_evaluated or '"split"' not in line)
 

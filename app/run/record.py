@@ -38,7 +38,7 @@ class RunRecord:
     name: str  # Name of the run, unique within the report.
     state: dict[str, Any]
     config: dict[str, Any]
-    wide_losses: np.ndarray  # wide_loss of each step, from the first.
+    wide_losses: np.ndarray  # The loss `wide_loss` of each step, from the first step on.
     lines: list[dict[str, Any]]  # Lines of metrics.jsonl.
     evaluations: list[dict[str, Any]]  # Contents of the evaluation files, by ascending step.
     op_times: list[dict[str, Any]]

@@ -56,7 +56,7 @@ class BundleManifest:
     generation: int = 0  # 0 for a whole bundle as exported. A delta has its parent's generation plus one.
     # Whole bundles made by `fold` only: version of the newest delta that was merged into this bundle.
     folded: str = ""
-    whole_serial: int = 0  # Serial number of the whole bundle at the beginning of this bundle's chain.
+    whole_serial: int = 0  # Serial number of the whole bundle on which this bundle's chain of deltas builds.
     # Serial number of this export, higher than those of all bundles that were in the same folder before.
     serial: int = 0
     id: str = ""

@@ -22,7 +22,7 @@ NUMBER_BINS = 33
 # Least share of the rows that a bin is taken to have. A lower share is replaced by this least share, because an empty
 # bin would make the population stability index infinite.
 _LEAST_SHARE = 1e-4
-CHANGE = 0.25  # A PSI above this counts as a change.
+CHANGE = 0.25  # A population stability index (PSI) above this counts as a change of the distribution.
 # No PSI is reported if the PSI that chance alone is expected to cause exceeds this value. Up to this value, a PSI
 # caused by chance stays below CHANGE in 999 of 1,000 cases.
 _MOST_BY_CHANCE = CHANGE / 5

@@ -102,7 +102,7 @@ def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
     cells = chunk_to_mapping(chunk, model.log_format)
     for name in model.log_format.time_fields:
         (time,), (is_present,) = parsed.rows.columns[name]
-        # People cannot read a time that is written as a number.
+        # Show a time that the log writes as a number as a date, which people can read.
         if is_present and model.log_format.time_form(name) in UNITS:
             cells[name] = f"{time_text(int(time), _SHOWN_TIME)} UTC"
     (changes,) = changes_of_logits(model, parsed.rows).T

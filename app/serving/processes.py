@@ -174,7 +174,7 @@ class _Supervisor:
 
     def __init__(self, options: ServerOptions, sockets: list[socket.socket], metrics: Path) -> None:
         self._options, self._sockets, self._metrics = options, sockets, metrics
-        # prometheus_client reads this variable when it is imported.
+        # Set the variable before prometheus_client is imported, because it reads the variable then.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)
         recent = mmap.mmap(-1, options.workers * RECENT_BYTES)
         self._seats = [_Seat(number, recent) for number in range(options.workers)]

@@ -252,7 +252,7 @@ class Service:
         header_length = request.headers.get(HEADER_LENGTH)
         decode = partial(decode_tensors, header_length)
         predictor, logits, infer = await self._logits(request, decode, header_length is not None)
-        # The service may have switched to another model while the body arrived.
+        # Check again, because the service may have switched to another model while the body arrived.
         self._check_model(request, predictor)
         model = (self.options.name, version_of(predictor), predictor.generation)
         body, length = tensors.answer(infer, *model, {"score": probabilities(logits), "logit": logits})

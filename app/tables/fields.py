@@ -12,7 +12,7 @@ import numpy as np
 
 from data_prep.prepared import examples
 
-NO_ROW = -1  # The id at a position without a value.
+NO_ROW = -1  # Id that stands for no value. Lists with fewer values than id columns are filled up with it.
 
 
 class TableField(NamedTuple):

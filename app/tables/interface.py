@@ -246,7 +246,7 @@ class TableState:
     """
 
     row_ids: np.ndarray  # int64 [T], ascending
-    arrays: dict[str, np.ndarray]  # State arrays by name, each [T, width] or [T, 1].
+    arrays: dict[str, np.ndarray]  # Arrays of the T rows by name (weights, optimizer state), each [T, width] or [T, 1].
 
     @property
     def layout(self) -> dict[str, RowArray]:

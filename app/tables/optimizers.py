@@ -26,7 +26,8 @@ from app.config.optimizer_settings import (
 )
 
 TableOptimizer = WideOptimizer | DeepOptimizer
-States = tuple[np.ndarray, ...]  # State arrays of some rows of a table, in the order of `state_arrays`.
+# Weights and optimizer state of some rows of a table: one array each, in the order that `state_arrays` returns.
+States = tuple[np.ndarray, ...]
 ROWS, LAST_STEP, LAST_RATE = "rows", "last_step", "last_rate"
 MEAN, MEAN_STEP = "mean", "mean_step"  # Names of the state arrays of the running mean of rows.
 # Relative difference up to which `ftrl_linear` treats two weights as equal, and keeps the linear term of FTRL.
@@ -136,7 +137,7 @@ class RunningMean:
         if step <= self.step:
             return
         self.step = 2 * step + 1000
-        # A cumulative product has the same bits on every machine. `np.power` need not.
+        # A cumulative product has the same bits on every machine, which `np.power` does not promise.
         self.powers = np.cumprod(np.r_[1.0, np.full(self.step, self.decay)])
         with np.errstate(divide="ignore"):
             self.rates = ((1 - self.decay) / (1 - self.powers)).astype(np.float32)

@@ -42,7 +42,7 @@ ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 BACKGROUND_SHARE = 0.25
 # With checkpoint.delta, every tenth checkpoint holds all rows, and the other nine (deltas) hold changed rows only.
 FULL_EVERY = 10
-# Maximum number of values that are read from a table to compute its statistics.
+# Maximum number of values that are read from a table to compute the norm of its rows for metrics.jsonl.
 SAMPLED_VALUES = 2**22
 
 

@@ -47,7 +47,7 @@ log = logging.getLogger("app")
 
 # If a training has fewer steps than this, a warning is logged, because the model has hardly begun to learn.
 FEW_STEPS = 100
-USELESS_BECAUSE = "useless_because"  # Key of the reason why a model has learned nothing, in the file run.json.
+USELESS_BECAUSE = "useless_because"  # Key in the file run.json of the reason why the model has learned nothing.
 
 
 @dataclass(frozen=True)

@@ -278,7 +278,7 @@ def _train_all(
     """
     queue, running = list(trials), dict[subprocess.Popen[bytes], Trial]()
     best_score, best_text = -math.inf, "none"
-    # Runs of a sweep that was killed a moment ago may not have ended yet.
+    # If this sweep was killed a moment ago and then started again, processes of its runs may not have ended yet.
     for trial in filter(lambda trial: is_locked(trial.run), queue):
         log.info("%s: another process trains there still; its end is waited for", trial.run)
     try:

@@ -29,7 +29,7 @@ from common import settings
 from data_prep.prepared.data_files import schema_at
 from data_prep.prepared.schema import CategoricalField, NumericField, Schema, read_schema
 
-OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # Settings of the model that describe its tower.
+OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # Names of the settings that describe a model's tower.
 
 
 @dataclass(frozen=True)
