@@ -21,8 +21,8 @@ SLICE_NAME = re.compile(r"(.+)\[((?:\d+:\d+, )*\d+:\d+)\] of \[((?:\d+, )*\d+)\]
 
 
 def dense_files(names: Iterable[str]) -> list[str]:
-    """Return those of a checkpoint's file names, `names`, that belong to files with dense arrays (weights outside the
-    tables).
+    """Select, from the names of a checkpoint's files, the files with dense arrays (weights outside the tables). Return
+    their names.
     """
     return [name for name in names if name == WHOLE_FILE or SLICE_FILE.fullmatch(name)]
 

@@ -41,8 +41,8 @@ class PartIds(UniqueIds):
 
 @dataclass
 class PartSnapshot:
-    """A `Snapshot` (a read-only view of the rows at one moment) that combines those of the wide part's and the deep
-    part's tables.
+    """A `Snapshot` (a read-only view of the rows at one moment) made of two: one of the wide part's tables, one of the
+    deep part's.
     """
 
     parts: Mapping[str, Snapshot]

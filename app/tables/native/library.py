@@ -130,7 +130,8 @@ class NativeHandle:
         return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
 
     def grow(self, spec: TablesSpec) -> None:
-        """Enlarge the vocabulary to that of `spec`, which must otherwise equal the handle's present spec.
+        """Enlarge both tables to the vocabulary size of `spec`, which otherwise must equal the present description of
+        the tables.
 
         Raise MemoryError, and change nothing, if there is no memory.
         """
