@@ -100,7 +100,8 @@ class Checkpoint:
     def files(self) -> Iterator[tuple[Path, FileRecord]]:
         """Yield path and record of each file that makes up the state.
 
-        These are this checkpoint's files, and those of the checkpoints that it needs except for their dense arrays.
+        These are all files of this checkpoint and, of the older checkpoints that it needs, all files but those with
+        dense arrays (the arrays outside the tables).
         """
         for member in self.chain:
             for name, record in member.manifest.files.items():
@@ -168,8 +169,8 @@ class Checkpoint:
     def expiry(self) -> dict[str, np.ndarray]:
         """Return the arrays, by name, of this checkpoint's file expiry.safetensors, or {} if it has no such file.
 
-        The arrays say when rows were last updated and which rows have expired (`app/checkpoint/write.py`). Raise as
-        `verify` does.
+        The arrays say when rows were last updated, and which rows have expired (lost their ids)
+        (`app/checkpoint/write.py`). Raise as `verify` does.
         """
         arrays = self._arrays(EXPIRY) if EXPIRY in self.manifest.files else {}
         if EXPIRED_IDS in arrays:

@@ -28,7 +28,8 @@ def dense_files(names: Iterable[str]) -> list[str]:
 
 
 def join(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Join slices, and return whole arrays by name. `arrays` has a pair (name, values) for each whole array and slice.
+    """Join arrays that ranks have saved in slices, and return whole arrays by name. `arrays` has a pair (name, values)
+    for each whole array and slice.
 
     Raise ValueError if the slices of an array do not cover it exactly once.
     """

@@ -54,9 +54,11 @@ EXPIRED = -1
 
 @dataclass(frozen=True)
 class ModelState:
-    """The state of a run: dense arrays by name, and the rows of each table that were updated or loaded (touched rows).
+    """The state of a run: dense arrays (all arrays outside the tables) by name, and the rows of each table that were
+    updated or loaded (touched rows).
 
-    In online runs, `expiry` has the arrays of the file expiry.safetensors, which say when rows were touched or expired.
+    In online runs, `expiry` has the arrays of the file expiry.safetensors, which say when rows were last updated and
+    which have expired (lost their ids).
     """
 
     dense: dict[str, np.ndarray]

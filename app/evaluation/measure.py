@@ -54,7 +54,8 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metrics of a checkpoint on a split, with 95 % confidence intervals by metric and metrics of slices.
+    """The metrics of a checkpoint on a split, with 95 % confidence intervals by metric, and the metrics of slices
+    (parts of the rows).
 
     `best` are the metrics of the true click probabilities if the log is synthetic, else None. If `calibration` is not
     None, all metrics are those of calibrated scores.

@@ -39,8 +39,8 @@ OTHER = "(other values)"
 class Slice:
     """The metrics of one part of the rows, with 95 % confidence intervals by metric.
 
-    `by` is the field (or time, unseen) that divides the rows, and `name` the part. `intervals` is empty if the part has
-    fewer than LEAST_OF_A_CLASS clicks or other rows.
+    `by` says what divides the rows: a field, `time`, or `unseen` (the number of values without an id). `name` names the
+    part. `intervals` is empty if the part has fewer than LEAST_OF_A_CLASS clicks or other rows.
     """
 
     by: str
@@ -100,12 +100,14 @@ class SliceStream:
 
 
 def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
-    """Raise ValueError unless each name in `by` is `time`, `unseen` or a field of the data."""
+    """Raise ValueError unless each name in `by` is `time`, `unseen` (number of values without an id) or a field of the
+    data.
+    """
     names = [field.name for field in schema.categorical]
     names += [*(field.name for field in schema.numeric if field.transform != INDICATOR), TIME, UNSEEN]
     for name in by:
         if name not in names:
-            # Suggest fields whose names begin so, such as the hour that is derived from a timestamp column.
+            # Suggest fields whose names begin with `name`, such as the hour that is derived from a timestamp column.
             longer = [each for each in names if each.startswith(name)]
             raise ValueError(f"--by {name} is no field of the data; {did_you_mean(name, longer or names)}")
         if name == TIME and split == "train":

@@ -115,8 +115,8 @@ class ForwardBackward(nn.Cell):
         self.all_finite, self.all_in_bounds = AllFinite(), AllFinite(float(LARGEST_GRADIENT))
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """Return the losses (deep, wide), the finite flag, the gradients of deep and wide rows, and those of the
-        parameters.
+        """Return the losses (deep, wide), a flag that all values are finite, the gradients of deep and wide rows, and
+        the gradients of the parameters.
 
         The flag also covers the parameters themselves. All gradients are multiplied by the loss scale.
         """

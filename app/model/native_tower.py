@@ -93,7 +93,7 @@ class NativeStep(NativeTower, HostGraph):
     """A training step without a graph, with the inputs and results of `DeviceGraph`.
 
     It runs forward pass, losses, backward pass and the check of finite values. If all values are finite, it updates the
-    dense parameters.
+    dense parameters (all weights outside the tables).
     """
 
     is_native = True
@@ -138,7 +138,8 @@ class NativeStep(NativeTower, HostGraph):
         )
 
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> tuple[float, float, bool, np.ndarray, np.ndarray]:
-        """Take one step, and return deep loss, wide loss, finite flag, and gradients of the deep and the wide rows.
+        """Take one step. Return deep loss, wide loss, a flag that all values are finite, and the gradients of the deep
+        and the wide rows.
 
         The arguments are those of `LossCell.construct`. The deep gradients are valid until the next call.
         """

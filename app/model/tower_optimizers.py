@@ -299,8 +299,8 @@ class DenseOptimizers(nn.Cell):
         self.resume_learning_rates(wide, tower)
 
     def resume_learning_rates(self, wide: float, tower: float) -> None:
-        """Set the learning rates to those of the last step, after optimizer state was loaded. FTRL's state is not
-        converted.
+        """Set the learning rates to those of the last step, after optimizer state was loaded. FTRL's state belongs to
+        these rates already, so it is not converted.
         """
         for group, optimizer, rate in (("wide", self.wide, wide), ("tower", self.tower, tower)):
             if rate != self.rates[group]:

@@ -27,12 +27,14 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger("app")
 
 SAMPLE_ROWS = 4000  # Maximum number of rows that are kept from each part (file of the log), drawn evenly over the part.
-LAST_PARTS = 3  # Number of most recent parts on whose kept rows a candidate and the served model are compared.
-# Default of --most-worse: the share by which a candidate's log loss may exceed the served model's if the candidate is
-# to be published.
+# Number of most recent parts (files of the log) on whose kept rows a new model (candidate) and the served model are
+# compared.
+LAST_PARTS = 3
+# Default of --most-worse: the share by which the log loss of a new model (the candidate) may exceed the served model's
+# if the new model is to be published.
 MOST_WORSE = 0.02
-# The candidate is also published if the difference between the two models' mean losses is at most this many standard
-# errors, because such a difference may be chance.
+# The new model (the candidate) is also published if the difference between its mean loss and the served model's is at
+# most this many standard errors, because such a difference may be chance.
 CHANCE = 2.0
 
 

@@ -243,7 +243,7 @@ class PartSource:
 
     def read(self, file: LogFile, reading: Callable[[], T]) -> T | None:
         """Call `reading`, which reads the part in `file`, and return its result. Try again after errors. If the part
-        cannot be read, hold it aside and return None. If it was removed, return None.
+        cannot be read, hold it aside (do not train on it) and return None. If its file was removed, return None.
         """
         pauses = () if file.name in self._read_again else READ_PAUSES
         for pause in (*pauses, None):

@@ -37,5 +37,5 @@ class OnlineOptions:
     # Memory in MiB in which occurrences of values without ids are counted over all parts (files of the log), until a
     # value is frequent enough for an id. With 0, each part is counted separately.
     admission_mib: int = ADMISSION_MIB
-    # When values lose their ids because they no longer occur.
+    # Options that decide when categorical values lose their ids because they no longer occur in the log.
     expiry: ExpiryOptions = field(default_factory=ExpiryOptions)

@@ -41,8 +41,9 @@ def online_page(name: str, lines: Sequence[Line], status: Mapping[str, Any]) -> 
     """Return the page of the online run `name` as HTML.
 
     `lines` are the measurements of the last parts that the run trained on, oldest first. `status` has three keys of
-    status.json. `held` maps each part that was held aside to the reason. `waiting` is the name of the next part if the
-    part still waits for its labels, or "". `withheld` is the reason why the newest model is not published, or "".
+    status.json. `held` maps each part that was held aside (not trained on) to the reason. `waiting` is the name of the
+    next part if the part still waits for its labels, or "". `withheld` is the reason why the newest model is not
+    published, or "".
     """
     texts = {"withheld": "The newest model is not published", "waiting": "Parts that wait for their labels"}
     warnings = [PagePart("warning", f"{text}: {status[key]}") for key, text in texts.items() if status[key]]

@@ -90,7 +90,8 @@ class OnlineTrainer(Trainer):
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else self._ledger_of_source()
         self.expiry = self._open_expiry()
         self.vocabulary = GrowingVocabulary(prepared, options.admission_mib << 20)
-        # Step at which the counts of values without ids were last saved, or None if they must be saved as a whole.
+        # Step at which the counts of values without ids were last saved, or None if all counts, not only the changes
+        # since, must be saved next.
         self._counted_at: int | None = None
         if options.admission_mib and saved is not None:
             counts = load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step)
@@ -181,8 +182,8 @@ class OnlineTrainer(Trainer):
         self._write_status(is_idle=False)
 
     def _why_ahead(self, file: LogFile) -> str | None:
-        """Return the reason why a part must be held aside because its file's time is ahead of this machine's clock,
-        otherwise None.
+        """Return the reason why a part must be held aside (not trained on) because its file's time is ahead of this
+        machine's clock, otherwise None.
 
         With --expire-after as a time, such a file makes the values that it does not contain look older than they are,
         so that too many of them would expire.
@@ -371,8 +372,8 @@ class OnlineTrainer(Trainer):
         """Score a part that the model was not trained on yet. Return metrics by name, and the number of rows in each
         bin of the score (see `count_scores`).
 
-        The metrics include those of the bundle given by --frozen, with the prefix frozen_, and those of the true click
-        probabilities of a synthetic log, with the prefix best_, if there are any.
+        The metrics include those of the bundle of the option --frozen, which serves for comparison, with the prefix
+        frozen_, and those of the true click probabilities of a synthetic log, with the prefix best_, if there are any.
         """
         stream, scores = MetricStream(), np.zeros(SCORE_BINS, np.int64)
         with Prefetcher(self._batches(part.rows)) as batches:

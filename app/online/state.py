@@ -53,8 +53,9 @@ def read_status(work: Path) -> dict[str, Any]:
 
 def status_of(work: Path) -> tuple[dict[str, Any], int]:
     """Return the status of the online run in `work`: the content of status.json, `running` (whether its process runs),
-    and `ended` (how it ended). Return also an exit status: NOT_RUNNING if the run ended with an error, HELD_ASIDE if a
-    part or the newest model is held back, otherwise 0. Raise the errors of `read_status`.
+    and `ended` (how it ended). Return also an exit status: NOT_RUNNING if the run ended with an error, HELD_ASIDE if
+    there is a part that the run does not train on or a newest model that it does not publish, otherwise 0. Raise the
+    errors of `read_status`.
     """
     content = {"running": is_locked(work), **read_status(work)}
     content["ended"] = "" if content["running"] else read_state(work).get("status", "")

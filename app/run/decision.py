@@ -111,7 +111,8 @@ def _of_other_epochs(state: Mapping[str, Any], config: Config, setting: str) -> 
 
 
 def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, manifest: Manifest) -> tuple[str, str]:
-    """Return the kind of the plan, and the reason, for a run whose settings and data are those of the launch.
+    """Return what must be done with a run that has the settings and data of the new training: the kind of the plan
+    (new, resume, continue or finished) and the reason.
 
     `manifest` is that of the run's newest checkpoint. The kind depends on how the step and the epoch of this checkpoint
     compare with the numbers of steps and epochs in `config`.
@@ -143,7 +144,8 @@ def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, mani
 
 
 def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
-    """Return the state of the run in `path` as run.json holds it (status, epochs, identity), and a note.
+    """Return the state of the run in `path` as run.json holds it (status, epochs, identity: settings and data), and a
+    note.
 
     If run.json is missing or damaged, the state is made from the newest whole checkpoint, and the note says so;
     otherwise the note is "". Without any whole checkpoint the state is empty. Raise ValueError if run.json has a format
@@ -265,7 +267,7 @@ def read_state(path: Path) -> dict[str, Any]:
 def find_newest(
     folder: Path, identity: dict[str, Any], damaged: Mapping[Path, str] | None
 ) -> tuple[Checkpoint | None, dict[Path, str]]:
-    """Find the newest usable checkpoint in `folder` that belongs to the run with this `identity`.
+    """Find the newest usable checkpoint in `folder` that belongs to the run with this `identity` (settings and data).
 
     Return the checkpoint, or None, and for each newer checkpoint the reason why it cannot be used.
 

@@ -47,7 +47,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """Return the first difference between the identity `old` of a run (of any release) and the identity `new` of the
     training that would resume it, or None. An identity is what `identity` returns.
 
-    Values that an online run added to its vocabulary or expired do not count as a difference.
+    Values that an online run added to its vocabulary, or whose ids it removed, do not count as a difference.
     """
     old = {"config": kept_settings(old["config"]), "data": old["data"]}
     if any(len(of["data"].get("vocabulary", ())) > 1 or of["data"].get("expired") for of in (old, new)):

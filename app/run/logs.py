@@ -20,8 +20,8 @@ def forget_after(run_path: Path, manifest: Manifest) -> None:
 
     `manifest` describes the checkpoint, and `run_path` is the run folder with the logs.
     """
-    # The line of step 0 evaluates the model that the run started from. It is only written again if the run resumes from
-    # step 0, so keep it otherwise.
+    # A line of step 0 has the evaluation of the model that the run started from. This line is only written again if the
+    # run resumes from step 0, so keep it otherwise.
     last_evaluated = max(manifest.selection.get("last_step", -1), 0 if manifest.step else -1)
 
     def is_metric_kept(line: str) -> bool:

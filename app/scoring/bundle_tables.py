@@ -118,7 +118,7 @@ class BundleTables:
         self._arrays = {name: array for name, array in arrays.items() if not name.endswith(".padding")}
         self._rows_shift = spec.rows_a_block.bit_length() - 1
         self._groups_shift = GROUPS_A_BLOCK.bit_length() - 1
-        # `check_files` has already compared the file CHECKSUMS with its own checksum.
+        # `check_files` has already compared the file CHECKSUMS with the checksum of this file in the manifest.
         self._checksums = map_arrays(folder / CHECKSUMS)
         self.deleted = self._arrays.pop(DELETED, NO_IDS)
         self._names = {"ids": [INDEX], "rows": [name for name in self._arrays if name != INDEX]}

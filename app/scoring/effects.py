@@ -50,7 +50,9 @@ class ColumnEffect:
 
     column: str
     cells: str
-    value: str | None  # The value as text, the range as text such as "1 to 5", or None.
+    # The categorical value or, for numbers, the range such as "1 to 5", as text. None if the line is not about one of
+    # these.
+    value: str | None
     # Smallest and largest number in a range, otherwise None. Times are in milliseconds since 1970.
     low: float | None
     high: float | None

@@ -64,7 +64,8 @@ class PartSnapshot:
 class PartTables(HostTables):
     """`HostTables` in which the wide and the deep part of the model have their own tables.
 
-    If no field is deep, `lookup` returns zeros [B, D] for the deep part, because the device has no arrays of width 0.
+    If the deep part sees no field, `lookup` returns zeros [B, D] for the deep part, because the device has no arrays of
+    width 0.
     """
 
     def __init__(self, spec: TablesSpec, make: Callable[[TablesSpec], HostTables]) -> None:

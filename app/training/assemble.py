@@ -46,8 +46,8 @@ class TrainingState:
     learning_rates: LearningRates
 
     def state(self) -> ModelState:
-        """Return copies of all arrays that a checkpoint stores: dense arrays, and the rows that were updated or loaded,
-        with their optimizer state.
+        """Return copies of all arrays that a checkpoint stores: dense arrays (outside the tables), and the rows that
+        were updated or loaded, with their optimizer state.
         """
         return ModelState(self.dense_values(), self.step.tables.state())
 

@@ -93,7 +93,9 @@ class LearningRates:
         self._optimizers = optimizers
 
     def at(self, step: int) -> dict[str, float]:
-        """Return the learning rates of step number `step` by the names wide, deep and tower."""
+        """Return the learning rates of the three optimizers at step number `step`, by the names wide, deep and
+        tower.
+        """
         return {group: rate(step) for group, rate in self.groups.items()}
 
     def after_evaluation(self, metric: str, merit: float, step: int) -> list[str]:
