@@ -64,7 +64,10 @@ def log_to_console() -> None:
 
 
 def log_with_times() -> None:
-    """Let each later log line of this process begin with its time in UTC, in the form of the service's access log."""
+    """Let each later log line of this process begin with its time in UTC.
+
+    The time is written as in the access log of the scoring service.
+    """
     formatter = PrintableFormatter("%(asctime)s.%(msecs)03d+00:00 %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     for handler in logging.getLogger().handlers:
@@ -113,8 +116,8 @@ class AboveBars(logging.StreamHandler[TextIO]):
 class _Lines:
     """Output stream for tqdm that writes each state of a progress bar as a line of its own.
 
-    A state that looks like the one before is not written. If the underlying stream cannot be written, for example
-    because its reader has closed it, output is dropped.
+    If the bar looks as it did in the line before, no line is written. If the underlying stream cannot be written, for
+    example because its reader has closed it, output is dropped.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -129,4 +132,4 @@ class _Lines:
                 self._stream.flush()
 
     def flush(self) -> None:
-        """Do nothing, because `write` flushes each line."""
+        """Do nothing, because `write` sends each line to the underlying stream at once."""

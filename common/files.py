@@ -27,8 +27,8 @@ Record = TypeVar("Record")
 
 LOCK_FILE = "run.lock"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # Error numbers of a full disk, a quota, and `ulimit -f`.
-# Number of attempts to lock a folder, and seconds between them. One attempt is not enough, because another process that
-# calls `is_locked` holds the lock for a moment.
+# Number of attempts to lock a folder, and seconds between them. One attempt is not enough: a process that calls
+# `is_locked`, only to ask whether the folder is locked, holds the lock for a moment itself.
 PROBE_TRIES, PROBE_SECONDS = 3, 0.02
 
 
@@ -174,9 +174,10 @@ def from_dict(plain: Mapping[str, Any], cls: type[Plain]) -> Plain:
 
 
 def fields_of(cls: type, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `recorded`, options by name, whose names are fields of the dataclass `cls`.
+    """Return the entries of `recorded` whose keys are names of fields of the dataclass `cls`.
 
-    Options that an earlier release recorded in a file, and a later release removed from `cls`, are left out.
+    `recorded` maps names of options to values. Options that an earlier release recorded in a file, and a later release
+    removed from `cls`, are left out.
     """
     names = recorded.keys() & {field.name for field in dataclasses.fields(cls)}
     return {name: recorded[name] for name in names}
@@ -267,7 +268,7 @@ def write_whole(path: Path, text: str) -> None:
 def _alone(path: Path) -> Iterator[IO[str]]:
     """Yield the file at `path`, empty and open for writing.
 
-    First wait until no other process or thread has the file open by this function.
+    First wait until every other process or thread that has opened the file with this function has closed it.
     """
     while True:
         with path.open("a", encoding="utf-8") as file:

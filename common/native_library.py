@@ -75,8 +75,8 @@ class Interface:
         return self.structures.get(name) or getattr(ctypes, f"c_{name.removesuffix('_t')}")
 
 
-# By default, idle OpenMP threads spin for milliseconds on cores that other threads need, such as MindSpore's threads. A
-# training on two cores then takes up to fourteen times as long. The environment variable OMP_WAIT_POLICY lets idle
+# By default, idle OpenMP threads spin for milliseconds on cores that other threads need, such as MindSpore's threads.
+# Training on two cores then takes up to fourteen times as long. The environment variable OMP_WAIT_POLICY lets idle
 # OpenMP threads sleep, but GCC's OpenMP library (libgomp) reads the variable only once, when a process loads libgomp,
 # and LightGBM, PyTorch and MindSpore may have loaded libgomp before this module does.
 WAIT_POLICY, SLEEP = "OMP_WAIT_POLICY", "passive"

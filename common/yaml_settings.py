@@ -43,10 +43,11 @@ class CommandParser(argparse.ArgumentParser):
         return parsed, unknown
 
     def _with_values(self, words: Sequence[str]) -> list[str]:
-        """Return the words of a command line, with the value `const` added to each option whose value is one of some
-        choices and optional, unless one of these choices follows it.
+        """Return the words of a command line in which options without their optional value get a default value.
 
-        argparse would take a positional argument or a setting after such an option for its value.
+        The options concerned accept one of several choices as their value (argparse's `choices`). If none of the
+        choices follows the option, the value of argparse's `const` is added. Otherwise argparse would take a positional
+        argument or a setting after the option for the option's value.
         """
         optional = {name: action for action in self._actions if action.nargs == "?" for name in action.option_strings}
         return [

@@ -19,8 +19,8 @@ from reprlib import repr as short_repr
 import numpy as np
 
 DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "bfloat16": "BF16"}
-# The following dtypes do not occur in checkpoints, but only in the tables of bundles and in the temporary files of a
-# preparation.
+# The following dtypes do not occur in checkpoints, but only in exported models (bundles) and in the temporary files
+# that the preparation of a log writes.
 DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64", "bool": "BOOL", "uint32": "U32"}
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
 LENGTH_BYTES = 8
@@ -59,7 +59,7 @@ def dtype_of(name: str) -> np.dtype:
     this name. Arrays of the two dtypes have the same bits, but the dtypes compare as different.
     """
     if name == "bfloat16":
-        import ml_dtypes  # Bundles do not require this package.
+        import ml_dtypes  # An exported model (bundle) is used without this package.
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
@@ -158,8 +158,8 @@ def _entry(entry: object, begin: int, start: int, size: int) -> ArrayEntry:
     """Return the location of one array, from `entry`, its description in the header of a file.
 
     `begin` is the offset at which the first array of the file begins. The array must start `start` bytes after `begin`
-    and end within the file's `size` bytes. Raise ValueError if the description is wrong. The caller puts the array's
-    name before the message, which is the rest of the sentence.
+    and end within the file's `size` bytes. Raise ValueError if the description is wrong. The message of the error
+    begins with a verb: the caller puts the array's name before it.
     """
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError("has not dtype, shape and data_offsets")

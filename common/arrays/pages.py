@@ -14,7 +14,7 @@ HUGE_PAGE = 2 << 20
 
 
 class HugeBuffer:
-    """A buffer on huge pages of memory that is reused for the embedding rows that each batch looks up.
+    """A buffer on huge memory pages, into which the embedding rows of one batch after another are copied.
 
     If each batch got fresh memory, the system would take longer to map its pages than the lookup itself takes.
     """

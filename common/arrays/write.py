@@ -17,7 +17,7 @@ ALIGNMENT = 8  # By default, the first array of a file begins at a multiple of t
 
 @dataclass(frozen=True)
 class ArraySource:
-    """An array to be written to a file: its dtype, its shape, and a function that returns its values piece by piece."""
+    """An array to be written to a file: its dtype, its shape, and a function that returns its values in parts."""
 
     dtype: str
     shape: tuple[int, ...]

@@ -241,9 +241,9 @@ class _Scale:
     def described(self) -> dict[str, Any]:
         """Return the description of the axis that charts.js takes: label, ends, ticks, and format of the numbers.
 
-        The format is a pattern for Bokeh's NumeralTickFormatter, or None for Bokeh's default. `whole` is True if all
-        values are whole numbers, such as the numbers of a log's parts. Ticks must then be whole numbers too, because
-        there is no part 1.5.
+        The format is a pattern for Bokeh's NumeralTickFormatter, or None for Bokeh's default. The entry `whole` is True
+        if all values are whole numbers, such as numbers of training steps. Ticks must then be whole numbers too,
+        because there is no step 1.5.
         """
         axis, numeral = self.axis, None
         if axis.unit == "percent":
