@@ -43,7 +43,9 @@ CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # Matches the position between two 
 _SEPARATORS, _RARE_SEPARATORS = "\t,;|\x01 ", "^~\x02"
 _MOST_FILES = 20  # If a log has several files, at most this many of them are read.
 _LAYOUT_ROWS = 1_000  # The separator, the header and the quotes are decided from this many lines.
-_MOST = 0.9  # A form such as libsvm's is recognized if at least this fraction of the lines matches it.
+# The lines count as written in a form such as libsvm's, and not in columns, if at least this fraction of them matches
+# it.
+_MOST = 0.9
 # A separator is accepted if at least this fraction of the lines has the same number of columns with it.
 _MOST_BROKEN = 0.5
 # Separators whose fractions of well-formed lines differ by at most this much count as equally good. At most this
@@ -203,7 +205,7 @@ class FirstRows:
     table: pa.Table | None = None
     file: FileOfLog = field(default=ONLY_FILE)
     findings: tuple[Finding, ...] = ()  # Findings about odd lines or files.
-    # Text that says which rows of which files were read. "" if they are the first rows of a single file.
+    # Text that says which rows of which files were read, or "" if they are the first rows of a single file.
     sampled: str = ""
 
     @property
@@ -221,7 +223,7 @@ class FirstRows:
         return [line for line in self.lines.split(b"\n") if not is_utf8(line)]
 
     def chunk(self, log_format: LogFormat) -> Chunk:
-        """Return these rows as a `Chunk`, the block of lines that the preparation would read.
+        """Return these rows as a `Chunk`, the object in which the preparation passes lines of a log to its parser.
 
         `log_format` is the description of the log.
         """
@@ -279,7 +281,8 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     body = [row for row in rows if len(row) == width and row != found]
     if not body:
         raise ValueError(f"{file.location} has a header and no rows to describe")
-    has_others = "" in names or (header and len(first) != width)  # True if some column has no name.
+    # True if a column has no name in the header, or if rows have more or fewer cells than the first line.
+    has_others = "" in names or (header and len(first) != width)
     others = "ignored" if has_others else "refused"
     form = {"separator": separator, "header": header, "others": others, "quotes": quotes}
     layout = {key: value for key, value in form.items() if value != getattr(LogFormat(), key)}
@@ -317,9 +320,10 @@ def _findings(
 
 
 def _check_headers(rows: list[list[str]], names: list[str], location: str) -> None:
-    """Raise ValueError if one of `rows`, which begin later files, is a header that differs from the first file's.
+    """Raise ValueError if a later file of the log begins with a header that differs from the header of the first file.
 
-    Such a header contains at least two and more than half of `names`, perhaps in other cases of letters.
+    `names` is the header of the first file, and `rows` are the first rows of the later files. A row counts as a header
+    if it contains at least two of `names`, and more than half of them, in capital or small letters.
     """
     given, lower = {*names}, {name.lower() for name in names}
     least = max(2, len(names) // 2 + 1)
@@ -402,9 +406,9 @@ def _divide(lines: list[str], location: str) -> tuple[str, bool]:
     """Return the separator between the cells of the lines, and whether blanks may stand before an opening quote.
 
     The separator is the one with which most lines have the same number of columns. If several separators are nearly as
-    good, prefer one that divides the first line into that number of columns too, then the one with more columns. The
-    second rule matters if each row has a text with one space in it, because then the space can divide more lines evenly
-    than the true separator does. Raise ValueError if no separator divides half of the lines evenly.
+    good, prefer one that divides the first line into the same number of columns as most lines, then the one with more
+    columns. This second rule matters if each row has a text with one space in it, because then the space can divide
+    more lines evenly than the true separator does. Raise ValueError if no separator divides half of the lines evenly.
     """
     trials: list[tuple[float, bool, int, str, bool]] = []
     for separator in _SEPARATORS + _RARE_SEPARATORS:

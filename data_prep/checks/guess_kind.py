@@ -123,7 +123,8 @@ class Guess:
     list_form: ListForm | None = None
     has_blanks: bool = False  # True if blanks stand around the values of a list.
     decimal: str = "."
-    # True if the numbers should also be divided into buckets, as an additional categorical field.
+    # True if the description should also add a categorical field that is made from the numbers by dividing them into
+    # buckets.
     is_bucketed: bool = False
 
 
@@ -210,7 +211,8 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return Guess(column.name, "ignored", "missing in all rows")
     if len(column.values) == 1 and column.num_present > _ONE_VALUE_SHARE * len(column.codes):
         return Guess(column.name, "ignored", f"one value only: {shown}")
-    # The column is kept, because whether its cell is missing may help to predict the label.
+    # A column with one value and missing cells is kept, because whether its cell is missing may help to predict the
+    # label.
     if len(column.values) == 1:
         return Guess(column.name, "string", f"{shown}, or missing")
     if declared:
@@ -260,7 +262,7 @@ def _are_marked(column: Column) -> bool:
 
 
 def _as_string(column: Column, of: str) -> Guess:
-    """Return the guess that a column has the kind string.
+    """Return a `Guess` that says that a column has the kind string.
 
     The reason is `of`, a text that describes the column's values, with remarks about values that look odd.
     """
@@ -274,7 +276,7 @@ def _as_string(column: Column, of: str) -> Guess:
 
 
 def _of_list(lists: Sequence[Sequence[str]]) -> str:
-    """Return a remark if values in the lists of a column contain weights, or if one value seems only to pad lists.
+    """Return a remark if values in a column's lists have weights, or if one value only fills up short lists.
 
     Otherwise return "".
     """
@@ -431,7 +433,8 @@ def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None
     if labels is None or not labels.are_enough or len(column.values) < 3:
         return 0.0, 0.0, 0.0
     as_number = number_losses(np.array([*numbers, np.nan])[column.codes[labels.rows]], labels.clicks)
-    # As categories, 7 and 7.0 count as the same value. 10.1 and 10.10 do not, because they may be different versions.
+    # As categories, the texts 7 and 7.0 count as the same value. The texts 10.1 and 10.10 do not, because they may be
+    # different versions.
     numbers_of: dict[str, int] = {}
     alike = [numbers_of.setdefault(value.removesuffix(".0"), len(numbers_of)) for value in column.values]
     codes = np.array([*alike, -1])[column.codes[labels.rows]]
@@ -495,7 +498,7 @@ def _nearly(column: Column) -> str:
 
 
 def _list_form(column: Column, separator: str) -> ListForm | None:
-    """Return the separator between the values of a column's lists and the maximum length of the lists as a `ListForm`.
+    """Return the separator and the maximum length of the lists in a column's cells, as a `ListForm`.
 
     Return None if the cells do not seem to be lists. Cells seem to be lists if enough of them have several values, and
     if the same values also occur in other cells.

@@ -23,9 +23,12 @@ _TIME_NAMES = re.compile(
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
 _NO_TIMES = ("0", "-1", "0.0", "-1.0")
 _MOST_TIMES = 2_000  # At most this many distinct values of a column are read as times to find their form.
-_FEW_TIMES = 50  # A form is first tried with this many values, because they already exclude most forms.
-_SLIP_SHARE = 0.001  # A column holds times although up to this fraction of its values have another form.
-_MOST_NO_TIMES = 0.5  # A column holds times although up to this fraction of its rows have 0 or -1 instead of a time.
+# A form of times (such as %Y-%m-%d) is first tried with this many values, because they already exclude most forms.
+_FEW_TIMES = 50
+# A column counts as times although up to this fraction of its distinct values are not written in the common form.
+_SLIP_SHARE = 0.001
+# A column counts as times although up to this fraction of its rows have 0 or -1 instead of a time.
+_MOST_NO_TIMES = 0.5
 # Numbers in a column that is not named like a time count as times only if the first and the last are at most
 # `_MOST_SPREAD` seconds apart. They must also be sorted, or have more distinct values than the fraction
 # `_LEAST_DISTINCT` of the rows.
@@ -47,8 +50,8 @@ _DATES_OF_DIGITS = {
     17: ("%Y%m%d%H%M%S%f",),
     20: ("%Y%m%d%H%M%S%f",),
 }
-# Possible orders of year, month and day in a date. `_WITH_MONTH` is for dates whose month is a name, and leaves the
-# month out, because its place is known. `_WITHOUT_MONTH` is for dates whose month is a number.
+# Possible orders of year, month and day in a date. `_WITH_MONTH` is for dates whose month is a name: its place is
+# known, so it has only the orders of day and year. `_WITHOUT_MONTH` is for dates whose month is a number.
 _WITH_MONTH = ("dY", "Yd", "dy", "yd")
 _WITHOUT_MONTH = ("mdY", "dmY", "Ymd", "Ydm", "mdy", "dmy", "ymd", "ydm")
 _WITH_HOUR = ("YmdH", "YmdHM", "YmdHMS")  # Dates with a time without colons, as in 2024-05-07-22.
@@ -132,7 +135,7 @@ def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, s
 
 
 def _strays(values: Sequence[str], form: str) -> list[str] | None:
-    """Return the values that cannot be read as times in the given form, or None if they are more than 1 in 1,000."""
+    """Return the values that are not times in the given form, such as %Y-%m-%d, or None if they are over 1 in 1,000."""
     strays: list[str] = []
     for some in (values[:_FEW_TIMES], values):
         _, present, good = parse_times([value.encode() for value in some], form, "")
@@ -224,7 +227,10 @@ def _order_of_date(form: str) -> str:
 
 
 def _mixed_times(column: Column) -> str:
-    """Return a remark if a column has times of day, times in several forms, or names of time zones. Else return ""."""
+    """Return a remark if a column has times without a date, times in several forms, or names of time zones.
+
+    Otherwise return "".
+    """
     if column.all_match(_TIME_OF_DAY):
         return "; times of day: join them with their dates, as 2024-05-07T22:08:37, to have a timestamp"
     if not all(map(_LIKE_A_MOMENT.fullmatch, itertools.islice(column.values, _FEW_TIMES))):

@@ -18,8 +18,8 @@ from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema
 from data_prep.statistics.statistics import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
-# Quantiles are computed from evenly spaced blocks of a split with about this many rows in all. Other figures use all
-# rows.
+# Quantiles of a split (such as the training rows) are computed from evenly spaced blocks of it with about this many
+# rows in all. Other figures use all rows.
 QUANTILE_ROWS = 1_000_000
 
 
@@ -78,7 +78,7 @@ def _cell(value: object) -> str:
 
 
 def _file_ranges(schema: Schema) -> Iterator[str]:
-    """For each split that has files, yield a text with the names of its first and its last file."""
+    """For each split (train, valid, test) that has files, yield a text that names its first and its last file."""
     for split in schema.splits.values():
         names = [file.name for file in split.files]
         if names:

@@ -21,16 +21,17 @@ from data_prep.options.log_format import BOOLEANS, RELATIONS, REST, LogFormat
 
 # In a label column, these cells mean that the label is missing.
 NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")
-# A column with more distinct values is a label only if nearly all of its cells have one of two values.
+# A column with more distinct values than this is a label only if nearly all of its cells have one of two values.
 _MOST_VALUES = 50
-# A column with more distinct values is not a label, even if nearly all cells have one of two values.
+# A column with more distinct values than this is not a label, even if nearly all cells have one of two values.
 _MOST_WITH_SLIPS = 1_000
 _BROKEN_SHARE = 0.02  # Up to this fraction of a label's cells may differ from its two values, because rows are broken.
 # A label is accepted without asking the user if its weight (the sum of its evidence) is at least `_SURE_WITH_NAMES`, or
 # `_SURE_WITHOUT_NAMES` if the log has no column names, and exceeds the weight of the second-best column by at least
 # `_LEAD`. With names the limit is higher, because the position of a column is then too little evidence.
 _SURE_WITH_NAMES, _SURE_WITHOUT_NAMES, _LEAD = 2.5, 2.0, 1.0
-# If no other column lowers the label's log loss by at least this fraction, the label counts as unpredictable.
+# If no other column, used alone to predict the label, lowers the log loss by at least this fraction, the label counts
+# as unpredictable.
 _NO_GAIN = 0.002
 _MOST_CANDIDATES = 5  # Messages list at most this many columns that may be the label.
 
@@ -162,7 +163,10 @@ class Label:
 
     @property
     def has_rest(self) -> bool:
-        """True if only clicks, or only rows without one, have listed cells, and all other cells mean the opposite."""
+        """True if the setting `clicked` or `not_clicked` is `REST`.
+
+        Then only the cells of one class are listed, and all other cells mean the other class.
+        """
         return REST in (self.clicked, self.not_clicked)
 
     @property
@@ -463,10 +467,10 @@ def _is_yes(value: str) -> bool:
 
 
 def _ways_of_writing(values: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return `values` in groups of those that mean the same.
+    """Return the values of a label column in groups, each of which has all ways of writing one value.
 
-    The same is meant by equal numbers, by words in different case, and by words for true (or for false) if all values
-    are such words.
+    A group has equal numbers, or words that differ only in capital letters. If all values are words for true or false,
+    the words for true are one group, and those for false another.
     """
     are_booleans = all(value.lower() in _WORD_VALUES for value in values)
     groups: dict[object, list[str]] = {}

@@ -36,10 +36,10 @@ from data_prep.sources.shape import FACTS_FILE
 
 _FEW_ROWS = 1_000  # With fewer rows than this, fractions are too uncertain to be compared with known ones.
 _NAMES = 5  # Maximum number of columns that a finding names.
-# A finding reports lines that are copies of other lines if they are more than this fraction of all lines.
+# Lines that are copies of other lines are reported if they are more than this fraction of all lines.
 _COPIED = 0.01
-# Maximum length, in lines, of the sequences that are compared to find a part that was written twice. If sequences of
-# this length repeat by chance, none are compared.
+# To find a part of a log that was written twice, sequences of lines are compared that are too long to repeat by chance.
+# If they had to be longer than this many lines, none are compared.
 _LONGEST_COPY = 50
 
 
@@ -129,7 +129,10 @@ def cross_columns(
 
 
 def _columns(rows: Sequence[ParsedRows], log_format: LogFormat) -> Iterator[Column]:
-    """Yield each field of the parsed `rows` as a `Column`: numeric fields first, then other fields."""
+    """Yield each field of the parsed `rows` as a `Column`: numeric fields first, then other fields.
+
+    A `Column` has the distinct values of a field, and the index of each row's value.
+    """
     for name in (*log_format.numeric_fields, *log_format.value_fields):
         cells, present = map(np.concatenate, zip(*(part.columns[name] for part in rows), strict=True))
         values, places = np.unique(cells[present], return_inverse=True)

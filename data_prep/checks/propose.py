@@ -26,7 +26,8 @@ from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import INEXACT, TIME_FEATURES, ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 
-# If at least this many rows have a value and all of them are clicks, that is not chance.
+# If all rows with a certain value of a column are clicks, that is chance if they are fewer than this, and otherwise the
+# column was probably made from the label.
 _MOST_BY_CHANCE = 50
 _NO_TEXT = "\N{REPLACEMENT CHARACTER}"  # Character that replaces bytes that are not valid UTF-8.
 # A column that alone predicts the label with at least this AUC gets the kind ignored. A column whose AUC only exceeds
@@ -112,7 +113,8 @@ class Proposal:
                 f"prepare.integer_buckets=true gives {', '.join(bucketed)} a category of their size as well: the order "
                 "of their numbers tells more of the label than single values."
             )
-        # The rounding may be the reason why a column is ignored, for example if all its numbers became equal.
+        # Large ids that became floats are rounded, which may be the reason why a column is ignored, for example if all
+        # its numbers became equal.
         exact = {each.name for each in self.guesses if KINDS[each.kind].is_exact or each.kind == "ignored"}
         if names := [column.name for column in self.rows.columns if column.name in exact and column.are_inexact]:
             comments.append(f"In {', '.join(names)} {INEXACT}.")

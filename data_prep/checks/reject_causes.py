@@ -43,7 +43,8 @@ _REJECTS_SHOWN = 5
 _LABELS_READ = 1_000  # The labels of this many rejected lines are counted for an error message.
 _REJECT_BYTES_SHOWN = 300
 _LONGEST_NAME = 100  # If the cell in the place of the label is longer than this, the line is not a header.
-# If at most this fraction of the bytes, cells or lines has a fault, the fault is not the cause of all rejects.
+# If at most this fraction of the bytes, cells or lines has a fault, the fault is not the reason why nearly all lines
+# are rejected.
 _FEW = 0.1
 _NUMBER_TEXT = b"+-.0123456789eE"
 # Advice for a log with lines that are not JSON objects. `json_lines` turns such a line into one with too many cells, so
@@ -71,7 +72,7 @@ class Finding:
     """Something about a log that the user should know before preparing the log."""
 
     what: str  # What was found: a sentence, whose subject is `where` if that is given.
-    do: str = ""  # Advice what to do, or "".
+    do: str = ""  # Advice for the user what to do, or "" if there is none.
     where: str = ""  # The columns, line or file with the fault or oddity, or "".
     # True if `prepare` would fail or its result be useless. False if the oddity may be intended.
     is_wrong: bool = False
@@ -231,9 +232,9 @@ def check_statistics(
 
 
 def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
-    """Return advice if most lines do not have the columns of the described format, or if bad lines are parts of rows.
+    """Return advice if most lines do not have the described columns, or if rejected lines are only parts of rows.
 
-    Otherwise return "".
+    A row with a line end in a cell is such a row of several parts. If neither is the case, return "".
     """
     rejects, log_format = statistics.rejects_by_reason, statistics.log_format
     is_other = 2 * (rejects["columns"] + rejects["too long"]) >= statistics.num_lines
@@ -347,7 +348,7 @@ def _can_decode(text: bytes, name: str) -> bool:
 
 
 def _num_signs(text: bytes, name: str) -> int:
-    """Count the non-ASCII characters in `text`, read in the encoding `name`, that are not letters.
+    """Decode `text` with the encoding `name`, and return the number of non-ASCII characters that are not letters.
 
     A text that is read in a wrong encoding has many such characters.
     """

@@ -30,9 +30,12 @@ from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
 INVERSE_PENALTY = 0.05  # The constant C (the inverse penalty) of the regression and in the weights of pairs.
 MAX_ROWS = 400_000  # At most this many rows of the split train are read, and at most as many rows of valid.
-LEVEL = 0.05  # If no pair helps, one is suggested nevertheless with at most this probability.
+# Significance level of the gains: if no pair of fields helps, the probability that one is suggested nevertheless is at
+# most this.
+LEVEL = 0.05
 MOST_SUGGESTED = 5  # Maximum number of pairs in the suggested setting.
-# Maximum number of pairs of values that are used in a row with lists, so that all pairs fit into memory.
+# Maximum number of pairs of values that are used from one row whose fields are lists. It bounds the memory for the
+# pairs of all rows.
 MOST_PAIRS = 40
 
 
@@ -47,7 +50,7 @@ class Gain:
 
 
 class _Columns(NamedTuple):
-    """The position of a field's ids among the P ids of a row, and how the embedding rows of a list are combined."""
+    """Which of the P ids of a row belong to one field, and how the model combines them if the field is a list."""
 
     ids: slice
     is_mean: bool  # True if the field is a list whose embedding rows are averaged.
@@ -65,7 +68,7 @@ class _Scored:
 
 
 def find_gains(folder: Path) -> list[Gain]:
-    """Return the gain of a cross of each pair of fields that the folder does not cross yet, the largest gain first.
+    """Return the gain of a cross for each pair of fields that has no cross yet, the largest gain first.
 
     Raise ValueError if the prepared folder has no valid rows, has training rows of one class only, has fewer than two
     fields, has a cross of every pair already, or has 2**31 ids or more.
