@@ -34,8 +34,8 @@ from data_prep.prepared.schema import INDICATOR, NO_ID, NumericField, Schema, tr
 # If more than this fraction of a column's cells has values without an id, the log probably writes the values in another
 # form than the vocabulary.
 MOST_UNKNOWN = 0.9
-# `EXPIRED_FILE` is the file with the expired ids of a delta bundle. `NUM_EXPIRED` is the key, in the bundle's
-# description, of the number of these ids.
+# Files of a delta bundle, which is an exported model that holds only changes. `EXPIRED_FILE` is its file with the ids
+# that have expired, and `NUM_EXPIRED` is the key, in the bundle's description, of the number of these ids.
 EXPIRED_FILE, NUM_EXPIRED = "expired.npy", "num_expired"
 
 __all__ = ["Chunk", "Examples", "ParsedChunk", "ParsedRows", "RowEncoder"]
@@ -76,7 +76,7 @@ class RowEncoder:
         self._dtype = dtype
         self._options = options
         columns = options.categorical_columns
-        # Number of ids that each column [C] has in a row.
+        # Number of ids that a row has for each categorical column [C].
         self.lengths = np.array([column.max_length for column in columns])
         firsts = dict(zip((column.name for column in columns), np.cumsum(self.lengths) - self.lengths, strict=True))
         self._first_positions = firsts
@@ -86,16 +86,16 @@ class RowEncoder:
         of_columns = [names.index(column.shares or column.name) for column in columns]
         # For each of the P ids of a row, the index of its vocabulary.
         self._vocabularies = np.repeat(of_columns, self.lengths)
-        # The smallest id of a value. Smaller ids belong to numeric columns, and never occur in rows, or mean "out of
-        # vocabulary".
+        # The smallest id that stands for one value. Smaller ids belong to numeric columns, never occur in rows, or mean
+        # "out of vocabulary".
         self.first_own_id = len(numeric) + sum(layout.num_oov_ids for layout in lookup.layouts)
 
     @functools.cached_property
     def log_format(self) -> LogFormat:
-        """Format of the log to encode, with the two texts for true and false that each text column's vocabulary uses.
+        """Format of the log to encode, completed by the texts that stand for true and false in each text column.
 
-        If the vocabulary of a column does not show how it writes true and false, the format has no texts for that
-        column.
+        These are the two texts, such as 1 and 0, that the vocabulary of the column contains. If the values of a
+        vocabulary do not show which texts it uses, the format has no texts for that column.
         """
         log_format, columns = self._options.data, self._options.categorical_columns
         of_texts = {column.name: column.place for column in columns if column.is_text and not column.cross}
@@ -106,8 +106,8 @@ class RowEncoder:
     def _whole_numbers(self) -> dict[str, bool]:
         """For each text column, by name, True if its vocabulary writes whole numbers as 7.0, and False if it writes 7.
 
-        Columns for which the function `whole_numbers` returns None are left out. Columns in the setting point_zero are
-        always True.
+        Columns for which the function `whole_numbers` returns None are left out. Columns that the setting point_zero of
+        the log's description names are always True.
         """
         columns = (column for column in self._options.categorical_columns if column.is_text and not column.cross)
         forms = {column.name: whole_numbers(self._texts_of(column.place)) for column in columns}
@@ -210,8 +210,8 @@ class RowEncoder:
     def count_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.int64]:
         """For each categorical column, count the rows with an out-of-vocabulary value and those with a missing cell.
 
-        `ids` [n, P] are the ids of encoded rows. The result [2, C] has the two counts of each column. Of a list, only
-        the first value is looked at.
+        `ids` [n, P] are the ids of encoded rows. The result [2, C] has the two counts of each column. If a column is a
+        list, only the first value of each list counts.
         """
         columns, firsts = self._options.categorical_columns, list(self._first_positions.values())
         missing = [self.missing_id(column.is_text, column.place) for column in columns]
@@ -220,9 +220,9 @@ class RowEncoder:
     def ids_with(
         self, added: LookupTables, rows: ParsedRows, ids: NDArray[np.signedinteger]
     ) -> NDArray[np.signedinteger]:
-        """Return a copy of `ids` [n, P], with the ids of values that the search tables `added` contain replaced.
+        """Return a copy of `ids` [n, P], in which values that the search tables `added` contain have their ids there.
 
-        Such a value gets its id in `added`. `rows` are the parsed rows from which `ids` were encoded.
+        `rows` are the parsed rows that have been encoded as `ids`. The ids of all other values stay the same.
         """
         added_ids = self._ids_by(added.opened, rows, choose_kernels(self._options.kernels))
         return np.where(self.are_unknown(added_ids), ids, added_ids)
@@ -302,19 +302,21 @@ def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
 
 
 def expired_of(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64]:
-    """Return all expired ids, in ascending order, of a bundle and of the deltas (bundles of changes) that follow it.
+    """Return the expired ids, in ascending order, that a bundle (exported model) and its deltas record.
 
-    `chain` gives the folder and the description of each bundle, the oldest first.
+    A delta is a bundle that holds only the changes since an earlier bundle. `chain` gives the folder and the
+    description of each bundle, the oldest first.
     """
     files = [np.load(folder / EXPIRED_FILE) for folder, description in chain if description.get(NUM_EXPIRED)]
     return np.unique(np.concatenate([NO_IDS, *files]), return_counts=True)[0]
 
 
 def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) -> RowEncoder:
-    """Return an encoder for rows to score. Its search tables come from files of `write_lookup` and `write_additions`.
+    """Return an encoder for rows to score, whose search tables (from values to ids) are read from files.
 
-    `chain` gives the folder and the description of the vocabulary's search tables, and then of each addition to them,
-    the oldest first. The files are mapped into memory. Raise ValueError if a file is damaged.
+    The functions `write_lookup` and `write_additions` have written these files. `chain` gives the folder and the
+    description of the vocabulary's search tables, and then of each addition to them, the oldest first. The files are
+    mapped into memory. Raise ValueError if a file is damaged.
     """
     lookup, *additions = tables = [tables_of(*link) for link in chain]
     for each in tables:
@@ -371,7 +373,7 @@ def whole_numbers(texts: Sequence[Strings]) -> bool | None:
     """Return True if a vocabulary writes whole numbers as 7.0, the way pandas writes floats.
 
     Return False if the vocabulary writes whole numbers as 7, or if none of its values is a whole number. Return None if
-    it contains both forms, or no values. `texts` are the values of the vocabulary, in several parts.
+    it contains both forms, or no values. `texts` are the values of the vocabulary, divided among several arrays.
     """
 
     def has(has_point: bool) -> bool:
@@ -467,7 +469,8 @@ class LookupTables:
             raise ValueError(f"{self.path} is damaged: its search tables lead beyond the file or the {num_ids:,} ids")
 
     def __getstate__(self) -> dict[str, object]:
-        return {"path": self.path, "layouts": self.layouts}  # A pickle does not contain the mapped arrays.
+        # A worker that gets a pickled copy maps the file itself, so the pickle leaves out the mapped arrays.
+        return {"path": self.path, "layouts": self.layouts}
 
 
 storable(LookupTables, TableLayout)

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FittedVocabulary:
-    """The vocabulary of a preparation: its search tables, which encode rows, and its fields as in schema.json."""
+    """The vocabulary of a preparation: search tables from values to ids, and the fields' entries in schema.json."""
 
     lookup: LookupTables
     categorical: tuple[CategoricalField, ...]
@@ -133,7 +133,7 @@ def _write_tables(
     statistics: LogStatistics | None = None,
     size: int = 0,
 ) -> FittedVocabulary:
-    """Write the search tables of all fields into `folder`. Return the vocabulary, which has at least `size` ids.
+    """Write the search tables of all fields into `folder`. Return the vocabulary. Its number of ids is at least `size`.
 
     Close `statistics` after the last of `fields` is written, because `fields` may be a generator that reads
     `statistics`.
@@ -202,8 +202,8 @@ def new_values(
     values that already have ids. If it is None, `statistics` contains no such value.
 
     If the sketch (approximate counter) `earlier` is given, a value's count includes its count in earlier logs. The
-    counts of all unknown values are recorded for the sketch (`note`). If all frequent values get ids within
-    `max_size`, their counts are dropped from this record. The caller then adds the recorded counts to the sketch.
+    sketch's method `note` records the counts of all unknown values, which the caller adds to the sketch later. The
+    counts of values that get ids now are removed from this record, unless `max_size` excludes some frequent values.
     """
     if options.is_hashed(column.name):
         nothing = np.empty(0, np.int64)

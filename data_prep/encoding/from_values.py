@@ -30,7 +30,7 @@ _TIMES = (*_MOMENTS, time, timedelta, np.timedelta64)
 
 
 def lines_of(rows: Any, log_format: LogFormat) -> Chunk:
-    """Convert rows to a chunk of lines. The rows are all lines of text, or all mappings from column names to values.
+    """Convert rows, which are all lines of text or all mappings from column names to values, to a `Chunk` of lines.
 
     Raise ValueError or TypeError if a row is bad. The message names the first bad row.
     """
@@ -176,7 +176,7 @@ def cells_to_chunk(cells: dict[str, str], log_format: LogFormat) -> Chunk:
 
 
 def chunk_to_mapping(chunk: Chunk, log_format: LogFormat) -> dict[str, Any]:
-    """Convert the only row of a chunk to a mapping from field names to values. A missing value becomes None."""
+    """Convert a chunk of a single line to a mapping from field names to values. A missing value becomes None."""
     cells = dict(zip(log_format.columns, split_line(chunk.lines, log_format, chunk.is_bare), strict=True))
     return {name: _value(cells[name], kind, log_format) for name, kind in log_format.fields}
 
@@ -191,7 +191,7 @@ def _value(cell: str, kind: Kind, log_format: LogFormat) -> Any:
 def check_names(where: str, names: Iterable[Any], log_format: LogFormat) -> None:
     """Raise ValueError unless each field of the format occurs exactly once among the column names `names`.
 
-    Other names may occur too. `where` is the part of the message that says what has these columns, such as "the table".
+    Other names may occur too. In the error message, `where` names the object with these columns, such as "the table".
     """
     counts = Counter(list(names))
     fields = [name for name, _ in log_format.fields]
@@ -211,7 +211,10 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _text(value: Any, name: str, log_format: LogFormat) -> str:
-    """Return the text of the cell for `value` in the column `name`: the text for the same value in a Parquet column."""
+    """Return `value` as the text of a cell in the column `name`.
+
+    It is the text to which the same value in a Parquet column would be converted.
+    """
     if log_format.columns[name] == "list" and isinstance(value, (list, tuple, np.ndarray)):
         between = log_format.list_form(name).separator
         texts = [_value_text(each, name, log_format) for each in value]

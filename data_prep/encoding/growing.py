@@ -1,9 +1,10 @@
-"""Add the new values of each part of a log to a vocabulary during online training, as `prepare --extend` does.
+"""Add new values to a vocabulary during online training, which trains on one part of a log after another.
 
-Files of values and of expired ids are never rewritten. The new values of each part are written to a new file, and so
-are the ids that expire. schema.json lists all these files. An earlier state of schema.json lists fewer files, and
-therefore describes the vocabulary of its time (see `schema_at`). Expired ids are used again only after
-`GrowingVocabulary.renumbered`, which writes the values that have not expired into another folder with new ids.
+A part is, for example, one hour of the log. Values get ids by the rules of `prepare --extend`. Files of values and of
+expired ids are never rewritten. The new values of each part are written to a new file, and so are the ids that expire.
+schema.json lists all these files. An earlier state of schema.json lists fewer files, and therefore describes the
+vocabulary of its time (see `schema_at`). Expired ids are used again only after `GrowingVocabulary.renumbered`, which
+writes the values that have not expired into another folder with new ids.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ from data_prep.statistics.value_counts import count_numbers, count_texts
 
 SMALL_FIELD = 256  # If a field has at most this many values, none of them expires.
 MOST_COUNT = 2**32 - 1  # `counts_of_ids` returns this number for values with larger counts.
-# Limit for the memory of the counts of one part of the log. It is never reached, so all counts stay in memory.
+# Limit for the memory of the counts of values. It is so large that all counts of one part of the log stay in memory and
+# none are written to disk.
 _ANY_BYTES = 1 << 62
 
 
@@ -133,21 +135,22 @@ class GrowingVocabulary:
         return sum(of_owners.values()) - self.schema.num_expired
 
     def counts(self) -> dict[str, Any]:
-        """Return, as arrays by name, the state of the sketch that counts values without ids, for `load_counts`.
+        """Return the state of the sketch as arrays by name, from which `load_counts` restores the sketch.
 
-        Return {} if the values of each part are counted alone.
+        The sketch counts, approximately, how often values without ids have occurred. Return {} if the values of each
+        part are counted alone.
         """
         return self._earlier.state() if self._earlier is not None else {}
 
     def added_counts(self) -> dict[str, Any]:
-        """Return the counts that the log's last part added to the sketch, as small arrays by name, for `load_counts`.
+        """Return the counts that the log's last part has added to the sketch, as arrays by name, for `load_counts`.
 
-        Return {} if the values of each part are counted alone.
+        These arrays are smaller than those of `counts`. Return {} if the values of each part are counted alone.
         """
         return self._earlier.added() if self._earlier is not None else {}
 
     def load_counts(self, counts: Sequence[dict[str, Any]]) -> None:
-        """Restore the sketch that counts values without ids.
+        """Restore the sketch, the approximate counter of values without ids, from stored counts.
 
         `counts` has a result of `counts`, followed by later results of `added_counts` in order. If it is empty, the
         sketch stays unchanged. Raise ValueError if the stored sketch has another size.
@@ -163,11 +166,11 @@ class GrowingVocabulary:
         return [*(column.name for column in self._options.categorical_columns), *self._options.data.numeric_fields]
 
     def shares(self, parts: Sequence[ParsedRows], ids: np.ndarray) -> tuple[list[float], list[float]]:
-        """Return the fraction of missing cells of each column, and of out-of-vocabulary values of each categorical one.
+        """Return the fractions of missing cells and of out-of-vocabulary values in the rows of `parts`.
 
-        `ids` [n, P] are the ids of all rows of `parts`. Of a list, only the first value is looked at. The first result
-        has an element for each of `columns`, the second one for each categorical column. Fractions are rounded to four
-        digits.
+        `ids` [n, P] are the ids of all rows of `parts`. If a column is a list, only the first value of each list
+        counts. The first result has an element for each of `columns`, the second one for each categorical column.
+        Fractions are rounded to four digits.
         """
         categorical, numeric = self._options.categorical_columns, self._options.data.numeric_fields
         num_rows, missing = max(len(ids), 1), np.zeros(len(self.columns))
@@ -231,7 +234,8 @@ class GrowingVocabulary:
             missing = (self.encoder.missing_id(column.is_text, column.place) for column, _ in fields)
             whole = (with_missing(field, each) for (_, field), each in zip(fields, missing, strict=True))
             tables = write_lookup_tables(whole, Path(folder) / LOOKUP_FILE)
-            _ = tables.opened  # Map the file before it is deleted. The mapping stays valid.
+            # `opened` maps the temporary file into memory, so the tables can be used after the file is deleted.
+            _ = tables.opened
             all_tables = [*self.encoder.additions, tables]
             if len(all_tables) > 1:
                 merged = Path(folder) / f"merged-{LOOKUP_FILE}"
@@ -255,7 +259,9 @@ class GrowingVocabulary:
             counted.texts.add(count_texts(rows, options, unknown))
         by_name = {field.name: field for field in self.schema.categorical}
         if self._earlier is not None:
-            self._earlier.forget()  # Drop counts that were recorded for a part of the log that was skipped afterwards.
+            # The sketch may still hold counts that were recorded for an earlier part of the log, if that part was then
+            # skipped. Drop them.
+            self._earlier.forget()
         fields = []
         for column in options.vocabularies:
             of_field = by_name[column.name]

@@ -1,7 +1,7 @@
 """Read the vocabulary of a prepared folder: as the base of another preparation, as an encoder, or for a bundle.
 
 The base of a preparation is another prepared folder whose vocabulary it uses. A preparation with a base gives its rows
-the same ids and numeric columns as the base folder has. It also writes booleans in tables as the same texts.
+the same ids and numeric columns as the base folder has. It also converts booleans in tables to the same texts.
 """
 
 from __future__ import annotations
@@ -81,14 +81,15 @@ class BaseVocabulary:
     folder: Path
     schema: Schema
     encoding: EncodingOptions
-    extends: bool = False  # True if new values in the log get ids too (the option --extend).
+    # True if values that occur in the log and not in this vocabulary get ids too (the option --extend).
+    extends: bool = False
 
     @property
     def columns(self) -> tuple[CategoricalColumn, ...]:
         return self.encoding.categorical_columns
 
     def paths(self, since: int = 0) -> list[Path]:
-        """Return the paths of the vocabulary's files whose smallest id is `since` or more, in the order of ids."""
+        """Return the paths of those files of the vocabulary whose ids are all `since` or more, in the order of ids."""
         return [self.folder / name for name in self.schema.vocabulary_files if first_added_id(name) >= since]
 
     @functools.cached_property
@@ -121,7 +122,7 @@ class BaseVocabulary:
         return read_expired(self.folder, self.schema)
 
     def live_fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
-        """Yield the values and ids of one field at a time, as the method `fields` does, but without expired values."""
+        """Read the vocabulary from its files, and yield one field's values and ids at a time, without expired ones."""
         return (without(field, self.expired) for field in self.fields(since))
 
     def fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
@@ -168,7 +169,7 @@ def read_base_vocabulary(
 
 
 def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
-    """Raise ValueError if the options ask for columns that the base folder lacks, or for ids of another meaning."""
+    """Raise ValueError unless the options give the same columns, and ids of the same meaning, as the base has."""
     folder, here, there, written_as = base.folder, options.decisive(), base.schema.options, base.log_format
     if written_as.fields != options.data.fields:
         raise ValueError(
@@ -220,7 +221,7 @@ def _features(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
 
 
 def _setting(recorded: str) -> str:
-    """Return the name that users write to set an option that schema.json records under the name `recorded`."""
+    """Return the name of the setting that schema.json records as `recorded`, such as prepare.min_count."""
     return f"{RECORDED[recorded]} in prepare.fields" if recorded in RECORDED else f"prepare.{recorded}"
 
 
@@ -248,11 +249,11 @@ def _differences(there: list[tuple[str, Kind]], here: list[tuple[str, Kind]]) ->
 
 
 def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
-    """Return `log_format`, completed by the texts for true and false of each text column that has booleans in a file.
+    """Return `log_format` with the texts that stand for true and false in each text column that has booleans in a file.
 
-    The texts are those that the base vocabulary uses. Without a base they are 1 and 0, unless the format names others.
-    Raise ValueError if a column contains booleans in only some of the files, or if the base does not show which texts
-    it uses.
+    The file is then a table, such as a Parquet file, whose column has the type boolean. The texts are those that the
+    base vocabulary uses. Without a base they are 1 and 0, unless the format names others. Raise ValueError if a column
+    contains booleans in only some of the files, or if the base does not show which texts it uses.
     """
     names = {name for name in log_format.text_fields if name not in log_format.booleans}
     columns_by_file = {file.location: _boolean_columns(file, names) for file in files}
@@ -308,7 +309,8 @@ def open_encoder(prepared: Path, with_labels: bool = False, schema: Schema | Non
     encoding = base.encoding if with_labels else base.encoding.without_label()
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
         lookup = write_lookup_tables(base.live_fields(), Path(folder) / LOOKUP_FILE)
-        _ = lookup.opened  # Map the file into memory before it is deleted. The mapping stays valid.
+        # `opened` maps the temporary file into memory, so the tables can be used after the file is deleted.
+        _ = lookup.opened
     return RowEncoder(schema.numeric, lookup, schema.ids_dtype, encoding)
 
 
@@ -328,8 +330,8 @@ def write_lookup(
     """Write the search tables of a vocabulary into `folder`. Return a description of the tables for `open_lookup`.
 
     The description consists of plain values. If `known`, the fields of an earlier vocabulary, is given, the tables
-    contain only the values that were added after it. `values` is then the checksum of the earlier values. Raise
-    ValueError if the vocabulary does not begin with the earlier values.
+    contain only the values that were added after it. `values` is then the checksum that the earlier values must have.
+    Raise ValueError if the vocabulary does not begin with the earlier values.
     """
     columns = zip(known, base.columns, strict=True) if known else ()
     known = [field for field, column in columns if not column.shares]

@@ -265,7 +265,7 @@ def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
 
 @dataclass(frozen=True)
 class LogToScore:
-    """A log to score: its files, and its format, which depends on the columns of its first file."""
+    """A log whose rows are to be scored: its files, and its format, which depends on the columns of its first file."""
 
     files: tuple[LogFile, ...]
     log_format: LogFormat
@@ -295,7 +295,7 @@ class LogToScore:
         return [[file.location, file.state.size, file.state.modified_ns] for file in self.files]
 
     def files_among(self, recorded: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Return the names of those files of the log whose size and checksum are in `recorded`.
+        """Return the names of those files of this log whose size and checksum equal those of a file in `recorded`.
 
         Each element of `recorded` has the keys `size_bytes` and `checksum`. Only files of a recorded size are read.
         """

@@ -54,7 +54,8 @@ class FieldVocabulary:
 
     name: str
     oov_ids: tuple[int, int]  # Half-open range of the out-of-vocabulary ids.
-    # Half-open ranges of the ids of the values, in ascending order. There are several if values were added later.
+    # Half-open ranges of the ids of the values, in ascending order. There are several ranges if values were added after
+    # the first ids were given.
     id_ranges: tuple[tuple[int, int], ...]
     # The values [K]. In a text field they are indices into `texts`, otherwise integers as in ParsedRows.number_columns.
     # The missing value is MISSING.
@@ -87,7 +88,7 @@ def without(field: FieldVocabulary, expired: NDArray[np.int64]) -> FieldVocabula
 
 
 def added_values(field: FieldVocabulary, old: CategoricalField) -> FieldVocabulary:
-    """Return the values of a field that its earlier state `old` lacks, preceded by the value MISSING."""
+    """Return the values of a field that its earlier state `old` lacks. The value MISSING is added before them."""
     (missing,) = np.flatnonzero(field.values == MISSING)
     added = slice(old.num_values, len(field.values))
     values, texts = field.values[added], None
@@ -187,7 +188,8 @@ def make_lookup(field: FieldVocabulary) -> FieldLookup:
     """Return the search table, from values to ids, of a field whose values are numbers."""
     base_id = field.id_ranges[0][0]
     words = field.values.astype(np.uint64) << ID_BITS | (field.value_ids - base_id).astype(np.uint64)
-    missing_index = int(np.flatnonzero(field.values == MISSING)[0])  # Every field has the value MISSING.
+    # Every field has the value MISSING, which stands for a missing cell, exactly once.
+    missing_index = int(np.flatnonzero(field.values == MISSING)[0])
     missing_id = base_id + int(words[missing_index] & ID_MASK)
     words[missing_index] = words[-1]
     num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
@@ -198,7 +200,8 @@ def _make_text_lookup(field: FieldVocabulary) -> StringLookup:
     assert field.texts is not None
     is_missing = field.values == MISSING
     places = np.flatnonzero(~is_missing)
-    missing_id = int(field.value_ids[is_missing][0])  # Every field has the value MISSING.
+    # Every field has the value MISSING, which stands for a missing cell, exactly once.
+    missing_id = int(field.value_ids[is_missing][0])
     num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
     keys, ids, texts = field.texts.keys()[places], field.value_ids[places], field.texts.take(places)
     return text_lookup(keys, ids, texts, missing_id, field.oov_ids[0], num_oov_ids)
@@ -269,7 +272,7 @@ def number_lookup(words: NDArray[np.uint64], *numbers: int) -> FieldLookup:
     last four fields of FieldLookup: `base_id`, `missing_id`, `first_oov_id` and `num_oov_ids`.
     """
     words.sort()
-    # If the values are evenly distributed, a bucket of the table has one to four words.
+    # The upper bits of a word choose its bucket. If the values are evenly distributed, a bucket has one to four words.
     directory_bits = max(1, len(words).bit_length() - 1)
     buckets = (words >> np.uint64(64 - directory_bits)).astype(np.int64)
     starts = np.zeros((1 << directory_bits) + 1, np.uint32)
