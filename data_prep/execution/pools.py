@@ -3,7 +3,7 @@
 A pass is one reading of the whole log, whose parts are processed by tasks. `pipeline.memory_and_disk` decides the
 number of worker processes on this machine. With Dask and MPI, the setting `memory_limit` limits only the main process.
 Users must give each Dask or MPI worker the memory that `memory_and_disk.worker_bytes` returns, plus the memory for a
-window of rows that is shuffled.
+window, that is, for the rows that are shuffled together.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ class WorkDir:
     """
 
     folder: Path
-    # Chunk size of the run that began the folder. A resumed run must use the same, because stored results are numbered
-    # by chunk.
+    # Size in bytes of the chunks into which the run that began the folder cuts the log. A resumed run must use the same
+    # size, because stored results are numbered by chunk.
     chunk_bytes: int
     is_complete: bool  # True if an interrupted run has already written all files of the prepared folder.
 
@@ -169,7 +169,7 @@ def partial_folder(output: Path) -> Path:
 
 
 def sync_files(folder: Path) -> None:
-    """Sync a folder and the files in it to the disk, so that they survive a power cut."""
+    """Sync a folder and the files directly in it to the disk, so that they survive a power cut."""
     for path in folder.iterdir():
         if path.is_file():
             sync_folder(path)

@@ -26,7 +26,8 @@ from data_prep.execution.pools import Pool
 Task = TypeVar("Task")
 Item = TypeVar("Item")
 
-Results = Mapping[str, Any]  # The result of a task, in parts by name. Each part is stored as a piece of its own.
+# The result of a task, which consists of named parts. Each part is stored in a file of its own.
+Results = Mapping[str, Any]
 ReadPart = Callable[[str], Any]
 
 # Number of unfinished tasks per worker: one runs and one waits, so that no worker is idle. More tasks would take too
@@ -52,11 +53,11 @@ def map_in_order(
 ) -> Generator[ReadPart, None, None]:
     """Run `function` on each task.
 
-    For each task, in order, yield a function that returns one part of its result by name. The parts of a result are
-    stored as pieces in `pieces`, until the caller removes them. `needed` maps the number of a task to the names of the
-    parts that the caller reads; if all of them are stored already, the task is not run. If `pool` is None, tasks run in
-    this process. Each task covers about `task_bytes` bytes of the log. `tasks` may be an endless stream, from which a
-    thread takes a few tasks in advance.
+    For each task, in order, yield a function that takes the name of a part of the task's result and returns this part.
+    The parts of a result are stored in files (`pieces`), until the caller removes them. `needed` maps the number of a
+    task to the names of the parts that the caller reads; if all of them are stored already, the task is not run. If
+    `pool` is None, tasks run in this process. Each task covers about `task_bytes` bytes of the log. `tasks` may be an
+    endless stream, from which a thread takes a few tasks in advance.
     """
     starter = _Starter(function, pool, pieces, title, needed)
     with closing(read_ahead(starter.start_all(tasks), tasks_ahead(task_bytes, pool))) as results:
@@ -144,9 +145,9 @@ def _wait_for(future: Future[None]) -> None:
 
 
 def job_name(title: str) -> str:
-    """Return the name of the piece in which the main process stores the `job_id` of the pass called `title`.
+    """Return the name of the file (piece) in which the main process stores the `job_id` of the pass called `title`.
 
-    A worker reads the piece to check that it sees the same work folder as the main process.
+    A worker reads the file to check that it sees the same work folder as the main process.
     """
     return f"{title}.job"
 
@@ -176,11 +177,10 @@ def run_in_worker(job: Job, number: int, task: Any) -> None:
 # (`TasksBeside`).
 @functools.lru_cache(maxsize=2)
 def _as_first_got(job: Job) -> Job:
-    """Return the `Job` equal to `job` that this worker process received with its first task of a pass over the log.
+    """Return the copy of `job` that this worker process received with its first task of the same pass over the log.
 
-    Each task brings a copy of its pass's job. If all tasks use the same copy, what the job's function has loaded, such
-    as open files, is kept. Raise OSError if this worker
-    does not see the work folder.
+    Each task brings its own copy of the job. Because all tasks use the first copy, files and tables that the job's
+    function has opened stay open for later tasks. Raise OSError if this worker does not see the work folder.
     """
     keep_freed_memory()
     if Pieces(Path(job.folder)).read(job_name(job.title)) != job.job_id:
@@ -208,8 +208,7 @@ def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[
 
     A thread takes up to `num_ahead` elements from `items` before the caller asks for them. If `items` raises an error,
     this generator first yields all earlier elements, and then raises the error. Closing this generator closes `items`
-    and ends the thread.
-    Raise StopSignal after a stop signal (common/signals.py).
+    and ends the thread. Raise StopSignal after a stop signal (common/signals.py).
     """
     # The queue has a tuple (element,) for each element of `items`. At the end it has the exception that `items` raised,
     # or None if it raised none.
@@ -268,7 +267,7 @@ class TasksBeside:
             pieces.write(job_name(title), pool.job_id)
 
     def start(self, number: int, task: Any) -> None:
-        """Wait until fewer than `most` of these tasks run, then start `task`.
+        """Wait until fewer than `most` of the additional tasks run, then start `task`.
 
         Raise the error of an earlier task that failed. Without a pool, run the task now.
         """

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from data_prep.raw_log.reading import LogReading
 
 
-REST = "rest"  # Key of the `EncodedRest` in a chunk's result, beside the rows of each split.
+# The result of encoding a chunk is a dictionary: the name of each split maps to its rows, and this key to an
+# `EncodedRest`.
+REST = "rest"
 
 
 def new_statistics(options: PrepareOptions, work_dir: WorkDir, num_workers: int) -> LogStatistics:
@@ -85,7 +87,7 @@ class ChunkCounter:
 
     split: SplitRule
     options: PrepareOptions
-    # Form of whole numbers in text columns: the argument of `ParsedRows.with_whole_numbers`.
+    # For each text column by name: True if whole numbers are written as 7.0, False for 7, None to leave them unchanged.
     whole_numbers: Mapping[str, bool | None] = field(default_factory=dict)
 
     def count(self, chunk: Chunk) -> ChunkCounts:
@@ -110,9 +112,10 @@ class ChunkCounter:
     def count_lines(self, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_]) -> ChunkCounts:
         """Return those counts of a chunk that affect neither ids nor numeric transforms.
 
-        They are the numbers of lines, rejects, missing cells and cut lists, the histograms of numbers, and the number
-        of rows in each span of consecutive lines (`ChunkSpans`). `training` [n] marks the training rows of `parsed` to
-        count. The fields `numeric`, `values` and `texts` of the result stay empty.
+        They are the numbers of lines, of rejected lines, of missing cells, and of lists that are cut to their maximum
+        length, the histograms of numbers, and the number of rows in each span of consecutive lines (`ChunkSpans`).
+        `training` [n] marks the training rows of `parsed` to count. The fields `numeric`, `values` and `texts` of the
+        result stay empty.
         """
         rows, log_format, columns = parsed.rows, self.options.data, self.options.categorical_columns
         count_bins = choose_kernels(self.options.kernels).count_bins

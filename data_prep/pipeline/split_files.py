@@ -42,7 +42,8 @@ _UNFINISHED = "writing-"
 storable(DataFile)
 
 
-# A window is copied in its shuffled order in slices of this many rows, so that memory never holds the window twice.
+# Training rows are shuffled in windows, which are ranges of consecutive rows. A window is copied in its shuffled order
+# in slices of this many rows, so that memory never holds all rows of the window twice.
 _PIECE_ROWS = 50_000
 
 
@@ -58,8 +59,9 @@ class FileToWrite:
     work_folder: Path
     split: str
     number: int
-    rows: range  # Numbers, after shuffling, of the rows that the file gets.
-    # Ranges of rows, by their numbers before shuffling, each with the name of the file (piece) that holds them.
+    rows: range  # The numbers that the rows of this file have after shuffling.
+    # Ranges of rows, by their numbers before shuffling, each with the name of the temporary file (piece) that holds
+    # them.
     parts: tuple[tuple[range, str], ...]
     windows: Windows
 
@@ -81,7 +83,7 @@ class FileToWrite:
         return files
 
     def _in_order(self) -> Iterator[Examples]:
-        """Yield the rows of the file, in slices, in the order in which the file contains them."""
+        """Yield the rows of the MindRecord file in slices, in the order in which they are written to it."""
         end = self.windows.around(self.rows).start
         for rows in self._shuffled(end) if self.windows.window_rows > 1 else self._read(end):
             first, end = end, end + len(rows)
@@ -192,7 +194,7 @@ def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[
 
 @dataclass(eq=False)
 class _SplitOutput:
-    """Lets workers write the MindRecord files of one split, and counts the rows of the split.
+    """Lets workers write the MindRecord files of one split (train, valid or test), and counts the rows of the split.
 
     Files that an interrupted run finished are kept, and workers write the other files. Temporary files of encoded rows
     (pieces) are removed once all their rows are in finished MindRecord files.
@@ -207,15 +209,16 @@ class _SplitOutput:
     def __post_init__(self) -> None:
         self._pieces = self.work_dir.pieces
         self._finished = self._find_finished()
-        self._num_leading = 0  # Number of finished files before the first unfinished one.
-        self._num_files = 0  # Number of files that are finished or were given to a worker.
+        self._num_leading = 0  # Number of finished MindRecord files before the first unfinished one.
+        self._num_files = 0  # Number of MindRecord files that are finished or were given to a worker.
         self.num_clicks = self.num_unlabelled = self.num_weightless = self._num_rows = 0
         self.weights = NumericStatistics()  # Statistics of the weights above 0.
         self._membership = xxhash.xxh3_64()
         # No file of row numbers is written for train, because training rows are shuffled and lose the order of the log.
         row_numbers_path = self.work_dir.folder / row_numbers_file(self.split)
         self._row_numbers = ArrayWriter(row_numbers_path) if self.split != "train" else None
-        # Ranges of rows, by their numbers before shuffling, each with the name of the file (piece) that holds them.
+        # Ranges of rows, by their numbers before shuffling, each with the name of the temporary file (piece) that holds
+        # them.
         self._parts: deque[tuple[range, str]] = deque()
 
     def _find_finished(self) -> set[int]:
@@ -248,7 +251,8 @@ class _SplitOutput:
     def first_needed(self) -> int:
         """Number, in the order of the log, of the split's first row that is still needed to write a file.
 
-        It is the first row of the window in which the first unfinished file begins.
+        It is the first row of the window (the range of rows that are shuffled among themselves) in which the first
+        unfinished file begins.
         """
         while self._num_leading in self._finished or self._is_written(self._num_leading):
             self._num_leading += 1
@@ -258,7 +262,7 @@ class _SplitOutput:
         return number < self._num_files and self._pieces.is_whole(self._piece(number))
 
     def add(self, row_numbers: NDArray[np.int64], part: str) -> None:
-        """Add the next rows of the split, in the order of the log. The file (piece) `part` holds these rows.
+        """Add the next rows of the split, in the order of the log. The temporary file (piece) `part` holds these rows.
 
         `row_numbers` [n] are the line numbers of the rows in the log. A task is started for each file whose rows are
         now complete, and pieces that are not needed any more are removed.
@@ -311,16 +315,16 @@ class _SplitOutput:
 
 @dataclass(frozen=True)
 class Windows:
-    """The division of a split's rows, numbered from 0, into files, and into windows for shuffling.
+    """How the rows of a split, numbered from 0, are divided into files, and into windows for shuffling.
 
     A window is a range of consecutive rows that are shuffled among themselves. So a file can be written once all rows
     of the windows that overlap it are encoded.
     """
 
     seed: int
-    window_rows: int  # Rows of a window. With 1, rows are written in the order of the log.
+    window_rows: int  # Number of rows of a window. With 1, rows are written in the order of the log.
     block_rows: int
-    file_rows: int  # Rows of a file, a multiple of `block_rows`.
+    file_rows: int  # Number of rows of a file, a multiple of `block_rows`.
 
     def of_file(self, number: int) -> range:
         """Return the range of the rows that file `number` contains, by their numbers after shuffling.
@@ -344,9 +348,10 @@ def window_order(seed: int, window: int, num_rows: int) -> NDArray[np.int64]:
 
 
 class WindowShuffle:
-    """Shuffles rows window by window: takes rows in the order of the log, yields those of each full window shuffled.
+    """Shuffles rows within windows of `window_rows` consecutive rows.
 
-    The first row that the caller adds must be the first row of window number `first_window`.
+    The caller adds rows in the order of the log, and gets the rows of each full window in shuffled order. The first row
+    that is added must be the first row of window number `first_window`.
     """
 
     def __init__(self, seed: int, window_rows: int, first_window: int = 0) -> None:
@@ -372,7 +377,7 @@ class WindowShuffle:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Examples]:
-        """Shuffle the rows of the current window, which need not be full, and yield them. Start the next window.
+        """Shuffle the rows that were added since the last full window, and yield them. Start the next window.
 
         Rows are yielded in slices of at most `_PIECE_ROWS` rows.
         """
