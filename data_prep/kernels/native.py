@@ -66,7 +66,8 @@ _NUMBERS: dict[str, type[np.generic]] = {
     "floats": np.float64,
     "times": np.int64,
 }
-# Names of the output arrays for rejected lines, in the order of the fields of the C structure _Rejects.
+# Names of the arrays to which the native parser writes rejected lines, in the order of the fields of the C structure
+# _Rejects.
 _REJECT = ("reject_lines", "reject_starts", "reject_ends", "reasons")
 _ROW = tuple(field[0] for field in _Rows._fields_[1:])
 _OF_A_LINE: dict[str, type[np.generic]] = {"line_numbers": np.int64, "labels": np.uint8, "weights": np.float32}
@@ -234,7 +235,7 @@ _format_in_c = functools.lru_cache(maxsize=4)(_FormatInC)
 
 
 def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
-    """Return the first `num_rows` cells of each of the M arrays `columns` [M, capacity], as one array [M, num_rows].
+    """Return the first `num_rows` columns of `columns` [M, capacity] as a contiguous array [M, num_rows].
 
     The result uses the memory of `columns`, which must therefore not be used afterwards.
     """
@@ -435,8 +436,9 @@ def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: ND
 
 @functools.cache
 def _secret() -> NDArray[np.uint64]:
-    """Return two random numbers that make the hashes of strings unpredictable. A process always gets the same numbers.
+    """Return two random numbers that are mixed into the hashes of strings. A process always gets the same numbers.
 
-    Without random numbers, somebody could write a log whose strings all fall into the same slot of the hash table.
+    Without them the hashes would be predictable, and somebody could write a log whose strings all have the same place
+    in the hash table, which makes counting slow.
     """
     return np.frombuffer(os.urandom(16), np.uint64)

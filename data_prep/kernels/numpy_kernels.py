@@ -58,7 +58,8 @@ ID_BITS = np.uint64(32)
 ID_MASK = np.uint64(2**32 - 1)
 
 
-# Two tables are only equal if they are the same object, so that native.py can use them as keys of a cache.
+# `eq=False`: two tables count as equal only if they are the same object, so native.py can use a table as the key of a
+# cache.
 @dataclass(frozen=True, eq=False)
 class FieldLookup:
     """Search table from values to ids, for a field whose values are integers.
@@ -192,8 +193,8 @@ class NumberBins(NamedTuple):
     zero: int  # Index of the bin of 0.
 
 
-INTEGER_BINS = NumberBins(0, 8 * 63 + 1)  # Bins up to the magnitude 2**63.
-FLOAT_BINS = NumberBins(-64, 8 * (64 + 128))  # Bins below the magnitude 2**128, the end of float32's range.
+INTEGER_BINS = NumberBins(0, 8 * 63 + 1)  # Bins of integers of magnitude up to 2**63.
+FLOAT_BINS = NumberBins(-64, 8 * (64 + 128))  # Bins of floats of magnitude below 2**128, the end of float32's range.
 _DROPPED_BITS = 49
 _EXPONENT_OF_ONE = 1023
 NUM_BINS = 2 * INTEGER_BINS.zero + 1
@@ -243,8 +244,9 @@ def _lower_end(size: int, bins: NumberBins) -> float:
 def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the estimated count of each key [n]: the sum of its estimates from H count-min sketches.
 
-    `halves` [H, rows, W] are the cells (counters) of these sketches. `sketch.ValueSketch` has one for recent counts and
-    one for older counts.
+    A count-min sketch is a table of cells (counters), and a hash chooses one cell in each of its rows for a key.
+    `halves` [H, rows, W] are the cells of the H sketches: `sketch.ValueSketch` has one for recent counts and one for
+    older counts.
     """
     cells = _sketch_cells(keys, halves.shape[1:])
     return np.sum([_least(half, cells) for half in halves], axis=0, dtype=np.int64)
@@ -265,7 +267,7 @@ def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: ND
 
 
 def _sketch_cells(keys: NDArray[np.uint64], shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return the index of the cell of each key [n] in each row of a sketch, as an array [rows, n]."""
+    """Return the index of the cell (counter) of each key [n] in each row of a count-min sketch, as [rows, n]."""
     rows, width = shape
     steps = (np.arange(rows, dtype=np.uint64) * GOLDEN)[:, None]
     upper = mix64(keys + steps) >> np.uint64(32)
@@ -273,7 +275,7 @@ def _sketch_cells(keys: NDArray[np.uint64], shape: tuple[int, ...]) -> NDArray[n
 
 
 def _least(half: NDArray[np.uint32], cells: NDArray[np.int64]) -> NDArray[np.int64]:
-    # A loop over the rows is 2.6 times as fast as np.take_along_axis.
+    # A loop over the rows of cells is 2.6 times as fast as np.take_along_axis.
     counts = [row.take(of_row) for row, of_row in zip(half, cells, strict=True)]
     return np.min(counts, axis=0).astype(np.int64)
 

@@ -23,7 +23,8 @@ from data_prep.prepared.schema import DAY
 MAX_LINE_BYTES = 1 << 16
 
 
-_ROWS_AT_ONCE = 4096  # This many rows are processed at a time, so that the arrays of many columns fit in the cache.
+# Some functions process this many rows at a time, so that the arrays of many columns fit in the processor's cache.
+_ROWS_AT_ONCE = 4096
 BARE_SEPARATOR = 0x1F  # ASCII's unit separator. It stands between the cells of a chunk from which quotes were removed.
 
 
@@ -129,7 +130,8 @@ class ParsedRows:
     # Values of the list columns, by name. Empty until `with_lists` was called.
     lists: dict[str, Lists] = field(default_factory=dict)
     weights: NDArray[np.float32] | None = None  # Weight of each row [n], or None if all weights are 1.
-    # For each column of kind id, by name, the hashes [n] of its cells.
+    # For each column of kind id (its cells identify rows, and the model does not see them), by name, the hashes [n] of
+    # its cells.
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     # Cells of the fields that are stored together in arrays [len(names), n], by the tuple of their names.
     blocks: dict[tuple[str, ...], Cells] = field(default_factory=dict)
@@ -148,7 +150,10 @@ class ParsedRows:
         return columns
 
     def block(self, names: tuple[str, ...]) -> Cells:
-        """Return the cells of the number fields `names`: values and a mask of present cells, both [len(names), n]."""
+        """Return the cells of the fields `names`, whose values are numbers.
+
+        The values and the mask of present cells are [len(names), n] each.
+        """
         if names in self.blocks:
             return self.blocks[names]
         values, present = zip(*(self.columns[name] for name in names), strict=True)

@@ -103,7 +103,7 @@ class Strings:
     def one_of(self, strings: Iterable[str]) -> NDArray[np.bool_]:
         """Return a mask [n] of the strings of this array that equal one of `strings`.
 
-        The time grows with the number of `strings`.
+        The time is proportional to the number of `strings`, so there should be only a few.
         """
         is_among = np.zeros(len(self), np.bool_)
         for string in strings:
@@ -185,7 +185,9 @@ class Lists:
 
     values: Strings  # Values of all rows [M].
     lengths: NDArray[np.int64]  # Number of values in each row's list [n], which is 0 if the cell is missing.
-    cut: NDArray[np.bool_]  # Mask [n] of the rows whose lists had more values than were kept.
+    # Mask [n] of the rows whose lists had more than the allowed number of values, so that their last values were
+    # dropped.
+    cut: NDArray[np.bool_]
 
     @property
     def rows(self) -> NDArray[np.int64]:

@@ -49,7 +49,8 @@ class CategoricalColumn:
 class EncodingOptions:
     """The options that decide how a row is encoded. Scoring needs the same options as the preparation.
 
-    `PrepareOptions` describes them. `field_max_length` has the option `max_length` of its setting `fields`, by field.
+    `PrepareOptions` describes them. `field_max_length` maps the name of a field to the option `max_length` that the
+    setting `fields` gives it.
     """
 
     data: LogFormat = field(default_factory=LogFormat)

@@ -169,7 +169,7 @@ class LogFormat:
         return "age" in self.features.get(name, ())
 
     def list_form(self, name: str) -> ListForm:
-        """Return the form of the list column `name`: its entry in `lists`, or the defaults."""
+        """Return how the cells of the list column `name` are written: its entry in `lists`, or the defaults."""
         return self.lists.get(name, ListForm())
 
     def columns_of_kind(self, *kinds: Kind) -> tuple[str, ...]:
@@ -277,7 +277,10 @@ class FormatToScore(LogFormat):
 
     @classmethod
     def of(cls, log_format: LogFormat, **changes: Any) -> FormatToScore:
-        """Return `log_format` as a `FormatToScore` in which the fields in `changes` are replaced. It is not checked."""
+        """Return `log_format` as a `FormatToScore` in which the fields in `changes` are replaced.
+
+        The new format is not checked by `checked_format`.
+        """
         return cls(**{field.name: getattr(log_format, field.name) for field in fields(log_format)} | changes)
 
 

@@ -1,8 +1,9 @@
 """Read batches from a prepared folder, in an order that depends only on seed, epoch and step.
 
-An epoch is a seeded permutation of blocks. The rows within each pool of blocks are shuffled. The resulting stream of
-rows is cut into batches across blocks and pools. No row is dropped, so the last batch may be smaller. A run that
-resumes at step s reads only the pools from that step on.
+Rows are stored in blocks. An epoch is a seeded permutation of the blocks. Each group of consecutive blocks of this
+permutation is a pool, whose rows are shuffled together. The resulting stream of rows is cut into batches across blocks
+and pools. No row is dropped, so the last batch may be smaller. A run that resumes at step s reads only the pools from
+that step on.
 
 Shapes use B for the batch size, P for the number of ids per row, N for numeric columns and n for the rows of a block.
 """
@@ -28,7 +29,7 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
-POOL_BLOCKS = 256  # Number of blocks in a pool, whose rows are shuffled together in a training.
+POOL_BLOCKS = 256  # Number of blocks in a pool, the group of blocks whose rows are shuffled together in a training.
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,14 @@ def mean_training_weight(folder: Path, schema: Schema) -> float:
 class Order:
     """The order in which the rows of a split are read in one pass over it.
 
-    Blocks of rows are read pool by pool; `pools` has an array of block numbers for each pool. `block_sizes` has the
-    number of rows of each block of the split. `shuffle_seed` is the seed for shuffling the rows within each pool.
+    A pool is a group of blocks of rows that are read together. `pools` has an array of block numbers for each pool, in
+    the order of reading. `block_sizes` has the number of rows of each block of the split. `shuffle_seed` is the seed
+    for shuffling the rows within each pool.
     """
 
     pools: tuple[np.ndarray, ...]
     block_sizes: np.ndarray
-    # None means that the rows of a pool stay in the order in which they were written.
+    # None means that the rows are not shuffled, and stay in the order in which they were written.
     shuffle_seed: tuple[int, ...] | None
 
 
@@ -150,7 +152,7 @@ def read_batches(
     blocks = read_blocks(folder, schema, split, [int(number) for pool in pools for number in pool])
     parts: list[Examples] = []  # Parts of the next batch.
     missing = batch_size
-    ahead: list[Examples] = []  # Blocks of the next pool that were read in advance.
+    ahead: list[Examples] = []  # Blocks of the next pool (group of blocks) that were read in advance.
     for number, (pool, next_pool) in enumerate(itertools.zip_longest(pools, pools[1:], fillvalue=()), first_pool):
         rows = concatenate([*ahead, *itertools.islice(blocks, len(pool) - len(ahead))])
         ahead = []

@@ -34,7 +34,7 @@ from data_prep.prepared.schema import (
     first_added_id,
 )
 
-BLOCK_CHECKSUM = 8  # Number of hex digits of a block's checksum.
+BLOCK_CHECKSUM = 8  # Number of hex digits of the checksum of a block of rows.
 
 
 # File with an int64 array that maps each id stored in files of rows to its present id. Its length is the vocabulary
@@ -61,7 +61,7 @@ def write_schema(schema: Schema, folder: Path) -> None:
 def data_file(folder: Path, name: str, rows: int = 0, blocks: str = "") -> DataFile:
     """Return the entry for schema.json of the finished file `name` in `folder`, with the file's size and checksum.
 
-    `rows` is the number of rows in the file, and `blocks` the checksums of its blocks, one after another.
+    `rows` is the number of rows in the file, and `blocks` has the checksums of its blocks of rows, joined to one text.
     """
     path = folder / name
     return DataFile(name, rows, path.stat().st_size, checksum(path), blocks)
@@ -195,7 +195,7 @@ def schema_at(schema: Schema, moment: Mapping[str, Any]) -> Schema:
 
 
 def expired_file_name(num_before: int) -> str:
-    """Return the name of a file with ids that expired together, if `num_before` ids had expired before them."""
+    """Return the name of a file of ids that expired at the same time, if `num_before` ids had expired earlier."""
     return f"{EXPIRED_PREFIX}{num_before:012d}{NUMPY}"
 
 
@@ -208,7 +208,7 @@ def read_expired(folder: Path, schema: Schema) -> NDArray[np.int64]:
 
 
 def with_expired(folder: Path, schema: Schema, ids: NDArray[np.int64]) -> Schema:
-    """Write a file with `ids`, ascending, whose values expire now.
+    """Record in a new file of the prepared folder that the values of `ids`, in ascending order, have expired.
 
     Return a copy of the schema that lists the file too.
     """

@@ -44,7 +44,7 @@ class Examples:
     def room(self, num_rows: int) -> Examples:
         """Return uninitialized arrays for `num_rows` rows, with the same columns and dtypes as this object.
 
-        The system provides their memory only as they are filled.
+        The system provides the memory of the arrays only as they are filled.
         """
         return _of_each_column(lambda column: np.empty((num_rows, *column.shape[1:]), column.dtype), [self])
 

@@ -120,12 +120,15 @@ def read_files(
 
 
 def ids_of(stored: np.ndarray, n: int, dtype: DTypeLike) -> NDArray[np.signedinteger]:
-    """Return the ids of a sample as an array [n, P]. `stored` are the bytes that MindRecord returns for them."""
+    """Return the ids of a sample, which is a stored block of n rows, as an array [n, P].
+
+    `stored` are the bytes that MindRecord returns for the ids.
+    """
     return stored.view(np.dtype(dtype).newbyteorder("<")).reshape(n, -1)
 
 
 def rows_of(values: np.ndarray, n: int) -> np.ndarray:
-    """Return the values of a sample as an array of n rows: [n, N], or [n, 0] if `values` is a scalar.
+    """Return the values of a sample (a stored block of n rows) as an array [n, N], or [n, 0] if `values` is a scalar.
 
     MindRecord returns a scalar for an empty array.
     """

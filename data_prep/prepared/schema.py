@@ -94,7 +94,7 @@ class DataFile:
     """The entry of one file of the prepared folder in schema.json.
 
     `rows` is 0 for a file without rows, such as the .db beside a .mindrecord. `blocks` has the checksums of the file's
-    blocks, one after another.
+    blocks of rows, joined to one text.
     """
 
     name: str
@@ -307,7 +307,7 @@ INDICATOR = "missing"
 MISSING_KEY = 0  # The key (64-bit hash) that is stored for a missing cell in a column of kind id.
 NO_ID = -1  # Number that fills the columns of a list field after the id of the list's last value.
 NEWEST = "newest"
-MOST_DEVIATIONS = 10.0  # Bound of the result of the transform log1p_standardize.
+MOST_DEVIATIONS = 10.0  # Results of the transform log1p_standardize are clipped to this absolute value.
 DAY = 86_400_000  # Milliseconds per day.
 
 

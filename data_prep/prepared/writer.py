@@ -32,9 +32,9 @@ from data_prep.prepared.schema import DataFile
 # Rows per file of about 430 MB. Until a file is finished, its encoded rows also take disk space in temporary files.
 FILE_ROWS = 2_000_000
 INDEX_ENDING = ".db"  # Ending of the index file that MindRecord writes beside each file.
-# Sizes of the header and of pages. With MindRecord's defaults of 16 MB and 32 MB, a file of a few rows would have 50
-# MB. A page holds whole blocks only, and the header lists all pages. So a page is made large enough for _PAGE_BLOCKS
-# blocks.
+# A MindRecord file consists of a header and of pages, which hold the blocks of rows. With MindRecord's default sizes of
+# 16 MB and 32 MB, a file of a few rows would have 50 MB. A page holds whole blocks only, and the header lists all
+# pages. So a page is made large enough for _PAGE_BLOCKS blocks.
 _HEADER_BYTES = 1 << 18
 _PAGE_BLOCKS = 8
 _MIN_PAGE_BYTES = 1 << 20
@@ -76,12 +76,12 @@ class MindRecordWriter:
     def __init__(self, path: Path, block_rows: int) -> None:
         self._path = path
         self._block_rows = block_rows
-        self._rest: list[Examples] = []  # Rows that do not fill a block yet.
+        self._rest: list[Examples] = []  # Rows that wait until they fill a block.
         self._num_rows = 0
         self._checksums: list[str] = []  # Checksums of the blocks.
-        self._writer: Any = None  # The library's writer. None until the first block is known.
+        self._writer: Any = None  # Writer object of MindSpore's library, or None until the first block is known.
         self._page_bytes = 0
-        self._header: Any = None  # The library's header object. It must exist until the file is committed.
+        self._header: Any = None  # Header object of MindSpore's library. It must exist until the file is committed.
         self._fields: Sequence[str] = ()
 
     def write(self, rows: Examples) -> None:

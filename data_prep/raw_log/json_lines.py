@@ -128,7 +128,8 @@ class JsonReader:
     lines: TextReader
     log_format: LogFormat
     location: str
-    is_plain = False  # Later passes divide the file again, because positions of chunks are not recorded.
+    # Later passes over the log cut the file into chunks again, because the positions of chunks are not recorded.
+    is_plain = False
 
     @property
     def stored_bytes_read(self) -> int:
@@ -191,7 +192,8 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int = 1) -> pa.Table:
 def _as_table(rows: Sequence[Row]) -> pa.Table:
     """Convert JSON objects to a table with a column for each key.
 
-    A column with values of several types becomes text, and a column with nested objects becomes empty structs.
+    A column with values of several types becomes text. A column with nested objects gets the type struct without
+    fields.
     """
     columns = {}
     for name in dict.fromkeys(itertools.chain(*rows)):

@@ -31,7 +31,7 @@ from data_prep.raw_log.text_lines import StoredChunk, header_columns
 
 Result = TypeVar("Result")
 
-_ONE = "all"  # Name of the single part of a result that has only one part.
+_ONE = "all"  # Name under which the result of a task is stored if it does not consist of several parts.
 
 log = logging.getLogger(__name__)
 

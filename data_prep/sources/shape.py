@@ -147,13 +147,13 @@ class LogShape:
     numbers: tuple[NumberShape, ...]
     values: tuple[ValueShape, ...]
     missing_groups: tuple[tuple[int, ...], ...]
-    missing_shares: tuple[float, ...]  # Share of rows in which each group is missing.
+    missing_shares: tuple[float, ...]  # Share of rows in which the cells of each group of `missing_groups` are missing.
     click_rate: float
 
     def value_shares(self, ranks: np.ndarray) -> np.ndarray:
         """Return, for each of `ranks` [C, n], the share of all rows that have the same value in this field, [C, n].
 
-        There is a rank for each of the C fields in each of n rows.
+        `ranks` has the rank (place by frequency) of the value of each of the C fields in each of n rows.
         """
         return np.stack([value.share(of_field) for value, of_field in zip(self.values, ranks, strict=True)])
 
@@ -356,7 +356,10 @@ _EFFECT, _LATENT, _SLOPE, _WAVE, _MISSING = range(5)
 
 @dataclass(frozen=True)
 class Now:
-    """The times in days [n] and the values [C, n] of n rows of a log with `Drift`. Values are named by numbers."""
+    """The times in days [n] and the values [C, n] of n rows of a log that changes over time (`Drift`).
+
+    Values are named by numbers, as `Drift.values` returns them.
+    """
 
     drift: Drift
     days: np.ndarray
@@ -383,8 +386,8 @@ class PlantedClicks:
     ) -> np.ndarray:
         """Return the four parts of the log odds of a click in n rows, [4, n], in the order of `PART_SHARES`.
 
-        The bias is not included. `numbers` and the mask `number_missing` are [N, n], `ranks` is [C, n]. `now` is given
-        for a log with `Drift`.
+        The bias is not included. `numbers` and the mask `number_missing` are [N, n], `ranks` is [C, n]. `now` has the
+        times and values of the rows of a log that changes over time (`Drift`), and is None for other logs.
         """
         scaled = self.standardized(numbers, number_missing)
         shares = self.shape.value_shares(ranks)
@@ -409,7 +412,7 @@ class PlantedClicks:
         """Return the numbers [n] that a categorical field adds to the log odds of a click in n rows.
 
         `values` [n] are the values of the field in these rows, and `shares` [n] the values' shares of all rows. `now`
-        is given for a log with `Drift`.
+        has the times and values of the rows of a log that changes over time (`Drift`), and is None for other logs.
         """
         strength = np.where(
             shares < RARE_SHARE,

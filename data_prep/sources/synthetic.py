@@ -94,7 +94,7 @@ class Block:
 
     numbers: np.ndarray  # [N, n] int64
     number_missing: np.ndarray  # [N, n] bool
-    values: np.ndarray  # [C, n] int64, MISSING_RANK for a missing value. Without drift, values are ranks.
+    values: np.ndarray  # [C, n] int64. MISSING_RANK for a missing value. Without drift, values are ranks by frequency.
     logit_parts: np.ndarray  # [4, n] float64, the parts of the log odds of a click, in the order of PART_SHARES
     probability: np.ndarray  # [n] float64, the probability of a click
     label: np.ndarray  # [n] int8, drawn with `probability`
@@ -315,7 +315,8 @@ def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[Writte
         rows = slice(start - block * BLOCK_ROWS, end - block * BLOCK_ROWS)
         text = block_text(rows_drawn, rows)
         if compress:
-            # Each piece is a gzip member of its own. Readers see the members as one stream (RFC 1952, 2.2).
+            # The lines of each row range are a gzip member of their own. Readers see the members as one stream (RFC
+            # 1952, 2.2).
             text = gzip.compress(text, GZIP_LEVEL, mtime=0)
         texts.append((text, rows_drawn.probability[rows], rows_drawn.label[rows]))
     return texts

@@ -18,7 +18,8 @@ from common.arrays.hashing import GOLDEN, mix64
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.strings import Strings
 
-DEPTH = 4  # Number of rows of cells. Each row has its own hash.
+# Number of rows of cells (counters) of a sketch. The hash that chooses the cell of a value differs from row to row.
+DEPTH = 4
 LEAST_BYTES = 4096
 _HALVES = 2
 
@@ -49,15 +50,15 @@ class ValueSketch:
         self._kernels = choose_kernels(kernels)
         self._halves = np.zeros((_HALVES, DEPTH, num_bytes // (_HALVES * DEPTH * 4)), np.uint32)
         self._num_counted = np.zeros(_HALVES, np.int64)
-        # Keys and counts that were noted since the last `add`.
+        # Hashes (keys) of values with their counts, as `note` has recorded them since the last call of `add`.
         self._noted: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []
         self._added = self._noted
-        self.num_noted = 0  # Number of values that were noted since the last `add`.
+        self.num_noted = 0  # Number of values that `note` has recorded since the last call of `add`.
 
     def state(self) -> dict[str, Any]:
-        """Return the arrays of the sketch, from which `load_state` restores it.
+        """Return the state of the sketch as arrays by name, from which `load_state` restores it.
 
-        Counts that were noted since the last `add` are not included.
+        Counts that `note` has recorded since the last call of `add` are not included.
         """
         return {"halves": self._halves, "num_counted": self._num_counted}
 
@@ -85,7 +86,7 @@ class ValueSketch:
     def add_again(self, keys: NDArray[np.uint64], counts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
         """Add the keys and counts that `added` returned to the sketch.
 
-        Drop counts that were noted for the next `add`.
+        Drop the counts that `note` has recorded for the next call of `add`.
         """
         ends = np.cumsum(sizes)[:-1]
         self._noted = list(zip(np.split(keys, ends), np.split(counts, ends), strict=True)) if len(sizes) else []
@@ -104,19 +105,22 @@ class ValueSketch:
         return counts + self._kernels.sketch_counts(self._halves, keys)
 
     def leave_out(self, mask: NDArray[np.bool_]) -> None:
-        """Drop the counts of the values that `mask` [n] selects among the n values of the last `note`.
+        """Drop the counts of the values that `mask` [n] selects among the n values of the last call of `note`.
 
-        The next `add` does not add these counts.
+        The next call of `add` does not add these counts.
         """
         keys, counts = self._noted[-1]
         self._noted[-1] = keys[~mask], counts[~mask]
 
     def forget(self) -> None:
-        """Drop all counts that were noted since the last `add`, so that they are never added to the sketch."""
+        """Drop all counts that `note` has recorded since the last call of `add`.
+
+        They are then never added to the sketch.
+        """
         self._noted, self.num_noted = [], 0
 
     def add(self) -> None:
-        """Add all counts that were noted since the last `add` to the sketch. Start a new half first, if necessary."""
+        """Add to the sketch all counts that `note` has recorded since the last call of `add`."""
         total = sum(int(counts.sum()) for _, counts in self._noted)
         if self._num_counted[0] and self._num_counted[0] + total > self._halves.shape[2]:
             self._halves, self._num_counted = np.roll(self._halves, 1, axis=0), np.roll(self._num_counted, 1)

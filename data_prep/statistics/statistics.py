@@ -32,7 +32,7 @@ _HALF_BITS = 27
 # A 64-bit integer is split into limbs of this many bits. A sum of 2**21 products of two limbs stays below 2**63.
 _LIMB_BITS = 21
 SAMPLED_ROWS = 1 << 14  # The sample to which some numeric transforms are fitted has at most this many training rows.
-SHORTEST_SPAN = 1 << 10  # Number of lines in the shortest span of a `Timeline`.
+SHORTEST_SPAN = 1 << 10  # Number of lines in the shortest span (stretch of the log) of a `Timeline`.
 MOST_SPANS = 1 << 12
 
 
@@ -47,7 +47,7 @@ class ChunkSpans:
     """
 
     first_span: int
-    counts: NDArray[np.int64]  # [3, spans]: kept rows, rows with a label, and clicks.
+    counts: NDArray[np.int64]  # [3, spans]: rows that were not rejected, rows with a label, and clicks.
 
     @classmethod
     def of(cls, row_numbers: NDArray[np.int64], labelled: NDArray[np.bool_], labels: NDArray[np.bool_]) -> ChunkSpans:
@@ -87,7 +87,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class NumericStatistics:
-    """Exact count, sums and extremes of the present cells (those that are not missing) of a numeric field.
+    """Exact count, sums and extremes of the cells of a numeric field that are not missing (present).
 
     The sum of the cells is `total` · 2^-bits, and the sum of their squares is `total_squares` · 4^-bits.
     """
@@ -231,8 +231,8 @@ class ChunkCounts:
     # For each integer or float field, the histogram of its numbers, as the kernels count_bins and count_float_bins
     # return it.
     bins: list[NDArray[np.int64]]
-    spans: ChunkSpans  # Counts of all kept rows, not only training rows.
-    sample: RowSample | None = None  # Sample of rows for numeric transforms.
+    spans: ChunkSpans  # Counts by span of lines, of all rows that were not rejected.
+    sample: RowSample | None = None  # Sample of training rows to which numeric transforms are fitted.
 
 
 storable(NumericStatistics, RowSample, ChunkSpans, Coverage, Strings, CountedStrings, ChunkCounts)

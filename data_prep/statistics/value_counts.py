@@ -22,13 +22,14 @@ from data_prep.kernels.strings import Lists, Strings
 from data_prep.options.columns import number_groups
 from data_prep.options.prepare_options import PrepareOptions
 
-# Counts of chunks are merged into the counts so far only when at least this many of them are waiting. The first number
-# is for counts of numbers, the second for counts of strings.
+# The counts of each chunk of the log are collected, and added to the counts so far only when at least this many values
+# are collected: the first number is for values that are numbers, the second for strings.
 _WAITING_WORDS = 1 << 22
 _WAITING_STRINGS = 1 << 20
 
-# When counting is finished, sorted runs on disk are merged in blocks of about this many values (numbers, strings). The
-# blocks are small, so that the merge takes little memory.
+# When counting is finished, the sorted files of counts (runs) are merged in blocks of about this many values (the first
+# number for values that are numbers, the second for strings). The blocks are small, so that the merge takes little
+# memory.
 _BLOCK_WORDS = 1 << 20
 _BLOCK_STRINGS = 1 << 19
 
@@ -143,10 +144,11 @@ class _FieldCounts(ABC, Generic[Counted]):
     folder: Path
     limit_bytes: int
     nothing: Counted
-    least_waiting: int  # Counts of chunks are not merged before at least this many of them have been collected.
+    least_waiting: int  # The counts of chunks are not merged before they have at least this many values.
     block: int  # Number of values per block that `frequent` processes at a time.
     on_merge: Callable[[int, Counted], None] | None = None
-    # The keys of equal values lie between two neighbouring multiples of this number. Merges divide the keys only there.
+    # The keys of equal values lie between two neighbouring multiples of this number. A merge divides the range of keys
+    # into parts only at such multiples.
     key_step: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -316,7 +318,8 @@ def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
     first = num_distinct = 0
     while first < len(packed):
         end = min(first + _BLOCK_WORDS, len(packed))
-        # Extend the block to the last pair of its last value, so that all pairs of a value are in the same block.
+        # Extend the block of pairs up to the last pair of its last value, so that all pairs of a value are in the same
+        # block.
         end = int(np.searchsorted(packed, packed[end - 1] | COUNT_MASK, side="right"))
         block = packed[first:end]
         values = block >> COUNT_BITS
