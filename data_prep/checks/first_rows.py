@@ -53,8 +53,8 @@ _MOST_BROKEN = 0.5
 _BROKEN = 0.02
 # In the search for a header, a column counts as numeric although up to this fraction of its cells are not numbers.
 _SLIPS = 0.002
-# If at least this many cells of the first line are 0, 1, 2 … in order, the line may be a header, as pandas writes it
-# for an array.
+# If at least this many cells of the first line are 0, 1, 2 … in order, the line may be a header. pandas writes such a
+# header for an array, whose columns have no names.
 _LEAST_PLACES = 4
 _SHOWN = 60  # Messages show at most this many characters of a line.
 # Parts of the names of files from a contest, such as submission.csv. These files often share a folder but are not one

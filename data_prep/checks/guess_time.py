@@ -90,7 +90,7 @@ def time_form(column: Column, is_code: bool) -> tuple[str, str]:
 
 
 def _digit_form(values: Sequence[str], is_named: bool) -> str:
-    """Return the form of dates that are written as digits only, such as %Y%m%d for 20240507, or "" if any is no date.
+    """Return the form of dates that are written as digits only, such as %Y%m%d for 20240507, or "" if one is no date.
 
     All values must have the same number of digits. `is_named` is True if the column is named like a time.
     """

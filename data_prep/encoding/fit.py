@@ -133,10 +133,10 @@ def _write_tables(
     statistics: LogStatistics | None = None,
     size: int = 0,
 ) -> FittedVocabulary:
-    """Write the search tables of all fields into `folder`. Return the vocabulary. Its number of ids is at least `size`.
+    """Write the search tables (from values to ids) of all fields into `folder`. Return the vocabulary.
 
-    Close `statistics` after the last of `fields` is written, because `fields` may be a generator that reads
-    `statistics`.
+    Its number of ids is at least `size`, the number of ids of the base vocabulary. Close `statistics` after the last of
+    `fields` is written, because `fields` may be a generator that reads `statistics`.
     """
     by_name: dict[str, CategoricalField] = {}
 

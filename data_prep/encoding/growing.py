@@ -83,8 +83,9 @@ def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None)
     """Turn `folder` into a copy of the folder `prepared` whose vocabulary can grow. Return the schema of `folder`.
 
     All files except schema.json are links to the files of `prepared`. If `moment` is None, the vocabulary becomes that
-    of `prepared`. Otherwise `folder` may have grown before, and its vocabulary is reset to the state `moment` (see
-    `schema_at`): values that were added later lose their ids, and values that expired later get their ids back.
+    of `prepared`. Otherwise `moment` is what a checkpoint records about the vocabulary of its time (see `schema_at`),
+    and the vocabulary of `folder`, which may have grown since, is reset to it: values that were added later lose their
+    ids, and values that expired later get their ids back.
     """
     schema = read_schema(prepared)
     if folder.resolve() != prepared.resolve():

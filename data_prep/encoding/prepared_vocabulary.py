@@ -66,7 +66,8 @@ _DECISIVE = (
     "numeric_transform",
     "layout",
 )
-# Options that decide which values get ids. If they differ from those of the base, a warning is enough.
+# Options that decide which values get ids. If they differ from those of the folder whose vocabulary is used (the base),
+# a warning is enough.
 _LIMITS = ("min_count", "field_min_count", "field_max_size")
 log = logging.getLogger(__name__)
 
@@ -169,7 +170,7 @@ def read_base_vocabulary(
 
 
 def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
-    """Raise ValueError unless the options give the same columns, and ids of the same meaning, as the base has."""
+    """Raise ValueError unless `options` ask for the columns of the folder `base`, and for its meaning of ids."""
     folder, here, there, written_as = base.folder, options.decisive(), base.schema.options, base.log_format
     if written_as.fields != options.data.fields:
         raise ValueError(

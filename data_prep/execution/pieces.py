@@ -37,9 +37,9 @@ _storable: dict[str, type] = {}
 
 
 def storable(*classes: type) -> None:
-    """Register dataclasses, so that their objects may be stored in pieces.
+    """Register dataclasses, so that their objects may be stored in files by `Pieces.write`.
 
-    A process that reads such pieces must have registered the same classes. Raise TypeError if a class is no dataclass,
+    A process that reads such files must have registered the same classes. Raise TypeError if a class is no dataclass,
     or if another class of the same name is registered.
     """
     for cls in classes:
@@ -48,7 +48,7 @@ def storable(*classes: type) -> None:
 
 
 class Pieces:
-    """Writes and reads the pieces in a folder, each of which is a file that stores one object.
+    """Stores objects in the files (pieces) of a folder, one object in each file, and reads them again.
 
     The name of a piece is the name of its file. Any process with access to the folder may write and read pieces.
     """
@@ -57,7 +57,7 @@ class Pieces:
         self.folder = folder
 
     def write(self, name: str, value: object) -> None:
-        """Store the object `value` as the piece `name`, atomically. After an OSError the folder is unchanged."""
+        """Store the object `value` in the file (piece) `name`, atomically. After an OSError the folder is unchanged."""
         path, content = self.folder / name, _pack(value)
         beside = path.with_name(f"{name}{_UNFINISHED}{socket.gethostname()}-{os.getpid()}")
         try:
@@ -69,7 +69,7 @@ class Pieces:
             raise
 
     def read(self, name: str) -> Any:
-        """Return the object that is stored in the piece `name`, or None if the piece is missing or damaged.
+        """Return the object that is stored in the file (piece) `name`, or None if the file is missing or damaged.
 
         The arrays of the object are mapped from the file. A caller may change the arrays without changing the file.
         """
@@ -83,9 +83,9 @@ class Pieces:
             return None
 
     def expect(self, name: str) -> Any:
-        """Return the object that is stored in the piece `name`, which must have been written before.
+        """Return the object that is stored in the file (piece) `name`, which must have been written before.
 
-        Raise OSError if the piece is missing or damaged.
+        Raise OSError if the file is missing or damaged.
         """
         value = self.read(name)
         if value is None:
@@ -96,7 +96,7 @@ class Pieces:
         return self._map_whole(name) is not None
 
     def _map_whole(self, name: str) -> mmap.mmap | None:
-        """Map the file of a piece into memory, and return the mapped file.
+        """Map the file of a piece (a stored object) into memory, and return the mapped file.
 
         Return None if the file is missing or empty, or if its checksum is wrong.
         """
@@ -116,13 +116,13 @@ class Pieces:
             path.unlink()
 
     def clear_unfinished(self) -> None:
-        """Remove the temporary files that are left if a run was interrupted while it wrote pieces."""
+        """Remove the temporary files that an interrupted preparation has left because it was just storing objects."""
         for path in self.folder.glob(f"*{_UNFINISHED}*"):
             path.unlink()
 
 
 def _pack(value: object) -> list[bytes | memoryview]:
-    """Return the content of the piece that stores `value`, as a list of bytes to write one after another."""
+    """Return the content of the file (piece) that stores `value`, as a list of bytes to write one after another."""
     arrays: dict[str, NDArray[Any]] = {}
     plain = json.dumps(_plain(value, arrays), separators=(",", ":")).encode()
     # Arrays whose numbers have the most bytes go first. Thus each array begins at a multiple of its numbers' size.
@@ -138,7 +138,7 @@ def _pack(value: object) -> list[bytes | memoryview]:
 
 
 def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Return `value` as an object that JSON can represent, for storing it in a piece.
+    """Return `value` as an object that JSON can represent, for storing it in a file (piece).
 
     A value of a type that JSON lacks becomes {kind: content}, which `_unpack` converts back. An array becomes a
     reference {"array": name}, and the array itself is added to the mapping `arrays` under that name.
@@ -169,7 +169,7 @@ def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 
 
 def _unpack(path: Path, content: mmap.mmap) -> Any:
-    """Return the object that is stored in the piece at `path`. `content` is the piece's file, mapped into memory."""
+    """Return the object that is stored in the file (piece) at `path`. `content` is the file, mapped into memory."""
     size = len(content) - _CHECKSUM_BYTES
     mapped = arrays_in(content, take_entries(path, content.read, size, most_header_bytes=size))
     # Copy small arrays: a view of less than a page would keep the whole file mapped as long as the view lives.
@@ -191,7 +191,7 @@ def _unpack(path: Path, content: mmap.mmap) -> Any:
 
 
 def numbered(title: str, number: int, part: str) -> str:
-    """Return the name of the piece that stores one part of the result of a task.
+    """Return the name of the file (piece) that stores one part of the result of a task.
 
     `title` is the title of the pass over the log, `number` the number of the task in this pass, and `part` the name of
     the part.

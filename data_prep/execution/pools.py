@@ -36,7 +36,7 @@ _MPI_COMMAND = "mpirun -n 3 python -m mpi4py.futures -m data_prep prepare ... --
 
 @dataclass(frozen=True)
 class Pool:
-    """A set of workers that run the tasks of one pass over the log. `job_id` is unique for each pass."""
+    """A set of workers that run the tasks of one pass over the log. Each pass has a `job_id` of its own."""
 
     executor: Executor
     num_workers: int  # Number of tasks that run at the same time.
@@ -64,7 +64,7 @@ class Pools:
 
     @contextmanager
     def open(self, num_workers: int) -> Iterator[Pool | None]:
-        """Yield the pool of workers for one pass over the log, or None if this process does all work itself.
+        """Yield the workers (a `Pool`) for one pass over the log, or None if this process does all work itself.
 
         `num_workers` is the number of processes on this machine. A Dask or MPI cluster has its own number of workers.
         Raise MemoryError if a worker was killed, OSError if a worker crashed or if the cluster cannot be used.

@@ -48,7 +48,8 @@ REJECTS_FILE = "rejects.tsv"
 STATE_FILE = "run.json"
 WORK_FOLDER = "work"
 PROBE_FOLDER = "run.probe"
-# Names of files and folders that OUTPUT.partial contains, but not the finished folder.
+# Names of files and folders that OUTPUT.partial contains while it is made, but that the finished folder does not
+# contain.
 OWN_NAMES = (STATE_FILE, LOCK_FILE, WORK_FOLDER, PROBE_FOLDER)
 # Names of all files and folders that some version of this program makes in an output folder. A folder that holds
 # anything else is neither emptied nor replaced.
@@ -75,7 +76,7 @@ class _State:
 
     chunk_bytes: int
     identity: dict[str, Any]  # All options, inputs and versions that can change a byte of the prepared folder.
-    # The names OUTPUT.replaced… to which this run has renamed the folders that it replaces.
+    # With --overwrite: the names OUTPUT.replaced… to which this run has renamed the folders that it replaces.
     replaced: tuple[str, ...] = ()
 
 
@@ -239,7 +240,7 @@ def _put_in_place(partial: Path, output: Path) -> None:
 
 
 def _tidy_up(output: Path) -> None:
-    """After a finished run, remove run.json, the lock file and the folders that `output` replaced, and set modes.
+    """Remove run.json, the lock file and the folders that the finished `output` replaced, and set access modes.
 
     Until now the folder was private, and MindSpore creates files with mode 0600. The folder and its files get the modes
     that new ones have under the user's umask. run.json is removed last: as long as it exists, the next run calls this
@@ -258,7 +259,10 @@ def _tidy_up(output: Path) -> None:
 
 
 def _is_finished_by(output: Path, identity: Mapping[str, Any]) -> bool:
-    """Return True if a run with the same `identity` completed `output` but ended before it removed run.json."""
+    """Return True if an earlier run with the same `identity` completed `output`, but ended before it removed run.json.
+
+    `identity` has all options, inputs and versions that can change the folder.
+    """
     state = _readable_state(output) if (output / SCHEMA_FILE).is_file() else None
     return state is not None and not _differences(state.identity, identity)
 
@@ -333,7 +337,10 @@ def _resume_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: in
 
 
 def _replaced_before(folder: Path) -> tuple[str, ...]:
-    """Return the names OUTPUT.replaced… to which folders were renamed, as recorded in the run.json of `folder`."""
+    """Return the names OUTPUT.replaced… that the run.json of `folder` records.
+
+    A preparation has renamed the folders that it replaces to these names.
+    """
     state = _readable_state(folder)
     return state.replaced if state else ()
 
@@ -350,9 +357,9 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]
 
 
 class OtherRun(ValueError):
-    """Raised if the unfinished folder was made with other options, from another log or by another program version.
+    """Raised if the unfinished folder belongs to a preparation with other options, of another log or by other code.
 
-    Also raised if its run.json is damaged.
+    Also raised if the run.json of the folder is damaged.
     """
 
 

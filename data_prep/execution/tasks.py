@@ -51,7 +51,7 @@ def map_in_order(
     needed: Callable[[int], Collection[str]],
     task_bytes: int,
 ) -> Generator[ReadPart, None, None]:
-    """Run `function` on each task.
+    """Run `function` on each task of a pass over the log, on the workers of `pool`.
 
     For each task, in order, yield a function that takes the name of a part of the task's result and returns this part.
     The parts of a result are stored in files (`pieces`), until the caller removes them. `needed` maps the number of a
@@ -72,7 +72,7 @@ def map_in_order(
 def tasks_ahead(task_bytes: int, pool: Pool | None) -> int:
     """Return how many tasks of a pass may be started before the caller has used the result of the first of them.
 
-    A task covers about `task_bytes` bytes of the log. Without a pool, the number is 1.
+    A task covers about `task_bytes` bytes of the log. If `pool` (the workers) is None, the number is 1.
     """
     return max(_LOG_BYTES_AHEAD // task_bytes, pool.num_workers * _TASKS_PER_WORKER) if pool else 1
 
@@ -83,7 +83,7 @@ def _read_part(pieces: Pieces, title: str, number: int, part: str) -> Any:
 
 @dataclass(eq=False)
 class _Starter:
-    """Starts the tasks of a pass on the workers of `pool`.
+    """Starts the tasks of a pass over the log on the workers of `pool`.
 
     If `pool` is None, each task runs in this process when its result is requested.
     """
@@ -173,7 +173,7 @@ def run_in_worker(job: Job, number: int, task: Any) -> None:
     _as_first_got(job).run(number, task)
 
 
-# The cache has two entries: one for the job of the running pass, and one for the job of its additional tasks
+# The cache has two entries: the `Job` of the running pass over the log, and the `Job` of additional tasks
 # (`TasksBeside`).
 @functools.lru_cache(maxsize=2)
 def _as_first_got(job: Job) -> Job:
@@ -250,7 +250,7 @@ def _take(items: queue.SimpleQueue[Item]) -> Item:
 
 
 class TasksBeside:
-    """Runs additional tasks on the workers of a pass during the pass, at most `most` of them at the same time.
+    """Runs additional tasks on the workers of a pass over the log during the pass, at most `most` at the same time.
 
     If `pool` is None, the tasks run in this process. The results of the tasks are stored as pieces (files), like the
     results of the pass, and the names of these pieces begin with `title`.
@@ -279,7 +279,7 @@ class TasksBeside:
             self._undone.add(self._pool.submit(run_in_worker, self._job, number, task))
 
     def wait(self, num_left: int = 0) -> None:
-        """Wait until at most `num_left` of the started tasks are not finished.
+        """Wait until all but `num_left` of the started tasks are finished.
 
         Raise the error of a task that failed.
         """

@@ -80,7 +80,10 @@ _TIME_KINDS = LIBRARY.interface.enums["LogKernelsTimes"]
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
-    """Parse a chunk of lines: turn every line into a row or a reject. The result is that of `parse.parse_chunk`."""
+    """Parse a chunk of lines: turn every line into a row, or record it as rejected.
+
+    The result is that of `parse.parse_chunk`.
+    """
     raw = text = np.frombuffer(chunk.lines, np.uint8)
     if log_format.text_fields or log_format.key_fields or log_format.quotes:
         # Copy the bytes, with padding after them, because strings become slices of the copy and quotes are removed in
@@ -385,7 +388,7 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
     so that different strings share keys.
     """
     num_rows = len(texts)
-    # Make a hash table that has at least twice as many slots as there are strings.
+    # Make a hash table that has room for at least twice the number of strings, so that few of them collide.
     table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)
     keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
     num_distinct = load().log_kernels_count_strings(

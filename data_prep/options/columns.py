@@ -121,7 +121,7 @@ class NumberGroup(NamedTuple):
 
 
 def number_groups(columns: Sequence[CategoricalColumn]) -> list[NumberGroup]:
-    """Return those of `columns` that have integer values, in groups that are derived in the same way from the log.
+    """Return those of `columns` whose values are integers, in groups of columns that are computed in the same way.
 
     Only adjacent columns are grouped, so that the order of the columns stays the same.
     """

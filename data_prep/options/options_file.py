@@ -11,7 +11,8 @@ from common import settings, yaml_settings
 from common.settings import Removed
 from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_as_set
 
-# This module reads only this section of a run's YAML file. The package `app` checks the other sections.
+# The only section that this module reads from the YAML file with the settings of a training. The package `app` checks
+# the other sections.
 PREPARE_SECTION = "prepare"
 RECIPE = Path("configs/auto.yaml")  # File of the settings for commands and functions to which the user gives none.
 DOWNLOAD_SECTION = "download"

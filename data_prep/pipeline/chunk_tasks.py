@@ -184,7 +184,8 @@ class EncodedRest:
     # For each categorical column [C], the number of training rows with an out-of-vocabulary value, among those with a
     # label and a weight above 0. A row with a list is included if any value of the list is out of vocabulary.
     unknown: NDArray[np.int64]
-    counts: ChunkCounts | None  # Counts of lines, rejects and missing cells. None if a first pass already counted them.
+    # Counts of lines, rejected lines and missing cells, or None if a first pass over the log has counted them already.
+    counts: ChunkCounts | None
 
 
 storable(Examples, EncodedRest)

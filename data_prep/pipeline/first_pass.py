@@ -101,7 +101,7 @@ def needs_counting(options: PrepareOptions, base: BaseVocabulary | None) -> bool
 def _restore(
     reading: LogReading, options: PrepareOptions, base: BaseVocabulary | None, work_dir: WorkDir
 ) -> Fitted | None:
-    """Return the result of `fit` that an interrupted run stored in the work folder.
+    """Return the result of `fit` that an interrupted preparation stored in its work folder.
 
     Return None if there is no stored result, or if a file that `fit` has written is missing or has changed.
     """

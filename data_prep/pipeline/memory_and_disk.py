@@ -35,8 +35,8 @@ _COUNTS_BYTES_A_ROW = 60
 # A finished folder takes at least this fraction of `encoded_row_bytes` times the rows: the line numbers of training
 # rows are not written, and the layout of MindSpore's model zoo stores small ids in fewer bytes.
 _LEAST_FRACTION = 0.6
-# Estimate of the rows that are in temporary files at the same time: this fraction of the log for valid and test, plus
-# this number of rows for files being written and chunks encoded in advance.
+# Estimate of how many rows are in temporary files at the same time: this fraction of the log's rows, which become valid
+# and test, plus this number of rows, for files that are being written and chunks that were encoded in advance.
 _PIECES_FRACTION, _PIECES_ROWS = 0.25, 4_000_000
 
 log = logging.getLogger(__name__)

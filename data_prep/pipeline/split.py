@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # Workers import this file. Importing the module for reading 
     from data_prep.raw_log.reading import LogReading
 
 Times: TypeAlias = NDArray[np.int64]  # Milliseconds since 1970.
-# Rows are counted by spans of time of 2**22 ms, which is 70 minutes. In most logs a span holds a small part of the
-# rows.
+# To find the row at which a split by time begins, rows are counted first by spans of 2**22 ms, which is 70 minutes, and
+# then by ms within one span.
 _SPAN_BITS = 22
 _BLOCK_ROWS = 1 << 20
 NO_TIME, _AFTER_ALL = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -328,7 +328,8 @@ def _read_labels(reading: LogReading, hasher: LabelHasher) -> list[list[LabelHas
     return [list(parts) for parts in zip(*by_chunk, strict=True)]
 
 
-# Type of a function that runs a `LabelHasher` over the log and returns, for each label, the results of the chunks.
+# Type of a function that runs a `LabelHasher` on all chunks of the log. It returns a list for each label, which has the
+# result of each chunk.
 ReadLabels = Callable[[LabelHasher], list[list[LabelHashes]]]
 
 

@@ -181,7 +181,8 @@ def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[
     that an interrupted run finished hold all of them.
     """
     ends = dict.fromkeys(outputs, 0)
-    # Names of the needed parts of each of the first chunks, which an interrupted run has encoded.
+    # For each of the first chunks, which an interrupted preparation has encoded: the names of the parts of its result
+    # that are still needed.
     of_first: list[Collection[str]] = []
     rest: EncodedRest | None
     while (rest := pieces.read(numbered(_TITLE, len(of_first), REST))) is not None:
@@ -334,7 +335,10 @@ class Windows:
         return range(number * self.file_rows, (number + 1) * self.file_rows)
 
     def around(self, rows: range) -> range:
-        """Return the smallest range of rows that consists of whole windows and contains the range `rows`."""
+        """Return the smallest range that contains `rows` and consists of whole windows.
+
+        The rows of a window are shuffled among themselves.
+        """
         w = self.window_rows
         return range(rows.start // w * w, -(-rows.stop // w) * w)
 

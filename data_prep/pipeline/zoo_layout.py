@@ -34,7 +34,7 @@ from data_prep.prepared.writer import as_os_error, require_room
 # Allowed numbers of shards (numbered files). The reader of MindSpore's model zoo opens shard "00" of train and shard
 # "0" of valid or test, so the numbers of train's shards need two digits and those of the other splits one digit.
 _FEWEST, _MOST = {"train": 11, "valid": 2, "test": 2}, {"train": 100, "valid": 10, "test": 10}
-# Numbers of shards that the preparation of MindSpore's model zoo writes.
+# Numbers of shards (numbered files) of each split that the preparation of MindSpore's model zoo writes.
 _USUAL = {"train": 21, "valid": 3, "test": 3}
 # Size of a file's header. A MindRecord file consists of a header and of pages of equal size, which hold the samples.
 # The header lists the pages, so it must be large enough for the largest shard.
@@ -96,7 +96,7 @@ def lay_out_for_zoo(splits: dict[str, Split], blocks_folder: Path, folder: Path)
 
     Return the entries of the splits for schema.json, with the new files. Raise OSError if a file cannot be written.
     """
-    for path in folder.glob("*_input_*.mindrecord*"):  # Remove the files of an interrupted run.
+    for path in folder.glob("*_input_*.mindrecord*"):  # Remove the files that an interrupted preparation has left.
         path.unlink()
     return {name: _write_split(name, split, blocks_folder, folder) for name, split in splits.items()}
 

@@ -78,9 +78,9 @@ class FormatModule(Protocol):
         """Return the names and types of the columns of a file. Raise ValueError if the file is damaged."""
 
     def first_rows(self, file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
-        """Return about `num_rows` rows of a file, from `num_parts` places all over it.
+        """Return about `num_rows` rows of a file, read from `num_parts` places that are spread over the file.
 
-        If the format of the file does not allow that, they are its first rows.
+        If a file of this format cannot be read from the middle, return its first rows.
         """
 
 

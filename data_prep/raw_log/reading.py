@@ -123,7 +123,8 @@ class LogReading:
         # passes.
         self._tasks_of: dict[int, list[Task]] = {}
         for index, file in enumerate(self.files):
-            # An interrupted run may have read the file already, and stored what it found.
+            # An interrupted preparation may have read the file already, and stored its size, checksum and number of
+            # lines.
             earlier = self.pieces.read(_file_piece(index))
             if earlier is not None:
                 self._read_files[index], tasks = earlier

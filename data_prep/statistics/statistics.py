@@ -51,7 +51,10 @@ class ChunkSpans:
 
     @classmethod
     def of(cls, row_numbers: NDArray[np.int64], labelled: NDArray[np.bool_], labels: NDArray[np.bool_]) -> ChunkSpans:
-        """Count the rows of a chunk in each span. `row_numbers` [n] are the line numbers of the rows, ascending."""
+        """Count the rows of a chunk in each span of SHORTEST_SPAN lines.
+
+        `row_numbers` [n] are the line numbers of the rows in ascending order.
+        """
         if not len(row_numbers):
             return cls(0, np.empty((3, 0), np.int64))
         first, last = int(row_numbers[0]) // SHORTEST_SPAN, int(row_numbers[-1]) // SHORTEST_SPAN
@@ -231,7 +234,7 @@ class ChunkCounts:
     # For each integer or float field, the histogram of its numbers, as the kernels count_bins and count_float_bins
     # return it.
     bins: list[NDArray[np.int64]]
-    spans: ChunkSpans  # Counts by span of lines, of all rows that were not rejected.
+    spans: ChunkSpans  # Counts of all rows of the chunk, by span of lines.
     sample: RowSample | None = None  # Sample of training rows to which numeric transforms are fitted.
 
 
@@ -269,9 +272,10 @@ class LogStatistics:
 
     @property
     def coverage(self) -> list[Coverage]:
-        """Coverage of the vocabulary of each categorical column (see `Coverage`).
+        """For each categorical column, how many values its vocabulary would have with other values of `min_count`.
 
-        The coverage of a vocabulary is all zeros if `frequent` (value_counts.py) was never called for that vocabulary.
+        `Coverage` also has the number of rows with these values. The coverage of a vocabulary is all zeros if
+        `frequent` (value_counts.py) was never called for that vocabulary.
         """
         return [(self.texts if column.is_text else self.values).coverage[column.place] for column in self.columns]
 
@@ -311,9 +315,9 @@ class LogStatistics:
         self.texts.close()
 
     def state(self) -> dict[str, Any]:
-        """Return the statistics, except counts of values, in a form that a temporary file (piece) can store.
+        """Return the statistics, except counts of values, as plain values and arrays by name.
 
-        The result has plain values and arrays, by name.
+        The result can be stored in a temporary file (`execution.pieces`) and restored from there.
         """
         timeline = self.timeline.span_lines, self.timeline.counts
         coverage = (self.values.coverage, self.texts.coverage)
@@ -373,7 +377,7 @@ class Profile:
     min_counts: tuple[int, ...]
     numeric: dict[str, NumericProfile]
     categorical: dict[str, CategoricalProfile]
-    # Number of rows with a label in each span, or () if all rows have a label.
+    # Number of rows with a label in each span of lines, or () if all rows have a label.
     labelled: tuple[int, ...] = ()
 
 
