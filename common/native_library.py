@@ -193,7 +193,8 @@ class NativeLibrary:
             for name, (result, arguments) in self.interface.functions.items():
                 function = getattr(library, name)
                 function.restype, function.argtypes = result, arguments
-        except (OSError, AttributeError) as error:  # The file is no library, or belongs to another release.
+        # The file is no library, or a library of another release, which lacks functions.
+        except (OSError, AttributeError) as error:
             raise OSError(
                 f"{path} cannot be loaded: {error}; run `{make_command('native')}` to build it for this machine"
             ) from error

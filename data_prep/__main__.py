@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
         return 0
     except ModuleNotFoundError as error:
-        # A missing module of this package is a bug.
+        # If a module of data_prep itself is missing, that is a bug.
         if error.name is None or error.name.partition(".")[0] == "data_prep":
             raise
         show(f"error: {explain_missing(error.name.partition('.')[0])}", file=sys.stderr)

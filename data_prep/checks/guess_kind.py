@@ -54,7 +54,7 @@ _MARKED = re.compile(
 )
 _UNMARKED = re.compile("[-+0-9.,]*")
 _MANY_ROWS = 1_000  # With at least this many rows, a column may have a few repeated values and still count as unique.
-_FEW_ROWS = 20  # With fewer rows, it is chance if all values of a column are distinct.
+_FEW_ROWS = 20  # With fewer rows than this, it is chance if all values of a column are distinct.
 # A column counts as unique if its number of distinct values, divided by its number of cells that are not missing, is
 # above this fraction.
 _UNIQUE_SHARE = 0.99
@@ -363,7 +363,7 @@ def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
     """
     if column.numbers is not None:
         is_code = any(value[:1] == "0" and value[1:].isdigit() for value in column.values)
-        # Numbers with more than 18 digits are too long for an integer.
+        # Whole numbers with more than 18 digits may exceed int64, so they are taken as codes.
         is_code |= not column.are_integers and all(map(str.isdigit, column.values))
         return (None if is_code else column.numbers), ""
     most = int(_SLIP_SHARE * column.num_present)

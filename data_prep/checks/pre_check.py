@@ -34,7 +34,7 @@ from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.reading import FileSample, sample_log
 from data_prep.sources.shape import FACTS_FILE
 
-_FEW_ROWS = 1_000  # With fewer rows than this, fractions are too uncertain to be compared with known ones.
+_FEW_ROWS = 1_000  # With fewer rows than this, fractions are too uncertain to be compared with the published ones.
 _NAMES = 5  # Maximum number of columns that a finding names.
 # Lines that are copies of other lines are reported if they are more than this fraction of all lines.
 _COPIED = 0.01

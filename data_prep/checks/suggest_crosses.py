@@ -33,7 +33,7 @@ MAX_ROWS = 400_000  # At most this many rows of the split train are read, and at
 # Significance level of the gains: if no pair of fields helps, the probability that one is suggested nevertheless is at
 # most this.
 LEVEL = 0.05
-MOST_SUGGESTED = 5  # Maximum number of pairs in the suggested setting.
+MOST_SUGGESTED = 5  # Maximum number of pairs of fields in the suggested setting.
 # Maximum number of pairs of values that are used from one row whose fields are lists. It bounds the memory for the
 # pairs of all rows.
 MOST_PAIRS = 40
@@ -63,7 +63,7 @@ class _Scored:
     ids: NDArray[Any]
     labels: NDArray[Any]
     weights: NDArray[Any]  # Weight of each row, which is 1 if the rows have no weights.
-    logits: NDArray[Any]  # Log odds that the regression predicts.
+    logits: NDArray[Any]  # Log odds of a click that the regression predicts, by row.
     known: NDArray[np.bool_]  # Mask [n, P] of the ids that are not out of vocabulary.
 
 

@@ -248,7 +248,8 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
         if kind.is_exact and are_inexact(np.asarray(value)):
             raise TypeError(f"found {value!r}; {INEXACT}")
         if isinstance(value, np.float16):
-            value = float(str(value))  # As in a float16 column, write the fewest digits that identify the value.
+            # Write the fewest digits that identify a float16, as for a float16 column of a table.
+            value = float(str(value))
         if not (float(value).is_integer() and abs(float(value)) < 2.0**63):
             return _text_of_column(value, name, log_format) if kind.array == "strings" else str(value)
         value = int(value)

@@ -207,7 +207,7 @@ def _make_private(partial: Path) -> None:
 
 def _set_mode(path: Path, mode: int) -> None:
     if stat.S_IMODE(path.stat().st_mode) != mode:
-        with suppress(PermissionError):  # Some file systems do not support modes.
+        with suppress(PermissionError):  # Some file systems do not support access modes.
             path.chmod(mode)
 
 

@@ -57,7 +57,9 @@ def choose_kernels(choice: str) -> ModuleType:
 _Texts, _Format, _Rows, _Rejects, _Vocabulary = (
     LIBRARY.interface.structures[f"LogKernels{name}"] for name in ("Strings", "Format", "Rows", "Rejects", "Vocabulary")
 )
-_UNLABELLED = 2  # Value of a missing label. It must equal the constant LOG_KERNELS_UNLABELLED in log_kernels.h.
+# Number that the native parser writes for a missing label. It must equal the constant LOG_KERNELS_UNLABELLED in
+# log_kernels.h.
+_UNLABELLED = 2
 # Names and dtypes of the arrays of numbers in the C structure _Rows. Each array is followed by an array of flags, which
 # are 1 for the cells that are not missing.
 _NUMBERS: dict[str, type[np.generic]] = {

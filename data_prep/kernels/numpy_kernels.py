@@ -190,7 +190,7 @@ class NumberBins(NamedTuple):
     """The layout of a histogram of numbers whose bins have logarithmic widths."""
 
     smallest: int  # Numbers whose magnitude is below 2**smallest are in the bin of 0.
-    zero: int  # Index of the bin of 0.
+    zero: int  # Index of the bin that contains 0.
 
 
 INTEGER_BINS = NumberBins(0, 8 * 63 + 1)  # Bins of integers of magnitude up to 2**63.

@@ -180,7 +180,7 @@ class EncodedRest:
     clicks: dict[str, int]
     unlabelled: dict[str, int]  # Number of rows without a label.
     weightless: dict[str, int]  # Number of rows of weight 0.
-    weights: dict[str, NumericStatistics]  # Statistics of the weights above 0.
+    weights: dict[str, NumericStatistics]  # Statistics of the weights above 0, by split.
     # For each categorical column [C], the number of training rows with an out-of-vocabulary value, among those with a
     # label and a weight above 0. A row with a list is included if any value of the list is out of vocabulary.
     unknown: NDArray[np.int64]

@@ -213,7 +213,7 @@ class _SplitOutput:
         self._num_leading = 0  # Number of finished MindRecord files before the first unfinished one.
         self._num_files = 0  # Number of MindRecord files that are finished or were given to a worker.
         self.num_clicks = self.num_unlabelled = self.num_weightless = self._num_rows = 0
-        self.weights = NumericStatistics()  # Statistics of the weights above 0.
+        self.weights = NumericStatistics()  # Statistics of the weights above 0 of the split's rows.
         self._membership = xxhash.xxh3_64()
         # No file of row numbers is written for train, because training rows are shuffled and lose the order of the log.
         row_numbers_path = self.work_dir.folder / row_numbers_file(self.split)

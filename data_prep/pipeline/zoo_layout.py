@@ -106,7 +106,7 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     num_samples = split.rows // ZOO_BLOCK_ROWS
     shards = num_shards(name, num_samples)
     each = num_samples // shards
-    rows: dict[str, tuple[int, str]] = {}  # File name -> its number of rows, and the checksums of its blocks.
+    rows: dict[str, tuple[int, str]] = {}  # Name of a written file -> its number of rows, and checksums of its blocks.
     if each:
         # Each write gives every shard one block of rows as a sample, and a shard gets `each` blocks in all. Blocks are
         # read in such an order that shard 0 gets the first blocks of the split, shard 1 the next ones, and so on.

@@ -171,7 +171,7 @@ def union(*ids: NDArray[np.int64]) -> NDArray[np.int64]:
     `np.union1d` is not used, because from NumPy 2.3 on it uses a hash table, which takes 100 times as long for ids as
     sorting.
     """
-    ordered = np.sort(np.concatenate(ids), kind="stable")  # A stable sort of sorted arrays is a merge.
+    ordered = np.sort(np.concatenate(ids), kind="stable")  # NumPy's stable sort merges arrays that are already sorted.
     return ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]]
 
 

@@ -24,11 +24,12 @@ KEY_PREFIX = "key_"  # Prefix of a MindRecord column with keys. It is followed b
 class Examples:
     """Ids, numbers and labels of n prepared rows, and their weights and keys if the log has such columns."""
 
-    ids: NDArray[np.signedinteger]  # [n, P] int32, or int64 if V >= 2**31. A list has -1 after its last value.
+    ids: NDArray[np.signedinteger]  # Ids [n, P], int32 or, if V >= 2**31, int64. A list has -1 after its last value.
     numeric: NDArray[np.float32]  # [n, N]
     labels: NDArray[np.float32]  # [n]
-    weights: NDArray[np.float32] | None = None  # [n] >= 0. None means that all rows have the same weight.
-    # Column of kind id -> [n], a 64-bit hash of the text in each row.
+    # Weights [n], not negative. None means that all rows have the same weight.
+    weights: NDArray[np.float32] | None = None
+    # Name of a column of kind id -> hashes [n], 64 bits each, of its texts in the rows.
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def __len__(self) -> int:

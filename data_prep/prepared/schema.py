@@ -117,7 +117,7 @@ class Split:
     rows: int
     clicks: int
     files: tuple[DataFile, ...]
-    membership: str = ""  # Checksum of the rows' line numbers in the log, int64, ascending.
+    membership: str = ""  # Checksum of the line numbers (int64, ascending) that the split's rows have in the log.
     unlabelled: int = 0  # Number of rows without a label.
     weightless: int = 0  # Number of rows of weight 0, if rows have weights.
     mean_weight: float = 0.0  # Mean weight of the rows that count, if rows have weights and any of them counts.
