@@ -62,7 +62,7 @@ class Interface:
     def _type(self, declaration: str) -> Any:
         """Return the ctypes type of a C declaration, such as `const int64_t* values` or `float l1, l2`.
 
-        It is None for void.
+        Return None for void.
         """
         name = declaration.replace("const ", "").split()[0].rstrip("*")
         if "*" in declaration:

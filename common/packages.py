@@ -19,7 +19,7 @@ PROJECT = Path(__file__).parents[1]  # The folder that contains app, data_prep a
 _PYTHON = (3, 11)
 # File that `make setup` writes into .venv, so that its Python finds the project from any folder.
 _INSTALLED = "wide_deep.pth"
-# Packages that only benchmarks use. They belong to the extra `bench`.
+# Packages that only benchmarks use. The extra `bench` of the project installs them.
 _PEERS = {"fastapi", "lightgbm", "polars", "torch"}
 
 

@@ -105,7 +105,7 @@ def _mib(num_bytes: int) -> str:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Inside the `with` block, defer SIGTERM and SIGINT. They are handled after the block.
+    """Inside the `with` block, defer SIGTERM and SIGINT. A signal that arrives in the block is handled after it.
 
     Threads that are started in the block never receive them. Outside of the main thread nothing is deferred, because
     Python calls signal handlers only in the main thread.
@@ -129,7 +129,8 @@ def held() -> Iterator[None]:
 def raise_again() -> None:
     """Let Ctrl-C raise KeyboardInterrupt in this process again.
 
-    This undoes a call of `die_quietly` (common/signals.py), after which Ctrl-C ends the process without an exception.
+    This function undoes a call of `die_quietly` (common/signals.py), after which Ctrl-C ends the process without an
+    exception.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)

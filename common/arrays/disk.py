@@ -171,8 +171,8 @@ def open_direct(path: Path, flags: int) -> int:
         return os.open(path, flags, 0o666)
 
 
-# Buffers that no `with` block of `lend_buffers` uses now. They are kept, because the system takes longer to map the
-# pages of a new buffer than to write its bytes.
+# Buffers that no `with` block of `lend_buffers` uses now. The buffers are kept for later calls, because the system
+# takes longer to map the pages of a new buffer than to write the bytes of the buffer to the disk.
 _FREE_BUFFERS: list[np.ndarray] = []
 
 

@@ -24,8 +24,8 @@ DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64
 DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64", "bool": "BOOL", "uint32": "U32"}
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
 LENGTH_BYTES = 8
-# Largest accepted header, enough for some 10,000 arrays. It bounds the memory for a damaged file, because parsed JSON
-# takes many times the length of its text.
+# Largest accepted header, enough for some 10,000 arrays. The limit bounds the memory that a damaged file can take,
+# because parsed JSON takes many times the length of its text.
 MOST_HEADER_BYTES = 1 << 20
 MOST_DIMENSIONS = 8
 

@@ -24,8 +24,8 @@ def mix32(values: NDArray[np.uint32], shift: int, factors: tuple[np.uint32, np.u
     """Return the hash of each value, uint32 with the shape of `values`.
 
     The hash has the form of MurmurHash3's 32-bit finalizer, in which `shift` is the number of bits of the second of
-    three shifts, and `factors` are the two multipliers. It needs only 32-bit products, which vector instructions can
-    compute.
+    three shifts, and `factors` are the two multipliers. The hash needs only 32-bit products, which vector instructions
+    can compute.
     """
     mixed = (values ^ (values >> np.uint32(16))) * factors[0]
     mixed = (mixed ^ (mixed >> np.uint32(shift))) * factors[1]

@@ -148,8 +148,8 @@ class Column:
     def are_inexact(self) -> bool:
         """True if the column has whole numbers that were floats and are so large that they may have lost digits.
 
-        These are numbers of 2**53 or more, or of 2**24 or more in a column of type float32.
-        pandas, for example, turns a column of integer ids into floats if one of its cells is missing.
+        Such a number is 2**53 or more, or 2**24 or more in a column of type float32. pandas, for example, turns a
+        column of integer ids into floats if one of its cells is missing.
         """
         import pyarrow as pa
 
@@ -394,7 +394,7 @@ def _check_form(lines: list[str], location: str) -> None:
 def _check_quotes(lines: list[bytes], log_format: LogFormat, file: LogFile) -> None:
     """Raise ValueError if more than a few lines have an opening quote without a closing one.
 
-    This happens if cells contain line ends, so that the lines are parts of rows.
+    A quote is not closed in its line if its cell contains a line end, so that the line is only a part of a row.
     """
     num_bad = sum(b'"' in line and quoted_cells(line, log_format) is None for line in lines)
     if num_bad > _BROKEN * len(lines):
@@ -567,8 +567,8 @@ def _of_table(location: str, table: pa.Table) -> FirstRows:
             f"{location} has one object with all rows, as pandas writes by default; write an object for each row: "
             "frame.to_json(NEW, orient='records', lines=True)"
         )
-    # If a pandas DataFrame was stored with its index, the index is a column of the table. It is removed, because frames
-    # that are scored later do not have that column.
+    # If a pandas DataFrame was stored with its index, the index is a column of the table. The index is removed, because
+    # data frames that are scored later do not have it as a column.
     index = (table.schema.pandas_metadata or {}).get("index_columns", ())
     table = table.drop_columns([name for name in table.column_names if name in index or name.startswith("__index_")])
     columns = [_of_arrow(name, table.column(name)) for name in table.column_names]

@@ -83,8 +83,9 @@ _EXAMPLES = 3
 _ONE_VALUE_SHARE = 0.99
 # Log losses are compared only if there are at least this many clicks and at least this many rows without a click.
 _LEAST_LABELS = 50
-_SURE_SEPARATORS = "|;^#\x02"  # These characters separate the values of a list. They rarely occur within a text.
-# These characters separate the values of a list only if all values match `_LIST_WORD`, because texts contain them too.
+_SURE_SEPARATORS = "|;^#\x02"  # These characters separate the values of a list. They rarely occur within other texts.
+# These characters separate the values of a list only if all values match `_LIST_WORD`, because the characters also
+# occur within texts that are no lists.
 _WORD_SEPARATORS = " /~+&"
 _LIST_SEPARATORS = _SURE_SEPARATORS + "," + _WORD_SEPARATORS
 # Matches a value of a list: a word of letters and digits, perhaps with a weight after it (`:0.5`), or a word that pads
@@ -522,7 +523,8 @@ def _list_form(column: Column, separator: str) -> ListForm | None:
         elif between in _SURE_SEPARATORS:
             is_list = 2 * len(values) <= len(parts) and len(values) < len(column.values) + 1
         else:
-            # Some texts have two parts that never share a value, such as a city and its country. They are not lists.
+            # Some texts have two parts that never share a value, such as a city and its country. Such texts are not
+            # lists.
             are_halves = (found.lengths == 2).all() and {*parts[::2]}.isdisjoint(parts[1::2])
             is_list = 2 * len(values) <= len(column.values) and not are_halves
         are_words = re.compile(rf" *{_LIST_WORD}({re.escape(between)}+{_LIST_WORD})* *")

@@ -30,7 +30,7 @@ _SLIP_SHARE = 0.001
 # A column counts as times although up to this fraction of its rows have 0 or -1 instead of a time.
 _MOST_NO_TIMES = 0.5
 # Numbers in a column that is not named like a time count as times only if the first and the last are at most
-# `_MOST_SPREAD` seconds apart. They must also be sorted, or have more distinct values than the fraction
+# `_MOST_SPREAD` seconds apart. The numbers must also be sorted, or have more distinct values than the fraction
 # `_LEAST_DISTINCT` of the rows.
 _MOST_SPREAD = 3 * 365 * 86_400
 _LEAST_DISTINCT = 0.5

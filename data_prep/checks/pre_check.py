@@ -2,7 +2,7 @@
 
 The check prints figures of each column. If the log has Criteo's columns, it prints the figures of Criteo's log beside
 them. It reports as wrong what would make the preparation fail or a model learn nothing, and reports other surprises as
-odd. It does not need MindSpore.
+odd. The check does not need MindSpore.
 """
 
 from __future__ import annotations

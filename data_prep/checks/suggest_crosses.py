@@ -34,8 +34,8 @@ MAX_ROWS = 400_000  # At most this many rows of the split train are read, and at
 # most this.
 LEVEL = 0.05
 MOST_SUGGESTED = 5  # Maximum number of pairs of fields in the suggested setting.
-# Maximum number of pairs of values that are used from one row whose fields are lists. It bounds the memory for the
-# pairs of all rows.
+# Maximum number of pairs of values that are used from one row whose fields are lists. The limit bounds the memory for
+# the pairs of all rows.
 MOST_PAIRS = 40
 
 

@@ -315,8 +315,8 @@ def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) ->
     """Return an encoder for rows to score, whose search tables (from values to ids) are read from files.
 
     The functions `write_lookup` and `write_additions` have written these files. `chain` gives the folder and the
-    description of the vocabulary's search tables, and then of each addition to them, the oldest first. The files are
-    mapped into memory. Raise ValueError if a file is damaged.
+    description (the result of that function) of the vocabulary's search tables, and then of each addition to them, the
+    oldest first. The files are mapped into memory. Raise ValueError if a file is damaged.
     """
     lookup, *additions = tables = [tables_of(*link) for link in chain]
     for each in tables:

@@ -101,8 +101,8 @@ def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
         if has_quotes and b'"' in line:
             cells = quoted_cells(line, log_format)
             row = [line] if cells is None else [_quoted(cell) for cell in cells]
-        # If a line has fewer cells than stand before the label, the label is appended to it. Its number of columns is
-        # still wrong.
+        # If a line has fewer cells than stand before the label, the label is appended to the line, whose number of
+        # columns stays wrong.
         labelled.append(separator.join([*row[:place], label, *row[place:]]))
     return replace(chunk, lines=b"\n".join([*labelled, b""]))
 

@@ -122,8 +122,8 @@ class GrowingVocabulary:
         self.folder = folder
         self.schema, self._options, _ = open_vocabulary(folder)
         self._earlier = ValueSketch(count_bytes, self._options.kernels) if count_bytes else None
-        # Number of values in the last part of the log that did not get an id yet. It stays 0 if each part is counted
-        # alone.
+        # Number of values in the last part of the log that did not get an id yet. The number stays 0 if each part is
+        # counted alone.
         self.num_pending = 0
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
         self.expired = read_expired(folder, self.schema)  # Expired ids in ascending order.

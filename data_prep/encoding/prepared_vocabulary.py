@@ -1,7 +1,8 @@
 """Read the vocabulary of a prepared folder: as the base of another preparation, as an encoder, or for a bundle.
 
 The base of a preparation is another prepared folder whose vocabulary it uses. A preparation with a base gives its rows
-the same ids and numeric columns as the base folder has. It also converts booleans in tables to the same texts.
+the same ids and numeric columns as the base folder has. The preparation also converts booleans in tables to the same
+texts as the base.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
         names = [name for name, _ in log_format.fields]
         rows = rows.select(names) if is_table else rows[names]
     if not is_table:
-        # Arrow has no intervals and periods. They become texts, as in a CSV file of the table.
+        # Arrow has no intervals and periods. Columns of these types become texts, as in a CSV file of the table.
         kinds = {name: getattr(getattr(of, "categories", None), "dtype", of) for name, of in rows.dtypes.items()}
         if texts := [name for name, of in kinds.items() if type(of).__name__ in ("IntervalDtype", "PeriodDtype")]:
             rows = rows.astype(dict.fromkeys(texts, "string"))
@@ -324,8 +324,8 @@ class LogToScore:
     ) -> None:
         """Let worker processes call `function` on every chunk of the log. Call `consume` with each result.
 
-        The results are consumed in the order of the log. They are stored in `work_folder` under the name `title`. If an
-        interrupted call is repeated, it uses the stored results.
+        The results are consumed in the order of the log. The results are stored in `work_folder` under the name
+        `title`. If an interrupted call is repeated, it uses the stored results.
         """
         pieces = Pieces(work_folder)
         pieces.clear_unfinished()

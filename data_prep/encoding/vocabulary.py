@@ -142,7 +142,7 @@ def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | N
     `max_size`.
     """
     check_count(num_missing)
-    # Count and value are sorted as one number. Its upper bits contain the complement of the count, so that counts
+    # Count and value are sorted as one number, whose upper bits contain the complement of the count, so that counts
     # descend.
     order = (COUNT_MASK - (packed & COUNT_MASK)) << COUNT_BITS | packed >> COUNT_BITS
     order.sort()

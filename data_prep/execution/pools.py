@@ -43,8 +43,8 @@ class Pool:
     job_id: str = ""
     deaths: tuple[type[Exception], ...] = ()  # Types of exceptions which mean that a worker died.
     advice: str = ""  # What the user should do after one of the exceptions in `deaths`.
-    # Function that returns a message if a worker crashed or exited: how it ended, and what to do. It returns "" if none
-    # did.
+    # Function that returns a message if a worker crashed or exited: how it ended, and what to do. The function returns
+    # "" if none did.
     fault: Callable[[], str] = lambda: ""
 
     def submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:

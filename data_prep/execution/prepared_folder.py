@@ -164,7 +164,7 @@ def real_output(output: Path) -> Path:
 def partial_folder(output: Path) -> Path:
     """Return the path of the folder in which `output` is made until it is complete.
 
-    It is the path `output` with .partial appended.
+    This is `output` with .partial appended to its name.
     """
     return output.with_name(output.name + ".partial")
 

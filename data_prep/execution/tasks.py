@@ -195,7 +195,7 @@ def keep_freed_memory() -> None:
     """Make glibc's malloc keep freed memory, so that the arrays of a chunk reuse the memory of the chunk before.
 
     By default glibc returns the memory of freed arrays of some megabytes to the system, which has to clear new memory
-    for the next chunk. That takes a sixth of the time of a whole preparation.
+    for the next chunk. Returning and clearing memory takes a sixth of the time of a whole preparation.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

@@ -255,8 +255,8 @@ def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArr
 def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
     """Add the `counts` [n] of distinct `keys` [n] to a count-min sketch with the cells (counters) `half` [rows, W].
 
-    Change `half` in place. This is the conservative update of such a sketch: it raises a cell only as far as the
-    estimated count of a key requires.
+    Change `half` in place. The update is conservative: it raises a cell only as far as the estimated count of a key
+    requires.
     """
     cells = _sketch_cells(keys, half.shape)
     # The new estimates of all keys, `sums`, are computed from the cells before the update. A cell is raised to the

@@ -25,7 +25,8 @@ MAX_LINE_BYTES = 1 << 16
 
 # Some functions process this many rows at a time, so that the arrays of many columns fit in the processor's cache.
 _ROWS_AT_ONCE = 4096
-BARE_SEPARATOR = 0x1F  # ASCII's unit separator. It stands between the cells of a chunk from which quotes were removed.
+# ASCII's unit separator. This byte stands between the cells of a chunk of lines from which quotes were removed.
+BARE_SEPARATOR = 0x1F
 
 
 @dataclass(frozen=True)
@@ -357,5 +358,5 @@ def are_inexact(numbers: NDArray[np.floating]) -> NDArray[np.bool_]:
     return (np.abs(numbers) >= 2.0 ** (np.finfo(numbers.dtype).nmant + 1)) & np.isfinite(numbers)
 
 
-# Number for the missing value of a column of integers. It sorts before all values, as "" sorts before other strings.
+# Number for the missing value of a column of integers. It is below all values, as "" is below all other strings.
 MISSING = -1

@@ -24,7 +24,8 @@ _PADDING = np.zeros(PADDING_BYTES, np.uint8)
 # hexadecimal numbers such as 12e7.
 _LARGE_FLOAT = re.compile(rb"-?(?:[0-9]{16,}\.0|[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,3}|[0-9]\.[0-9]+[eE][0-9]{2,3})")
 _WHOLE, _WHOLE_WITH_POINT = re.compile(rb"-?[0-9]{1,15}"), re.compile(rb"-?[0-9]{1,15}\.0")
-# The mask with index n keeps the n lowest bytes of a word. It clears the bytes after the end of a string.
+# The mask with index n keeps the n lowest bytes of a word. The other bytes of the word belong to what follows the
+# string.
 _OWN_MASKS = np.array([2 ** (8 * n) - 1 for n in range(_WORD_BYTES + 1)], np.uint64)
 
 
@@ -63,7 +64,10 @@ class Strings:
         return self.data.nbytes + self.starts.nbytes + self.lengths.nbytes
 
     def take(self, selection: NDArray[np.generic] | slice) -> Strings:
-        """Return the strings that `selection`, a mask, an index array or a slice, selects. They share the buffer."""
+        """Return the strings that `selection`, a mask, an index array or a slice, selects.
+
+        The result shares the buffer with this array.
+        """
         return Strings(self.data, self.starts[selection], self.lengths[selection])
 
     def compact(self) -> Strings:

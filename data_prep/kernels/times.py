@@ -190,8 +190,8 @@ def _time_of_number(number: re.Match[bytes], form: str) -> _Time:
 def are_in_range(times: NDArray[np.int64], form: str) -> NDArray[np.bool_]:
     """Return a mask of `times` [n] that are plausible in a column whose times are written in the given form.
 
-    A time must be in the years 1 to 9999. Its number must not be a likely time in a coarser unit: a column of
-    milliseconds, for example, must not contain a likely number of seconds.
+    A time must be in the years 1 to 9999. The number that is written in the cell must not be a likely time in a coarser
+    unit: a column of milliseconds, for example, must not contain a likely number of seconds.
     """
     good = (times >= FIRST_TIME) & (times <= LAST_TIME)
     for coarser in range(1, 2 - UNITS.get(form, 3) // 3):

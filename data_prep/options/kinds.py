@@ -132,7 +132,7 @@ FIELD_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if ki
 def time_range(form: str) -> tuple[int, int]:
     """Return the first and the last time that can be written in the form `form`, in milliseconds since 1970.
 
-    They are the ends of the years 1 to 9999, or 1969 to 2068 for a form with a year of two digits.
+    The times are the ends of the years 1 to 9999, or 1969 to 2068 for a form with a year of two digits.
     """
     return (-31_536_000_000, 3_124_223_999_999) if "%y" in form else (-62_135_596_800_000, 253_402_300_799_999)
 

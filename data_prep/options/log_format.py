@@ -197,7 +197,7 @@ class LogFormat:
 
     @property
     def any_label(self) -> str:
-        """A valid cell of the label column. It is used for rows whose label does not matter."""
+        """A valid cell of the label column, which is used for rows whose label does not matter."""
         if self.click_rule:
             return f"{self.click_rule[1]:g}"
         return self.clicked[0] if self.not_clicked == REST else self.not_clicked[0]
@@ -236,8 +236,8 @@ class LogFormat:
     def weight_source(self) -> str:
         """Name of the column that decides the weights of rows, or "" if rows have no weights.
 
-        It is the column of kind weight. Without one, it is the label column if the label is optional, because a row
-        without a label has weight 0.
+        This is the column of kind weight. Without such a column, it is the label column if the label is optional,
+        because a row without a label has weight 0.
         """
         return self.weight or self.label_column * (self.label == "optional")
 

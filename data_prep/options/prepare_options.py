@@ -253,7 +253,7 @@ class PrepareOptions(Checked):
     def needs_counting(self) -> bool:
         """True if a vocabulary or a transform is fitted to the training rows.
 
-        This takes an additional first pass over the log.
+        Fitting takes an additional first pass over the log.
         """
         return (
             self.vocabulary == "counted"
@@ -270,7 +270,7 @@ class PrepareOptions(Checked):
     def split_time(self) -> str:
         """Name of the timestamp column by which a chronological split divides the rows.
 
-        It is "" if the log has no such column, or if another kind of split is used.
+        Return "" if the log has no timestamp column, or if another kind of split is used.
         """
         return self.split_by or "".join(self.data.time_fields[:1]) * (self.split == "chronological")
 

@@ -234,6 +234,9 @@ class Encoder:
 
 
 def _weight_statistics(rows: Examples) -> NumericStatistics:
-    """Return statistics of the weights above 0 of rows. They have the count 0 if the rows have no weights."""
+    """Return statistics of the weights above 0 that rows have.
+
+    Their count is 0 if the rows have no weights.
+    """
     weights = np.zeros(0, np.float32) if rows.weights is None else rows.weights
     return NumericStatistics.of_floats(weights[weights > 0].astype(np.float64))

@@ -59,7 +59,8 @@ _LIST_BYTES_A_CHUNK_BYTE, _LIST_BYTES_A_POSITION = 24, 12
 _CROSSED_BYTES_A_ROW, _CROSS_BYTES_A_ROW = 200, 50
 # Memory for each combination of values from crossed lists: its text, and where its values are in the lists.
 _COMBINATION_BYTES = 120
-# Assumed bytes of a line per column, to estimate the rows of a chunk. It is low, so that rows are not underestimated.
+# Assumed bytes of a line per column, to estimate the rows of a chunk. The number is low, so that the number of rows is
+# not underestimated.
 _LINE_BYTES_A_COLUMN = 4
 _LEAST_CHUNK_BYTES = 256 << 10
 _WORKER_BYTES = 40 * _MIB  # Memory of a worker for Python and NumPy.
@@ -172,8 +173,8 @@ def check_limit(options: PrepareOptions) -> None:
 def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) -> int:
     """Return the number of worker processes for the first pass over the log.
 
-    It is the number that the user asked for, by default the number of cores, but at most as many as fit into half of
-    the memory that `memory_limit` leaves beside the main process. It is at least 1.
+    The number is at least 1. It is what the user asked for, by default the number of cores, but at most as many workers
+    as fit into half of the memory that `memory_limit` leaves beside the main process.
     """
     room = (options.memory_limit_bytes - _MAIN_BYTES) // 2 // worker_bytes(options, chunk_bytes)
     return max(1, min(options.workers or num_cores, room))
@@ -182,8 +183,8 @@ def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) 
 def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) -> int:
     """Return the number of bytes of memory that counts of values may take in the first pass.
 
-    It is half of the memory that `memory_limit` leaves beside the main process and the workers, because a merge of
-    counts takes twice the memory of the counts.
+    Counts may take half of the memory that `memory_limit` leaves beside the main process and the workers, because a
+    merge of counts takes twice the memory of the counts.
     """
     room = options.memory_limit_bytes - _MAIN_BYTES - num_workers * worker_bytes(options, chunk_bytes)
     return max(room, 0) // 2

@@ -177,10 +177,11 @@ class TimeReader:
 
 
 def split_by_time(column: str, fractions: tuple[float, float], path: Path) -> TimeSplit:
-    """Return the rule that divides the rows of a log, ordered by time, at two `fractions` of their number.
+    """Return the rule that divides the rows of a log by time, so that train, valid and test get fractions of all rows.
 
-    The file at `path` holds the results of `TimeReader.read` for all chunks, one after another. Memory does not grow
-    with the number of rows, only with the number of 70-minute spans that have rows: 7,500 for a year.
+    `fractions` are the fraction of the rows in train, and the fraction in train and valid together. The file at `path`
+    holds the results of `TimeReader.read` for all chunks, one after another. Memory does not grow with the number of
+    rows, only with the number of 70-minute spans that have rows: 7,500 for a year.
     """
     by_span: Counter[int] = Counter()
     for times, _ in _blocks(path):

@@ -325,7 +325,7 @@ class Windows:
     seed: int
     window_rows: int  # Number of rows of a window. With 1, rows are written in the order of the log.
     block_rows: int
-    file_rows: int  # Number of rows of a file, a multiple of `block_rows`.
+    file_rows: int  # Number of rows of a MindRecord file, a multiple of `block_rows`.
 
     def of_file(self, number: int) -> range:
         """Return the range of the rows that file `number` contains, by their numbers after shuffling.

@@ -37,8 +37,8 @@ from data_prep.prepared.schema import (
 BLOCK_CHECKSUM = 8  # Number of hex digits of the checksum of a block of rows.
 
 
-# File with an int64 array that maps each id stored in files of rows to its present id. Its length is the vocabulary
-# size when the rows were written.
+# File with an int64 array that maps each id stored in files of rows to its present id. The length of the array is the
+# size of the vocabulary when the rows were written.
 NUMBERING_FILE = f"numbering{NUMPY}"
 NOTHING = np.zeros(0, np.int64)
 
@@ -95,7 +95,7 @@ def block_checksums(schema: Schema, split: str) -> list[str]:
 def whole_log(schema: Schema) -> Split:
     """Return a `Split` that describes all rows of the folder: its counts are the sums over all splits.
 
-    It has the counts of rows, clicks and unlabelled rows, and no files.
+    The result has the counts of rows, clicks and unlabelled rows, and no files.
     """
     counts = ("rows", "clicks", "unlabelled")
     return Split(files=(), **{of: sum(getattr(split, of) for split in schema.splits.values()) for of in counts})
@@ -116,7 +116,7 @@ def all_files(schema: Schema) -> Iterator[DataFile]:
 def wrong_sizes(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
     """Yield an error message for each MindRecord file or index file that is missing or has a wrong size.
 
-    Only files whose names begin with the text `names` are checked. Their content is not read.
+    Only files whose names begin with the text `names` are checked. The content of files is not read.
     """
     for file in all_files(schema):
         path = folder / file.name
@@ -226,7 +226,7 @@ def write_array(path: Path, array: NDArray[np.int64]) -> None:
 def out_of_vocabulary(schema: Schema, expired: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return an array that maps each id to itself, or to an out-of-vocabulary id if it is in `expired`.
 
-    That id is the first out-of-vocabulary id of the expired id's field. The result is int64 [V + 1]. NO_ID is -1, so it
+    An expired id becomes the first out-of-vocabulary id of its field. The result is int64 [V + 1]. NO_ID is -1, so it
     is the index of the last entry, which is NO_ID too.
     """
     ids = np.append(np.arange(schema.vocabulary_size), NO_ID)

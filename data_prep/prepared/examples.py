@@ -17,7 +17,7 @@ from data_prep.prepared.schema import NO_ID, Schema
 # Factor by which numeric columns are multiplied for the logistic regression. Logarithms of counts reach 16; unscaled,
 # they would make the solver take ten times as long.
 NUMERIC_SCALE = 0.2
-KEY_PREFIX = "key_"  # Prefix of a MindRecord column with keys. It is followed by the name of the column of kind id.
+KEY_PREFIX = "key_"  # Prefix of a MindRecord column with keys. The name of the log's column of kind id follows it.
 
 
 @dataclass(frozen=True)

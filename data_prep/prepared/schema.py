@@ -137,9 +137,9 @@ class Split:
 
     @property
     def counting_share(self) -> float:
-        """Fraction of the split's rows that have a label and a weight above 0. It is never 0.
+        """Fraction of the split's rows that have a label and a weight above 0.
 
-        If no row has both, it is 1 / (number of rows). If the split is empty, it is 1.
+        The result is never 0: if no row has both, it is 1 / (number of rows). If the split is empty, it is 1.
         """
         return max(self.num_counting, 1) / max(self.rows, 1)
 
@@ -237,7 +237,7 @@ class Schema:
     def vocabulary_of(self, name: str) -> str:
         """Return the name under which vocabulary.parquet lists the values of the field `name`.
 
-        It is the field's own name, or the name of the field whose vocabulary it shares.
+        The name is the field's own, or that of another field if the field uses the vocabulary of that field.
         """
         owner: str = self.options.get("data", {}).get("shares", {}).get(name, name)
         return owner

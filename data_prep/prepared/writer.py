@@ -52,8 +52,8 @@ def mindrecord_file(split: str, number: int) -> str:
 def _library() -> Any:
     """Load and return the module of MindSpore's MindRecord library, without the rest of MindSpore.
 
-    It is registered in `sys.modules`, so that a later `import mindspore` uses the same one. Raise ImportError if it is
-    missing.
+    The module is registered in `sys.modules`, so that a later `import mindspore` uses the same one. Raise ImportError
+    if it is missing.
     """
     if _LIBRARY not in sys.modules:
         package = importlib.util.find_spec("mindspore")

@@ -164,8 +164,8 @@ def opened_table(location: str) -> Iterator[pa.NativeFile]:
         except OSError as error:
             if error.errno is not None:
                 raise
-            # An OSError without errno is an error of Arrow, about a damaged page or a cloud store. It does not name the
-            # file.
+            # An OSError without errno is an error of Arrow, about a damaged page or a cloud store. The message of such
+            # an error does not name the file.
             raise ValueError(f"{location} cannot be read ({_first_line(error)})") from error
 
 
@@ -184,7 +184,8 @@ def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:
 def columns_to_read(log_format: LogFormat) -> list[str]:
     """Return the names of all columns of a table that must be read.
 
-    They are the columns that are not ignored, and then further columns that are copied to the output beside the scores.
+    The result has the columns that are not ignored, and then the further columns that are copied to the output beside
+    the scores.
     """
     names = [name for name, kind in log_format.columns.items() if kind != "ignored"]
     return names + [name for name in columns_to_keep(log_format) if name not in names]
@@ -375,7 +376,7 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
 def _is_written_time(of_type: pa.DataType) -> bool:
     """Return True if `of_type` is one of Arrow's types of times that pyarrow can write as text.
 
-    It cannot write intervals, nor timestamps with a time zone that is unknown to it.
+    pyarrow cannot write intervals, nor timestamps with a time zone that is unknown to it.
     """
     try:
         return bool(pa.types.is_temporal(of_type)) and pa.nulls(1, of_type).cast(pa.large_string()).null_count == 1

@@ -61,7 +61,7 @@ class FormatReader(Protocol):
         """Divide the file into parts of about `chunk_bytes` bytes of text, and yield two tasks for each part.
 
         The first task is for the current pass over the log. The second task, for later passes, reads the part from the
-        file. It is None if a worker cannot do that.
+        file. The second task is None if a worker cannot read the part from the file.
         """
 
 

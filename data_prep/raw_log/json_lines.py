@@ -123,7 +123,7 @@ class JsonChunk:
 
 @dataclass(frozen=True)
 class JsonReader:
-    """Reads a file with a JSON object in each line. It has the interface of `formats.FormatReader`."""
+    """Reads a file with a JSON object in each line. The class has the interface of `formats.FormatReader`."""
 
     lines: TextReader
     log_format: LogFormat

@@ -129,8 +129,8 @@ def _matching(pattern: str) -> list[str]:
 def _files_of_folder(folder: str, files: list[str]) -> list[str]:
     """Return those of a folder's files that are read as the log.
 
-    They are Criteo's log if it is there, otherwise all files that are likely parts of a log. Raise FileNotFoundError if
-    there is none, and ValueError if the folder has several logs or two copies of a part.
+    These are Criteo's log if the folder has it, and otherwise all files that are likely parts of a log. Raise
+    FileNotFoundError if there is none, and ValueError if the folder has several logs or two copies of a part.
     """
     names = {file: file_name(file) for file in files}
     whole = sorted(f for f, name in names.items() if unpacked_name(name) == _WHOLE_LOG or name.endswith(TAR_ENDINGS))

@@ -225,8 +225,8 @@ class LogReading:
         if not self._tasks_of.get(of_log.place):
             yield from self._read(file, of_log)
             return
-        # The positions of all chunks are known from an earlier pass. Workers read them, and this process need not read
-        # the file.
+        # The positions of all chunks are known from an earlier pass. Workers read the chunks, so this process need not
+        # read the file.
         for task in self._tasks_of[of_log.place]:
             yield task, task.offset + task.num_bytes if isinstance(task, StoredChunk) else file.state.size
 
@@ -259,7 +259,7 @@ class LogReading:
 class LogProgress:
     """A progress bar that shows how much of the log was processed, in bytes of its files as they are stored.
 
-    It advances when a chunk has been processed, and not when it was read, because many chunks are read ahead.
+    The bar advances when a chunk has been processed, and not when it was read, because many chunks are read ahead.
     """
 
     def __init__(self, title: str, size_bytes: int) -> None:
@@ -318,7 +318,7 @@ class FileSample:
     def estimated_lines(self) -> float:
         """Estimated number of lines of the whole file.
 
-        It assumes that the lines that were not read have the same mean length as those that were read.
+        The estimate assumes that the lines that were not read have the same mean length as those that were read.
         """
         if self.is_whole:
             return self.num_lines

@@ -316,8 +316,8 @@ def _join_bins(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[li
     """Join adjacent bins (start, end, count) of a histogram to at most `_MOST_BINS` bins, and fill the gaps between.
 
     Return the edges of the new bins, and each new bin's share of the `total` cells. The new edges are chosen among the
-    edges of `bins`: for each of some evenly spaced numbers, the next edge. A transform may round both ends of a bin to
-    the same number; its cells then belong to the new bin below that number.
+    edges of `bins`: they are the edges that follow next after evenly spaced numbers. A transform may round both ends of
+    a bin to the same number; its cells then belong to the new bin below that number.
     """
     firsts, ends, counts = np.array(bins, np.float64).T
     edges = np.unique([firsts, ends])

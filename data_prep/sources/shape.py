@@ -261,7 +261,8 @@ class Drift:
     def logits(self, days: np.ndarray) -> np.ndarray:
         """Return what the times `days` [n] of rows add to the log odds of a click in these rows, [n].
 
-        This is a daily rhythm with its peak at eight in the evening and, from `SHOCK_DAY` on, `SHOCK_LOGIT`.
+        The result is a daily rhythm with its peak at eight in the evening and, from `SHOCK_DAY` on, `SHOCK_LOGIT` in
+        addition.
         """
         return CLICK_RHYTHM * np.cos(2 * np.pi * (days - 20 / 24)) + SHOCK_LOGIT * (days >= SHOCK_DAY)
 
@@ -371,8 +372,8 @@ class PlantedClicks:
     """The click model of a synthetic log, which gives the log odds of a click in each row.
 
     The effects of values on the log odds are hashes of (`seed`, field, value). `weights` [4] are the factors of the
-    parts of the log odds. `latent_means` [m, L] are the mean latent vectors of the interacting fields. They are
-    subtracted, so that an interaction does not contain effects of a single field.
+    parts of the log odds. `latent_means` [m, L] are the mean latent vectors of the interacting fields. The means are
+    subtracted from latent vectors, so that an interaction does not contain effects of a single field.
     """
 
     seed: int

@@ -122,7 +122,7 @@ def planted_clicks(seed: int) -> PlantedClicks:
 def draw_block(log: SyntheticLog, block: int) -> Block:
     """Return the rows of block number `block` of a synthetic log.
 
-    Its first row is row `block` · BLOCK_ROWS of the log.
+    The first of these rows is row number `block` · BLOCK_ROWS of the log.
     """
     uniforms = _uniforms(log.seed, block, log.shape.num_uniforms + 1)
     numbers, ranks, number_missing = draw_fields(log.shape, uniforms[:-1])
@@ -325,7 +325,7 @@ def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[Writte
 def _uniforms(seed: int, block: int, streams: int) -> np.ndarray:
     """Return the random numbers from which the rows of a block are drawn, as float64 [streams, BLOCK_ROWS].
 
-    They are uniform in [0, 1), and depend only on the seed and the number of the block.
+    The numbers are uniform in [0, 1), and depend only on the seed and the number of the block.
     """
     key = np.array([seed, block], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).random((streams, BLOCK_ROWS))

@@ -261,8 +261,8 @@ class LogStatistics:
         is_float = [name in options.data.float_fields for name in options.data.sized_fields]
         self.bins = [np.zeros(2 * (FLOAT_BINS if each else INTEGER_BINS).zero + 1, np.int64) for each in is_float]
         self.timeline = Timeline()
-        # For each categorical column, the number of training rows with an out-of-vocabulary value. It is counted in the
-        # second pass.
+        # For each categorical column, the number of training rows with an out-of-vocabulary value. The second pass over
+        # the log counts them.
         self.unknown = np.zeros(len(columns), np.int64)
         self.columns = columns
         self.values = ValueCounts(num_vocabularies - num_texts, folder, counts_bytes - texts_bytes)
@@ -303,7 +303,7 @@ class LogStatistics:
     def _check_cross(self, place: int, counted: CountedStrings) -> None:
         """Raise ValueError if the cross whose vocabulary has the index `place` already has too many values.
 
-        It is called after each merge of counts, so that the error does not come after hours of counting.
+        The check is made after each merge of counts, so that the error does not come after hours of counting.
         """
         for column in self._options.vocabularies:
             if column.cross and column.place == place:

@@ -62,8 +62,8 @@ class Coverage:
 
         `counts` are the counts of all values of the field, each at least 1.
         """
-        # Nearly all counts are small. They are put into a histogram first, because that is much faster than searching
-        # MIN_COUNTS for each of them.
+        # Nearly all counts are small. The small counts are put into a histogram first, because that is much faster than
+        # searching MIN_COUNTS for each of them.
         is_large = counts >= _SMALL_COUNTS
         large = counts[is_large].astype(np.int64)
         of_small = np.bincount(counts[~is_large].astype(np.int64), minlength=_SMALL_COUNTS)
@@ -173,7 +173,7 @@ class _FieldCounts(ABC, Generic[Counted]):
     def frequent(self, field: int, min_count: int) -> Counted:
         """Return the values of field number `field` that occur at least `min_count` times, with their counts.
 
-        They are sorted by their keys. Also set `coverage[field]`.
+        The result is sorted by the keys of the values. Also set `coverage[field]`.
         """
         if self._num_waiting:
             self._merge()
