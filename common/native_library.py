@@ -172,7 +172,8 @@ class NativeLibrary:
             )
         csrc = path.parents[1]
         # A library that was built from other sources may expect other arguments and crash, so its sources must not be
-        # newer than the library. In a bundle this cannot be checked, because a bundle contains no C++ sources.
+        # newer than the library. In an exported model (bundle) this cannot be checked, because it contains no C++
+        # sources.
         if path == self._file and any(csrc.rglob("*.cc")):
             build_time = path.stat().st_mtime
             sources = (source for ending in ("*.h", "*.cc") for source in csrc.rglob(ending))

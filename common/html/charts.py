@@ -26,7 +26,8 @@ Size = Literal["wide", "half", "small"]
 _MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}
 _MOST_POINTS = 400  # A line with more points than this is thinned to about as many, and its peaks are kept.
 _LABEL_LETTERS = 11  # Longer labels of bars are cut to this many letters. The hover text has the full label.
-_FEW = 20  # A chart with `Axis.clip` leaves out far values only if it has at least this many values.
+# A chart with `Axis.clip` leaves out values far from nearly all others only if it has at least this many values.
+_FEW = 20
 # A chart with `Axis.clip` leaves out values above the 98th percentile times this factor, and values below the 2nd
 # percentile divided by it.
 _FAR = 3.0

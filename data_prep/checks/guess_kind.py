@@ -72,7 +72,7 @@ _SURE_ERRORS = 2.0  # A difference of two mean log losses counts if it is more t
 # A column that lowers the log loss of the label by a smaller fraction than this does not predict the label.
 _LEAST_GAIN = 5e-4
 # Numbers are codes if the column is named like an id, and amounts if they have a decimal point. The opposite is assumed
-# only if it predicts the label better by more than this many standard errors.
+# only if the column then predicts the label better by more than this many standard errors.
 _SURE_ERRORS_OF_ORDER = 6.0
 _MIN_COUNT = PrepareOptions.min_count
 # Numbers look like row numbers if their range is at most this many times the number of rows.

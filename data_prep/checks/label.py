@@ -25,7 +25,8 @@ NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")
 _MOST_VALUES = 50
 # A column with more distinct values than this is not a label, even if nearly all cells have one of two values.
 _MOST_WITH_SLIPS = 1_000
-_BROKEN_SHARE = 0.02  # Up to this fraction of a label's cells may differ from its two values, because rows are broken.
+# Up to this fraction of a label's cells may differ from its two values, because some rows of a log are broken.
+_BROKEN_SHARE = 0.02
 # A label is accepted without asking the user if its weight (the sum of its evidence) is at least `_SURE_WITH_NAMES`, or
 # `_SURE_WITHOUT_NAMES` if the log has no column names, and exceeds the weight of the second-best column by at least
 # `_LEAD`. With names the limit is higher, because the position of a column is then too little evidence.

@@ -56,7 +56,7 @@ class Proposal:
     settings: dict[str, Any]  # The settings of LogFormat, except `columns`, whose values differ from the defaults.
 
     def as_format(self) -> LogFormat:
-        """Return the proposed description as a `LogFormat`, which `prepare` takes as an option."""
+        """Return the proposed description of the log as a `LogFormat`, which is an option of `prepare`."""
         return checked_format(LogFormat(columns={each.name: each.kind for each in self.guesses}, **self.settings))
 
     @property

@@ -197,7 +197,9 @@ class RowEncoder:
         return parsed, self.encode_rows(rows)
 
     def encode_rows(self, rows: ParsedRows) -> Examples:
-        """Return parsed rows as encoded rows: their ids, numbers, labels, weights and keys."""
+        """Encode parsed rows. Return their ids, transformed numbers, labels, weights and keys (hashes of columns of
+        kind id).
+        """
         kernels, labels = choose_kernels(self._options.kernels), rows.labels.astype(np.float32)
         return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 

@@ -266,8 +266,8 @@ def _text_of_column(value: Any, name: str, log_format: LogFormat) -> str:
     Arrow and Python write some numbers differently: 0.00001 and 1e-05.
     """
     if isinstance(value, float) and 1e-4 <= abs(value) < 1e10:
-        # In this range Arrow and Python write the same text, and an Arrow array of one value would take about 100 times
-        # as long.
+        # Arrow and Python write numbers of this range in the same way, and converting an Arrow array of one value would
+        # take about 100 times as long.
         return str(value)
     import pyarrow as pa
 

@@ -131,7 +131,7 @@ class GrowingVocabulary:
 
     @property
     def num_in_use(self) -> int:
-        """Number of ids of the values that have not expired."""
+        """Number of ids whose values have not expired."""
         of_owners = {self.schema.vocabulary_of(field.name): field.num_values for field in self.schema.categorical}
         return sum(of_owners.values()) - self.schema.num_expired
 

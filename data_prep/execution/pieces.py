@@ -116,7 +116,7 @@ class Pieces:
             path.unlink()
 
     def clear_unfinished(self) -> None:
-        """Remove the temporary files that an interrupted preparation has left because it was just storing objects."""
+        """Remove the temporary files of objects that an interrupted preparation has not stored completely."""
         for path in self.folder.glob(f"*{_UNFINISHED}*"):
             path.unlink()
 

@@ -275,7 +275,9 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
-    """Join the strings that several arrays have in each row. The result is that of `numpy_kernels.join_strings`."""
+    """Join the strings that several arrays have in each row, with * between them. The result is that of
+    `numpy_kernels.join_strings`.
+    """
     num_rows = len(present)
     # In the worst case every byte gets an escape byte before it. Memory pages that are never written take no memory.
     most = sum(2 * int(part.lengths.sum()) + num_rows for part in parts)

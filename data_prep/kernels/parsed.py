@@ -31,7 +31,7 @@ BARE_SEPARATOR = 0x1F
 
 @dataclass(frozen=True)
 class FileOfLog:
-    """Description of the file of the log from which a chunk was read."""
+    """Facts about the file of the log from which a chunk of lines was read."""
 
     place: int = 0  # Index of the file in the log.
     # Name of the file in messages and in rejects.tsv,

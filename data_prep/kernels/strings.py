@@ -24,8 +24,7 @@ _PADDING = np.zeros(PADDING_BYTES, np.uint8)
 # hexadecimal numbers such as 12e7.
 _LARGE_FLOAT = re.compile(rb"-?(?:[0-9]{16,}\.0|[0-9](?:\.[0-9]+)?[eE]\+[0-9]{2,3}|[0-9]\.[0-9]+[eE][0-9]{2,3})")
 _WHOLE, _WHOLE_WITH_POINT = re.compile(rb"-?[0-9]{1,15}"), re.compile(rb"-?[0-9]{1,15}\.0")
-# The mask with index n keeps the n lowest bytes of a word. The other bytes of the word belong to what follows the
-# string.
+# The mask with index n keeps the n lowest bytes of a word, and clears the bytes that follow a string of n bytes.
 _OWN_MASKS = np.array([2 ** (8 * n) - 1 for n in range(_WORD_BYTES + 1)], np.uint64)
 
 

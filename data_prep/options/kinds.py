@@ -36,11 +36,13 @@ _NAMES = {
     for code, names in (("b", MONTHS), ("a", WEEKDAYS))
 }
 _ZONE = "(?:Z|UTC|GMT|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?+)"
-# Regular expression for each code of a form. `time_pattern` also lets some codes match one digit less.
+# Regular expression for each code in the forms of times, such as Y for %Y. `time_pattern` also lets some codes match
+# one digit less.
 TIME_CODES = {"Y": "[0-9]{4}", "y": "[0-9]{2}", "f": "[0-9]{1,9}+", **dict.fromkeys("mdHIMS", "[0-9]{2}")}
 TIME_CODES |= {**_NAMES, "p": "[aApP][mM]", "z": _ZONE}
 _WITHOUT_ZERO = "(?:[0-9]{1,2}+| [0-9])"
-_DIGITS = "[0-9]|%[^abpz]"  # Matches a part of a form that stands for digits: a digit itself or a code for a number.
+# Matches a part of a form of times that stands for digits: a digit itself or a code for a number.
+_DIGITS = "[0-9]|%[^abpz]"
 
 
 @dataclass(frozen=True)

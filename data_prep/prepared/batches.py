@@ -159,8 +159,8 @@ def read_batches(
         shuffled = None
         if order.shuffle_seed is not None:
             shuffled = np.random.default_rng([*order.shuffle_seed, number]).permutation(len(rows))
-        # With each batch, read a few blocks of the next pool. Reading the whole pool at its start would make the
-        # training wait.
+        # With each batch, read a few blocks of the next pool. Reading a whole pool (group of blocks) at once would make
+        # the training wait.
         blocks_a_batch = -(-len(next_pool) * batch_size // max(1, len(rows)))
         while start < len(rows):
             part = rows.take(slice(start, start + missing) if shuffled is None else shuffled[start : start + missing])

@@ -149,7 +149,8 @@ def opened_table(location: str) -> Iterator[pa.NativeFile]:
     with storage.open_random(location) as stored:
         try:
             yield stored
-        # UnicodeDecodeError can be raised inside the block, because names of columns are decoded when they are used.
+        # UnicodeDecodeError can be raised inside the `with` block, because names of columns are decoded when they are
+        # used.
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             of, start = format_of(location), storage.read_range(location, 0, START_BYTES)
             what = binary_kind(start) or "if it is text, rename it to end in .csv" * (b"\0" not in start)

@@ -30,7 +30,7 @@ class Task(Protocol):
 
     @property
     def first_line(self) -> int:
-        """Number of lines (of a table: rows) that the log has before this part."""
+        """Number of lines, or of rows if the log is a table, that the log has before this part."""
 
     @property
     def num_lines(self) -> int: ...

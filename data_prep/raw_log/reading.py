@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 
 
 _CHUNK_BYTES = 1 << 20
-# At least this many bytes of a file are read to estimate its number of lines. A stream reads ahead, so this must be
-# large compared to its buffer.
+# At least this many bytes of a file are read to estimate its number of lines. A stream reads ahead, so this number must
+# be large compared to the buffer of the stream.
 _ESTIMATE_BYTES = 8 << 20
 
 

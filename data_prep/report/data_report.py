@@ -37,8 +37,8 @@ SETTINGS = "The settings that decide the bytes of the folder, and the log they w
 _MOST_POINTS = 256  # The chart of the click rate over the log has at most this many points.
 _MOST_FIELDS = 60  # At most this many fields get charts of their own.
 _MOST_BINS = 48  # A histogram of numbers has at most this many bins.
-# The histogram of a field's untransformed numbers shows this share of its cells, the smallest ones. The axis of a few
-# very large integers would hide all others.
+# The histogram of a field's untransformed numbers shows this share of its cells, the smallest ones. An axis that
+# reached up to a few very large integers would squeeze all other numbers into one bar.
 _SHARE_OF_AXIS = 0.99
 _QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 _TRANSFORMS = {
