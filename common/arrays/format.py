@@ -46,8 +46,8 @@ class ArrayEntry:
 def item_bytes(dtype: str) -> int:
     """Return the number of bytes of one value of `dtype`.
 
-    NumPy is not asked about bfloat16: it knows this name only if the package ml_dtypes is imported, which bundles do
-    not require.
+    NumPy is not asked about bfloat16: it knows this name only if the package ml_dtypes is imported, which exported
+    models (bundles) do not require.
     """
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 

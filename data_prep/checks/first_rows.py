@@ -115,7 +115,7 @@ class Column:
 
     @property
     def plain_name(self) -> str:
-        """The name without a type at its end such as `:token`, and with `_` between the words of camelCase."""
+        """The column's name, without a type at its end such as `:token`, and with `_` between words of camelCase."""
         return CAPITAL.sub("_", TYPE_IN_NAME.sub("", self.name))
 
     @property

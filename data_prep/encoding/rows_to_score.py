@@ -290,7 +290,7 @@ class LogToScore:
     def identity(self) -> list[list[Any]]:
         """Location, size in bytes and modification time in ns of each file.
 
-        A log with the same identity is the same log.
+        If these are equal, the log is taken to be the same and unchanged.
         """
         return [[file.location, file.state.size, file.state.modified_ns] for file in self.files]
 

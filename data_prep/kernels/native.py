@@ -138,7 +138,7 @@ def _rows_of(
 
 
 class _Outputs:
-    """The arrays to which the native parser writes the rows and rejects of a chunk, all in one allocation.
+    """The arrays to which the native parser writes the rows and rejected lines of a chunk, all in one allocation.
 
     To allocate each array separately would take longer than to parse a single row.
     """
@@ -275,8 +275,9 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
-    """Join the strings that several arrays have in each row, with * between them. The result is that of
-    `numpy_kernels.join_strings`.
+    """Join the strings that several arrays have in each row, with * between them.
+
+    The result is that of `numpy_kernels.join_strings`.
     """
     num_rows = len(present)
     # In the worst case every byte gets an escape byte before it. Memory pages that are never written take no memory.

@@ -81,7 +81,7 @@ class _Text:
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
-    """Parse a chunk of lines. Return its good lines as rows, and its other lines as rejects, each with a reason."""
+    """Parse a chunk of lines. Return the good lines as rows, and the other lines as rejected, each with a reason."""
     if chunk.is_bare:
         return _parse_lines(chunk, chunk.lines, BARE_SEPARATOR, (), log_format)
     if not log_format.quotes:

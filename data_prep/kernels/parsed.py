@@ -299,7 +299,10 @@ class ParsedChunk:
         return cls(rows, by_reason, b"".join(texts))
 
     def without_inexact_ids(self, chunk: Chunk, are_bad: NDArray[np.bool_]) -> ParsedChunk:
-        """Return a copy in which the rows that `are_bad` [n] marks are rejected too. The reason is an inexact id."""
+        """Return a copy in which the rows that `are_bad` [n] marks are rejected too.
+
+        The reason is an inexact id: a float so large that several whole numbers round to it.
+        """
         lines, kept = self.rows.row_numbers[are_bad] - chunk.first_line, self.rows.take(~are_bad)
         more = ParsedChunk.of(chunk, kept, lines, *chunk.offsets_of(lines), np.full(len(lines), INEXACT_ID))
         by_reason = self.rejects_by_reason + more.rejects_by_reason

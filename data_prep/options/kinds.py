@@ -132,7 +132,7 @@ FIELD_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if ki
 
 
 def time_range(form: str) -> tuple[int, int]:
-    """Return the first and the last time that can be written in the form `form`, in milliseconds since 1970.
+    """Return the first and the last time that a form such as %Y-%m-%d can express, in milliseconds since 1970.
 
     The times are the ends of the years 1 to 9999, or 1969 to 2068 for a form with a year of two digits.
     """
@@ -140,7 +140,7 @@ def time_range(form: str) -> tuple[int, int]:
 
 
 def has_zone(form: str) -> bool:
-    """Return True if a time in the form `form` is not local: it is a number in UTC, or may contain a time zone."""
+    """Return True if times in the form `form` are numbers in UTC, or may contain a time zone."""
     return form == ISO or form in UNITS or "%z" in form
 
 
@@ -174,7 +174,7 @@ def _pattern(form: str) -> str:
 
 
 def time_text(milliseconds: int, form: str) -> str:
-    """Return a time, given in milliseconds since 1970 (UTC), as the text of a cell in the form `form`.
+    """Return a time, given in milliseconds since 1970 (UTC), as the text of a cell in a form such as %Y-%m-%d.
 
     If the form cannot express the time, return a text that the parser rejects.
     """

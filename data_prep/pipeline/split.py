@@ -53,7 +53,7 @@ def splitmix64(seed: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
 class RowsToSplit(NamedTuple):
     """Properties of n rows, from one file of the log, by which a split rule assigns them to train, valid and test.
 
-    It is the argument of the rules' method `assign`, which returns an array [n] with TRAIN, VALID or TEST for each row.
+    The rules' method `assign` takes such an object and returns an array [n] with TRAIN, VALID or TEST for each row.
     """
 
     numbers: NDArray[np.int64]  # Line numbers of the rows in the log.

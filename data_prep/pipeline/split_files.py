@@ -52,7 +52,7 @@ class FileToWrite:
     """The task for workers that writes one MindRecord file of a split.
 
     The rows of a split are numbered from 0 in the order of the log. Shuffling exchanges the numbers of rows in the same
-    window (see `Windows`).
+    window, which is a range of consecutive rows (see `Windows`).
     """
 
     folder: Path  # Folder of the finished file.
@@ -158,7 +158,7 @@ def write_splits(
 
 @contextmanager
 def _writers(reading: LogReading, most: int) -> Iterator[TasksBeside]:
-    """Yield a queue of `FileToWrite` tasks. The workers write at most `most` files at the same time.
+    """Yield an object that gives `FileToWrite` tasks to the workers, which write at most `most` files at the same time.
 
     At the end of the `with` block, wait until all files are written.
     """

@@ -44,7 +44,7 @@ class FormatReader(Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """True if workers can read the chunks from the file themselves. Later passes then need not divide it again."""
+        """True if workers can read the chunks from the file themselves. Later passes then need not divide the file."""
 
     @property
     def stored_bytes_read(self) -> int:

@@ -334,8 +334,8 @@ def _join_bins(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[li
 def _rejects(schema: Schema, folder: Path) -> Section:
     """Return the report's section on rejected lines.
 
-    For each reason to reject lines it shows the number of lines, their share of all lines, and the beginning of the
-    first few of them.
+    For each reason to reject lines, the section shows the number of lines, their share of all lines, and the beginning
+    of the first few of them.
     """
     by_reason, title = schema.source["rejected_by_reason"], "Rejected lines"
     if not by_reason:

@@ -205,7 +205,7 @@ class RowSample:
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], numbers: NDArray[np.float64]) -> RowSample:
-        """Return the sample of n rows with the given hashes [n].
+        """Return the sample of n rows: the SAMPLED_ROWS rows with the lowest `hashes` [n].
 
         `numbers` [N, n] are the numbers of these rows in N numeric fields.
         """
