@@ -107,8 +107,8 @@ def _mib(num_bytes: int) -> str:
 def held() -> Iterator[None]:
     """Inside the `with` block, defer SIGTERM and SIGINT. A signal that arrives in the block is handled after it.
 
-    Threads that are started in the block never receive them. Outside of the main thread nothing is deferred, because
-    Python calls signal handlers only in the main thread.
+    Threads that are started in the block never receive these two signals. Outside of the main thread nothing is
+    deferred, because Python calls signal handlers only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -41,7 +41,7 @@ MOST_PAIRS = 40
 
 @dataclass(frozen=True)
 class Gain:
-    """The gain of a cross of two fields, which is a feature with a weight for each pair of their values."""
+    """How much a cross of two fields, which has a weight for each pair of their values, lowers the log loss."""
 
     fields: tuple[str, str]
     log_loss: float  # Amount by which the cross lowers the mean log loss on valid rows.

@@ -86,8 +86,8 @@ class RowEncoder:
         of_columns = [names.index(column.shares or column.name) for column in columns]
         # For each of the P ids of a row, the index of its vocabulary.
         self._vocabularies = np.repeat(of_columns, self.lengths)
-        # The smallest id that stands for one value. Smaller ids belong to numeric columns, never occur in rows, or mean
-        # "out of vocabulary".
+        # The smallest id that stands for one value. Smaller ids either belong to numeric columns, and never occur among
+        # the ids of rows, or mean "out of vocabulary".
         self.first_own_id = len(numeric) + sum(layout.num_oov_ids for layout in lookup.layouts)
 
     @functools.cached_property
@@ -197,8 +197,9 @@ class RowEncoder:
         return parsed, self.encode_rows(rows)
 
     def encode_rows(self, rows: ParsedRows) -> Examples:
-        """Encode parsed rows. Return their ids, transformed numbers, labels, weights and keys (hashes of columns of
-        kind id).
+        """Encode parsed rows. Return their ids, transformed numbers, labels, weights and keys.
+
+        The keys are hashes of the cells in columns of kind id.
         """
         kernels, labels = choose_kernels(self._options.kernels), rows.labels.astype(np.float32)
         return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
@@ -316,8 +317,8 @@ def expired_of(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64
 def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) -> RowEncoder:
     """Return an encoder for rows to score, whose search tables (from values to ids) are read from files.
 
-    The functions `write_lookup` and `write_additions` have written these files. `chain` gives the folder and the
-    description (the result of that function) of the vocabulary's search tables, and then of each addition to them, the
+    The functions `write_lookup` and `write_additions` have written these files. `chain` has pairs of a folder and the
+    description that the function returned: first of the vocabulary's search tables, then of each addition to them, the
     oldest first. The files are mapped into memory. Raise ValueError if a file is damaged.
     """
     lookup, *additions = tables = [tables_of(*link) for link in chain]
@@ -423,7 +424,7 @@ class LookupTables:
 
     @functools.cached_property
     def opened(self) -> tuple[list[FieldLookup], list[StringLookup]]:
-        """The tables of the integer columns, and the tables of the text columns, as two lists.
+        """The search tables of the integer columns, and those of the text columns, as two lists.
 
         The first use maps the file into memory. After that the file may be deleted.
         """

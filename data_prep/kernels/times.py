@@ -1,4 +1,4 @@
-"""Parse the times in cells to milliseconds since 1970 (UTC), and convert times between time zones."""
+"""Parse the texts of times in cells into milliseconds since 1970 (UTC), and convert times between time zones."""
 
 from __future__ import annotations
 

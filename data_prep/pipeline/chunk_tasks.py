@@ -178,8 +178,9 @@ class EncodedRest:
 
     row_numbers: dict[str, NDArray[np.int64]]  # Line numbers of the rows.
     clicks: dict[str, int]
-    unlabelled: dict[str, int]  # Number of rows without a label.
-    weightless: dict[str, int]  # Number of rows of weight 0.
+    # Numbers of rows without a label, and numbers of rows of weight 0, by split.
+    unlabelled: dict[str, int]
+    weightless: dict[str, int]
     weights: dict[str, NumericStatistics]  # Statistics of the weights above 0, by split.
     # For each categorical column [C], the number of training rows with an out-of-vocabulary value, among those with a
     # label and a weight above 0. A row with a list is included if any value of the list is out of vocabulary.
@@ -196,7 +197,7 @@ class Encoder:
     """The task that workers run in the second pass: encode a chunk of the log and split its rows.
 
     The object is the same for all chunks, so each worker receives it only once. If `counts` is true, there was no first
-    pass, and the task also counts lines, rejects and missing values.
+    pass, and the task also counts lines, rejected lines and missing values.
     """
 
     rows: RowEncoder

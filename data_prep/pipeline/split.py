@@ -1,6 +1,6 @@
 """Assign the rows of a log to train, valid and test.
 
-A rule decides by a hash of the line number, by position, by time, by label or by file.
+A rule decides by a hash of the line number, by the position of the line in the log, by time, by label or by file.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class LabelHashes:
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], ranges: tuple[tuple[int, int], ...]) -> LabelHashes:
-        """Count the `hashes` [n] of the rows with one label, and keep those in each of `ranges`, low <= hash < high."""
+        """Return the number of the `hashes` [n] of the rows with one label, and the hashes in each of `ranges`."""
         parts = [_between(hashes, low, high) for low, high in ranges]
         return cls(
             len(hashes),

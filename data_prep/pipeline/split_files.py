@@ -122,7 +122,7 @@ def write_splits(
     Return the entries of the splits for schema.json, by name. At most `num_writers` files are written at the same time.
     `windows` divide the training rows for shuffling; valid and test stay in the order of the log. The numbers of rows
     with out-of-vocabulary values are added to `statistics`. If there was no first pass (`encoder.counts`), the counts
-    of lines and rejects are added too, and rejects.tsv is written.
+    of lines and of rejected lines are added too, and rejects.tsv is written.
     """
     keep_freed_memory()
     for folder in work_dir.work_folder.glob(f"{_UNFINISHED}*"):

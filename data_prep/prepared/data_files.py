@@ -1,8 +1,8 @@
 """List the files of a prepared folder with their checksums, find damaged files, and record values that expire.
 
 An expired value is one that no longer has an id of its own. The files with rows are not rewritten when values expire or
-ids are renumbered. Instead, expired ids and the new numbers of ids are recorded in files beside them. `schema_at`
-reconstructs the schema at the time of a checkpoint.
+ids are renumbered. Instead, the expired ids, and the new id of each renumbered id, are recorded in files beside them.
+`schema_at` reconstructs the schema at the time of a checkpoint.
 """
 
 from __future__ import annotations

@@ -118,8 +118,9 @@ class Split:
     clicks: int
     files: tuple[DataFile, ...]
     membership: str = ""  # Checksum of the line numbers (int64, ascending) that the split's rows have in the log.
-    unlabelled: int = 0  # Number of rows without a label.
-    weightless: int = 0  # Number of rows of weight 0, if rows have weights.
+    # Number of rows without a label, and number of rows of weight 0, which is 0 if rows have no weights.
+    unlabelled: int = 0
+    weightless: int = 0
     mean_weight: float = 0.0  # Mean weight of the rows that count, if rows have weights and any of them counts.
 
     @property
@@ -130,8 +131,8 @@ class Split:
     def num_counting(self) -> int:
         """Number of rows of the split that have a label and a weight above 0.
 
-        Folders of earlier releases do not record how many rows have weight 0. For such a folder it is the number of
-        rows that have a label.
+        Folders of earlier releases do not record how many rows have weight 0. For such a folder the result is the
+        number of rows that have a label.
         """
         return self.rows - max(self.unlabelled, self.weightless)
 

@@ -126,10 +126,10 @@ class TableReader:
             return stored.fingerprint()
 
     def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
-        """Yield the rows of the file as tasks, each with the rows of about `chunk_bytes` bytes of text.
+        """Yield the rows of the file as pairs (task, None). A task has the rows of about `chunk_bytes` bytes of text.
 
-        The second element of each pair is None instead of a task for later passes over the log, because a worker cannot
-        read the rows of a task from the file itself.
+        Readers of other formats yield a second task instead of None, with which later passes over the log read the same
+        rows. A worker cannot read a part of this file itself.
         """
         names = columns_to_read(self.log_format)
         for rows in self.batches(names, max(chunk_bytes // (_CELL_BYTES * len(names)), 1)):

@@ -1,9 +1,9 @@
 """Define the distribution of the synthetic log: its fields, their changes over time, and its clicks.
 
 The shares of missing cells and of values are those of the real log: published figures (configs/data/criteo_facts.json),
-and value counts fitted to them (configs/data/criteo_shape.json, which names the command that fits them). All rows are
-drawn from the same distribution. Because it has many rare values, new values still appear late in a log of any length,
-at the real log's rate (`unseen_in_last_seventh…` in criteo_facts.json).
+and value counts fitted to them (configs/data/criteo_shape.json, which names the command that fits them). Without
+`Drift`, all rows are drawn from the same distribution. Because it has many rare values, new values still appear late in
+a log of any length, at the real log's rate (`unseen_in_last_seventh…` in criteo_facts.json).
 
 A rank is a value's place when the values of a field are sorted by frequency. `Drift` changes a log over time: which
 value has each rank, and how much each value changes the odds of a click (its effect).

@@ -1,8 +1,9 @@
 """Count more values than fit into memory: a count-min sketch with conservative update, which drops old counts.
 
-The sketch is that of Cormode & Muthukrishnan 2005 and Estan & Varghese 2002. It consists of DEPTH rows of W cells. A
-value's estimated count is never below its true count. After N occurrences of all values together, it exceeds the true
-count by more than e · N / W with a probability of at most exp(-DEPTH).
+The sketch is that of Cormode & Muthukrishnan 2005 and Estan & Varghese 2002. It consists of DEPTH rows of W cells
+(counters). As long as no counts are dropped, a value's estimated count is never below its true count. After N
+occurrences of all values together, it exceeds the true count by more than e · N / W with a probability of at most
+exp(-DEPTH).
 
 Array shapes are written with these letters: n values, W cells of a row.
 """

@@ -118,7 +118,7 @@ def count_texts(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool
 
 
 def _masks_of_columns(mask: NDArray[np.bool_], options: PrepareOptions) -> dict[str, NDArray[np.bool_]]:
-    """Return a mask [n, max_length] for each categorical column, by name: the cells of the column to count.
+    """Return, for each categorical column by name, a mask [n, max_length] of the column's cells that are counted.
 
     `mask` selects rows, [n], or cells of `Examples.ids`, [n, P].
     """
