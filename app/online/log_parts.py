@@ -22,6 +22,7 @@ import numpy as np
 from common.text import natural_order, shortened
 from data_prep.encoding.encoder import ParsedRows, RowEncoder
 from data_prep.prepared.examples import Examples, concatenate
+from data_prep.raw_log.lake_guard import find_table, refuse
 from data_prep.raw_log.log_files import find_log, is_part
 from data_prep.raw_log.reading import file_of_log, open_reader
 from data_prep.raw_log.storage import (
@@ -181,8 +182,10 @@ class PartSource:
         """Open the folder of parts. A part, and all parts after it, must wait until its file has not changed for
         `delay_seconds`.
 
-        Raise FileNotFoundError if the folder does not exist.
+        Raise FileNotFoundError if the folder does not exist, and ValueError if it belongs to a table of Delta, Iceberg,
+        Hudi or Paimon.
         """
+        refuse(find_table(folder))
         self.folder, self._released, self._delay_seconds = folder, released, delay_seconds
         self.waiting = ""  # Name of the next part's file if it must still wait for `delay_seconds`, otherwise "".
         self.held: dict[str, str] = {}

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from common.packages import make_command
 from common.text import natural_order, nearest, shortened
 from data_prep.raw_log.formats import TAR_ENDINGS, format_of, unpacked_name
+from data_prep.raw_log.lake_guard import find_table, refuse
 from data_prep.raw_log.storage import (
     LogFile,
     file_name,
@@ -44,8 +45,8 @@ def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
     """Find the files of a log, and return them in the order in which they are read.
 
     Each input is a file, a folder, a glob or a URI. Inputs are read in the given order, and the files of one input in
-    natural order. Raise FileNotFoundError if an input has no files, and ValueError if an input is ambiguous or a file
-    occurs twice.
+    natural order. Raise FileNotFoundError if an input has no files, and ValueError if an input is ambiguous, if a file
+    occurs twice, or if a file belongs to a table of Delta, Iceberg, Hudi or Paimon.
     """
     listed = [inputs] if isinstance(inputs, str | Path) else inputs
     locations = [location for one in listed for location in _expand(local_path(str(one)))]
@@ -95,7 +96,9 @@ def _expand(location: str) -> list[str]:
             f"the URI of {file_name(location)} contains a password, which would appear in files and messages; "
             "pass it in the environment, see docs/data_format.md"
         )
-    if file_state(location) is not None:
+    is_file = file_state(location) is not None  # Raises an error if a server does not answer.
+    refuse(find_table(location))
+    if is_file:
         return [location]
     files = files_in(location)
     if files is not None:
@@ -118,9 +121,13 @@ def _matching(pattern: str) -> list[str]:
         folder, _, name = address.rpartition("/")
         if glob.has_magic(folder):
             raise ValueError(f"{pattern}: a URI can have * ? [] only in its last part")
+        refuse(find_table(folder + query))
         files = [file for file in files_in(folder + query) or [] if fnmatch.fnmatchcase(file_name(file), name)]
     else:
-        files = [file for file in glob.glob(pattern) if Path(file).is_file()]  # noqa: PTH207 (it takes absolute ones)
+        found = glob.glob(pattern)  # noqa: PTH207 (it takes absolute patterns)
+        for folder in dict.fromkeys(map(os.path.dirname, found)):
+            refuse(find_table(folder))
+        files = [each for each in found if Path(each).is_file()]
     if not files:
         raise FileNotFoundError(f"no file matches {pattern} (quote the pattern, so that the shell does not expand it)")
     return sorted(files, key=natural_order)

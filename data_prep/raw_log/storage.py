@@ -117,8 +117,15 @@ def files_in(location: str) -> list[str] | None:
         if file_system.get_file_info(path_there).type != FileType.Directory:
             return None
         files = file_system.get_file_info(FileSelector(path_there))
-        folder, query = split_query(location)
-        return [f"{folder.rstrip('/')}/{quote(info.base_name)}{query}" for info in files if info.is_file]
+        return [inner(location, info.base_name) for info in files if info.is_file]
+
+
+def inner(folder: str, name: str) -> str:
+    """Return the location of the file or folder with this name in a folder."""
+    if not is_uri(folder):
+        return str(Path(folder, name))
+    address, query = split_query(folder)
+    return f"{address.rstrip('/')}/{quote(name)}{query}"
 
 
 def split_query(location: str) -> tuple[str, str]:

@@ -1,0 +1,97 @@
+"""Recognize folders that belong to a table of Delta, Iceberg, Hudi or Paimon, and refuse to read them as plain files.
+
+Such a table records in files of its own which of its data files hold live rows. The folder also holds data files of
+rows that were removed or rewritten, so whoever reads all files gets rows that no longer exist, and rows several times.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from data_prep.raw_log.storage import file_name, files_in, inner, is_uri, split_query
+
+# For each kind of table: the subfolders that its folder has, each with a regular expression for the name of a file in
+# it, or "" if the name of the subfolder is evidence enough.
+_MARKS = {
+    "Delta": {"_delta_log": ""},
+    "Iceberg": {"metadata": r".*\.metadata\.json(\.gz)?"},
+    "Hudi": {".hoodie": ""},
+    "Paimon": {"snapshot": r"snapshot-\d+|LATEST", "schema": r"schema-\d+"},
+}
+_EXPORT = "spark.read.format({!r}).load({!r}).write.parquet(NEW)"
+
+
+@dataclass(frozen=True)
+class LakeTable:
+    """A table whose folder was recognized."""
+
+    kind: str  # A key of `_MARKS`.
+    root: str  # Path or URI of the table's folder.
+
+    def __str__(self) -> str:
+        marks = " and ".join(f"{name}/" for name in _MARKS[self.kind])
+        return f"{self.root} is a table of {self.kind} (it has {marks})"
+
+
+def find_table(location: str) -> LakeTable | None:
+    """Return the table to which a file or folder belongs, or None if neither it nor a folder above it is a table's.
+
+    A folder that cannot be listed does not count as a table, because access to folders above the log may be denied.
+    """
+    for folder in _with_parents(location):
+        if table := table_in(folder, partial(_has, folder)):
+            return table
+    return None
+
+
+def table_in(folder: str, has: Callable[[str], bool]) -> LakeTable | None:
+    """Return the table whose folder is `folder` itself, or None if it is not a table's.
+
+    `has` returns True for the name of a subfolder that exists.
+    """
+    for kind, marks in _MARKS.items():
+        if all(map(has, marks)) and all(
+            not pattern or any(re.fullmatch(pattern, file_name(file)) for file in _files(inner(folder, name)) or ())
+            for name, pattern in marks.items()
+        ):
+            return LakeTable(kind, folder)
+    return None
+
+
+def refuse(table: LakeTable | None) -> None:
+    """Raise ValueError if there is a table. The message says how to export its rows."""
+    if table is not None:
+        raise ValueError(
+            f"{table}: its folders also hold rows that were removed or replaced, so its files cannot be read as a log. "
+            f"Export the live rows and give the new folder, in Spark: {_EXPORT.format(table.kind.lower(), table.root)}"
+        )
+
+
+def _with_parents(location: str) -> Iterator[str]:
+    """Yield a path or a URI, and then all folders above it. For a path with links, the folders of its target follow."""
+    if is_uri(location):
+        address, query = split_query(location)
+        scheme, between, path = address.partition("://")
+        names = path.rstrip("/").split("/")
+        for length in range(len(names), 0, -1):
+            yield f"{scheme}{between}{'/'.join(names[:length])}{query}"
+        return
+    written = Path(os.path.normpath(Path(location).absolute()))
+    for path in dict.fromkeys([written, written.resolve()]):
+        yield from map(str, [path, *path.parents])
+
+
+def _has(folder: str, name: str) -> bool:
+    return _files(inner(folder, name)) is not None
+
+
+def _files(folder: str) -> list[str] | None:
+    try:
+        return files_in(folder)
+    except OSError:
+        return None
