@@ -144,8 +144,9 @@ class Checkpoint:
 
         `place` marks rows of a table as present, and returns the function that writes them.
 
-        Each file is read once, and verified meanwhile. Raise as `verify` does, and ValueError if a table's rows do not
-        fit the tables that `spec` describes. After an error, the rows written so far are invalid.
+        Each file is read once, and verified meanwhile. Raise DamagedCheckpointError if a file is missing or damaged,
+        and ValueError if a table's rows do not fit the tables that `spec` describes. After an error, the rows written
+        so far are invalid.
         """
         expired = self.expired_later()
         for member in self.chain:
@@ -169,8 +170,8 @@ class Checkpoint:
     def expiry(self) -> dict[str, np.ndarray]:
         """Return the arrays, by name, of this checkpoint's file expiry.safetensors, or {} if it has no such file.
 
-        The arrays say when rows were last updated, and which rows have expired (lost their ids)
-        (`app/checkpoint/write.py`). Raise as `verify` does.
+        The arrays say when rows were last updated, and which rows have expired (lost their ids). Raise
+        DamagedCheckpointError if the file is damaged.
         """
         arrays = self._arrays(EXPIRY) if EXPIRY in self.manifest.files else {}
         if EXPIRED_IDS in arrays:

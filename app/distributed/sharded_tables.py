@@ -147,7 +147,7 @@ class RowShard:
 
 
 class ShardedTables(HostTables):
-    """`HostTables` whose rows are spread over ranks.
+    """Embedding tables in host memory (`HostTables`) whose rows are spread over the processes of a job (ranks).
 
     All training ranks must call the same method at the same time. This rank need not own rows.
     """
@@ -227,7 +227,8 @@ def make_sharded_tables(
     list of the shards that hold the rows of this rank.
 
     There is one shard, or two if the wide and the deep part see different fields. `Header.shard` is an index in the
-    list. The first `num_owners` ranks of `world` own rows. Raise as `make_row_shard` does.
+    list. The first `num_owners` ranks of `world` own rows. Raise ValueError, naming the first difference, unless all
+    ranks pass the same settings.
     """
     shards: list[RowShard] = []
 

@@ -40,7 +40,7 @@ class NativeDistinctLayer(nn.Cell):
 
 
 class NativeSumRows(nn.Cell):
-    """Adds up the wide table's weights of each batch row, as `SumRows` does, by one C++ kernel forward and one
+    """Adds up, for each batch row, the wide table's weights of its fields' values, by one C++ kernel forward and one
     backward.
     """
 

@@ -1,5 +1,5 @@
-"""Read and write files of an online run: the status for monitoring, releases of parts that were held aside, and counts
-of values without ids. Remove old bundles and prepared folders.
+"""Read and write files of an online run: the status for monitoring, a user's permissions to train on parts (files of
+the log) that the run refused, and counts of values without ids. Remove old bundles and prepared folders.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def read_status(work: Path) -> dict[str, Any]:
 def status_of(work: Path) -> tuple[dict[str, Any], int]:
     """Return the status of the online run in `work`: the content of status.json, `running` (whether its process runs),
     and `ended` (how it ended). Return also an exit status: NOT_RUNNING if the run ended with an error, HELD_ASIDE if
-    there is a part that the run does not train on or a newest model that it does not publish, otherwise 0. Raise the
-    errors of `read_status`.
+    there is a part that the run does not train on or a newest model that it does not publish, otherwise 0. Raise
+    FileNotFoundError without a status.json, and ValueError if it is damaged.
     """
     content = {"running": is_locked(work), **read_status(work)}
     content["ended"] = "" if content["running"] else read_state(work).get("status", "")
@@ -70,7 +70,8 @@ def release(work: Path, name: str) -> str:
     """Release the part (file of the log) `name` of the online run in `work`, so that the run trains on it although it
     was refused. Return the reason why it was held aside.
 
-    Raise the errors of `read_status`, and ValueError if the part is not held aside or must never be trained on.
+    Raise FileNotFoundError without a status.json, and ValueError if it is damaged, or if the part is not held aside or
+    must never be trained on.
     """
     status = read_status(work)
     if name not in status["held"]:

@@ -107,7 +107,8 @@ def join(
     check_alike(everyone, {"config": settings.as_dict(config), "data": data_of(schema), **what})
     if folder is not None:
         check_one_place(everyone, folder)
-    # Never leave the watchdog's context, so that it observes the waits until the process ends.
+    # The watchdog logs ranks that keep others waiting. Never leave its context, so that it works until the process
+    # ends.
     Watchdog(world, config.cluster.timeout_s, first=num_servers).__enter__()
     return MpiGroup(world, num_servers)
 

@@ -136,7 +136,7 @@ class BundleTables:
 
     def stored(self, name: str, places: np.ndarray) -> np.ndarray:
         """Return the entries of the array `name` with the row indices `places` [n], without converting their dtype.
-        Raise the errors of `rows`.
+        Raise ValueError, naming the file, if a block that is read is damaged.
         """
         self._check("rows", places, self._rows_shift)
         return self._arrays[name].take(places, axis=0, mode="clip")
@@ -151,7 +151,7 @@ class BundleTables:
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return for `ids` [n] the index of each id's row, int64 [n], and a mask [n] of the ids that have a row here.
 
-        The index of an id without a row is meaningless. Raise the errors of `rows`.
+        The index of an id without a row is meaningless. Raise ValueError, naming the file, if the index is damaged.
         """
         groups = ids >> 6
         self._check("ids", groups, self._groups_shift)
@@ -175,7 +175,8 @@ class BundleTables:
         return values
 
     def _check(self, part: str, places: np.ndarray, shift: int) -> None:
-        """Compare the checksums of the blocks that contain the entries `places`, unless they were compared before.
+        """Check that the blocks with the entries `places` have the stored checksums. A block is checked once, when it
+        is first read.
 
         A block has 2^shift entries. `part` is "ids" (the index) or "rows". Raise ValueError for a damaged block.
         Several threads may call this method at once.
@@ -228,7 +229,7 @@ def lookup(chain: Sequence[BundleTables], ids: np.ndarray) -> tuple[np.ndarray, 
     If several of these bundles have a row for an id, the newest bundle counts. An id without a row, or with a deleted
     row, has its initial row (the row before training).
 
-    Raise the errors of `BundleTables.rows`.
+    Raise ValueError, naming the file, if a block that is read is damaged.
     """
     flat = ids.reshape(-1)
     base, *deltas = chain

@@ -98,7 +98,7 @@ class Generations:
         pinned or the newest version.
 
         `is_first` is True in only one of the service's processes, which folds deltas and logs which model serves. Raise
-        the errors of `Predictor.open`.
+        FileNotFoundError if there is no bundle that can serve, and ValueError if the bundle at the path is damaged.
         """
         self._path, self._num_threads, self._is_first, self._clock = options.path, options.threads, is_first, clock
         self._statement = Statement(options)

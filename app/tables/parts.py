@@ -62,7 +62,8 @@ class PartSnapshot:
 
 
 class PartTables(HostTables):
-    """`HostTables` in which the wide and the deep part of the model have their own tables.
+    """Embedding tables in host memory (`HostTables`) in which the wide and the deep part of the model have tables of
+    their own.
 
     If the deep part sees no field, `lookup` returns zeros [B, D] for the deep part, because the device has no arrays of
     width 0.

@@ -71,8 +71,9 @@ class TrainingState:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Replace tables, dense arrays and learning rates by those of a checkpoint, reading each of its bytes once.
 
-        Raise the errors of `Checkpoint.read_once`, and ValueError if the checkpoint does not fit the model. After an
-        error the tables are empty, the learning rates are those of the checkpoint, and the dense arrays are unchanged.
+        Raise DamagedCheckpointError if a file is missing or damaged, and ValueError if the checkpoint does not fit the
+        model. After an error the tables are empty, the learning rates are those of the checkpoint, and the dense arrays
+        are unchanged.
         """
         tables, saved = self.step.tables, checkpoint.manifest
         self.learning_rates.load_state(saved.schedules)

@@ -51,7 +51,8 @@ class NotSavedError(Exception):
 
 
 class Throttle:
-    """A `Progress` callback that slows its thread down: it sleeps so that the thread works only a `share` of the time.
+    """A callback, called while a checkpoint is written, that slows its thread down: it sleeps so that the thread works
+    only a `share` of the time.
 
     Once the event `hurried` is set, it does not sleep any more.
     """

@@ -50,8 +50,8 @@ def evaluate(
 
     `by` holds names that `check_slices` accepts, such as those of fields. With `calibrate`, first fit the scores to the
     click rates of the valid split, as `calibrate_on_valid` does. The ranks of `group` divide the rows and the tables
-    among them, and each rank returns the metrics of the whole split. Raise the errors of `check_evaluation`, and
-    Stopped after a signal.
+    among them, and each rank returns the metrics of the whole split. Raise ValueError as `check_evaluation` does, for a
+    split that cannot be measured or sliced, and Stopped after a signal.
     """
     check_evaluation(trained, split, by, calibrate)
     config, folder, schema = trained.config, trained.folder, trained.schema
@@ -97,7 +97,8 @@ def calibrate_on_valid(trained: Trained, scorer: Scorer, calibrate: Calibrate) -
     """Return the calibration that fits the model's scores to the click rates of the valid split.
 
     "auto" fits a temperature, and returns None if that does not lower the log loss of valid for certain; otherwise
-    Platt's scaling is fitted. Raise the errors of `fit_calibration`.
+    Platt's scaling is fitted. Raise ValueError if all rows have the same label, or if the model ranks them no better
+    than chance.
     """
     has_bar = shows_progress()
     valid = measure(scorer, trained.folder, trained.schema, "valid", trained.batch_size, show_progress=has_bar)

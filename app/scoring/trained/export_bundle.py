@@ -105,7 +105,8 @@ def write_compared(
 
     `scorer` runs the training code. The logits of both are compared only if the bundle's rows (`rows`) and the training
     code's precision are float32. With `encoder`, an open encoder of the prepared folder, the bundle's golden rows are
-    compared; without it, newly made-up rows. Raise the errors of `check_made_rows` and `write_model`.
+    compared; without it, newly made-up rows. Raise ValueError if logits differ by more than rounding explains, or if a
+    delta cannot express the model (see `write_model`).
     """
     predictor = write_model(folder, model, rows, parent, trained.config.device.num_threads)
     if rows == "float32" and trained.config.device.precision == "float32":

@@ -16,7 +16,9 @@ from common.process import num_cores
 
 
 class NativeStepHistory(StepHistory):
-    """A `StepHistory` whose `catch_up` runs in C++ on all cores, with the same bits as in NumPy."""
+    """A `StepHistory` (the past steps of a table with `adam`) that lets rows take the steps which they missed in C++ on
+    all cores, with the same bits as in NumPy.
+    """
 
     def catch_up(self, states: States, means: RunningMean | None = None) -> None:
         *arrays, last_steps = states

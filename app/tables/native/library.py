@@ -44,7 +44,8 @@ OPTIMIZER_NUMBERS = LIBRARY.interface.enums["HostTablesOptimizer"]
 
 @dataclass(frozen=True)
 class NativeUniqueIds(UniqueIds):
-    """`UniqueIds` from the native tables, with the positions of each id in the batch.
+    """The distinct ids of a batch (`UniqueIds`) as the native tables find them, with the positions of each id in the
+    batch.
 
     Ids are numbered in the order of their first positions, and `values` is int64. Id number u is at the positions
     `positions[offsets[u] : offsets[u + 1]]`, ascending.
@@ -152,7 +153,8 @@ class NativeHandle:
         self._spec = spec
 
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
-        """Return the distinct ids of `ids` [B, P], as `Tables.unique` describes.
+        """Return the distinct ids of a batch's `ids` [B, P]. Raise ValueError, naming batch row, field and id, for an
+        id outside 0 … V-1, as `Tables.unique` describes.
 
         The call uses one thread only, because it runs while the other cores take the previous training step.
         """

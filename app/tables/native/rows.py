@@ -40,8 +40,8 @@ ReadArray = Callable[[str, str, np.ndarray, np.ndarray], None]
 
 @dataclass(frozen=True)
 class NativeTableSnapshot:
-    """A `TableSnapshot` that reads rows from the tables, or from copies of the rows that were updated after the
-    snapshot.
+    """The rows of one table at one moment (`TableSnapshot`), read from the tables or, for rows that were updated later,
+    from copies.
     """
 
     table: str

@@ -164,8 +164,9 @@ class NativeTables(HostTables):
         batch, step = unique.struct, self._optimizer_step(DEEP)
         if self._history is not None and self._history.step < self.step:
             self._history.append(self._learning_rates[DEEP](self.step))
-        # `_computed_rows` (used with `adam`) can be used again if the last lookup before this step was a lookup of the
-        # same batch. Any other lookup or update in between would have changed `_caught_up`.
+        # With `adam`, the last lookup has computed rows after their missed steps (`_computed_rows`). They can be used
+        # again if it was a lookup of the same batch. Any other lookup or update in between would have changed
+        # `_caught_up`.
         looked_up, step_then = self._caught_up
         is_caught_up = looked_up is unique and step_then == self.step - 1
         caught_up = None if self._history is None else output_address(self._computed_rows_of(unique))

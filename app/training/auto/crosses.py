@@ -169,7 +169,7 @@ def crosses_gain(folder: Path, schema: Schema) -> CrossesGain | None:
     the best one without them, on the valid rows.
 
     Return None if there are no crosses or no valid rows, if all rows of a split have the same label, or if the data is
-    larger than MAX_CROSSED_ROWS or MAX_CROSSED_IDS. Raise the errors of reading the folder.
+    larger than MAX_CROSSED_ROWS or MAX_CROSSED_IDS. Raise ValueError or FileNotFoundError if the folder cannot be read.
     """
     from sklearn.metrics import roc_auc_score
 

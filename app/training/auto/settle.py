@@ -24,8 +24,8 @@ def settle(
     `resolve` applies the given settings to defaults, as for `resolve_by_rows`. The second value says how strong the
     effects of crosses on clicks are. It is measured only with `train.auto`, for data with crosses, if the run does not
     start from a trained model; otherwise it is the default. With `dry`, it is not measured either. The second value
-    also has lines for the log about the choice. Raise the errors of `resolve`, of reading the folder, and of finding
-    the model to start from.
+    also has lines for the log about the choice. Raise ValueError for wrong settings, and ValueError or
+    FileNotFoundError if the folder or the model to start from cannot be read.
     """
     config, choice = resolve(Config()), CrossesChoice()
     if not config.train.auto:

@@ -48,7 +48,8 @@ log = logging.getLogger("app")
 
 LOG = "train.log"
 RESULTS = "results.csv"
-BASIS = "sweep.json"  # File in the sweep's folder with the settings and the data's identity that all its runs share.
+# File in the sweep's folder with the settings that all its runs share, and with a description of their data.
+BASIS = "sweep.json"
 POLL_SECONDS = 0.2
 MAX_NAME_BYTES = 255  # Maximum length of a file name on common file systems.
 

@@ -177,7 +177,9 @@ def _needs_mapping(manifest: Manifest, config: Config, schema: Schema) -> bool:
 
 
 class InitialTable:
-    """A `TableSnapshot` of deep rows that no step has updated. Their values are computed when they are read."""
+    """Deep rows that no step has updated, with the interface of saved rows (`TableSnapshot`). Their values are computed
+    when they are read.
+    """
 
     def __init__(
         self,
