@@ -308,8 +308,8 @@ class CaughtUpTable:
         self._saved = saved
         self._history = history
         self.row_ids, self.layout = saved.row_ids, saved.layout
-        # The rows that `read` caught up last, and their indices. Callers read the arrays of the same rows one after
-        # another, so each row is caught up only once.
+        # The rows that the last `read` brought up to date, and their indices. Callers read the arrays of the same rows
+        # one after another, so keep these rows rather than compute their missed steps for each array.
         self._last: tuple[Indices, dict[str, np.ndarray]] | None = None
 
     def read(self, name: str, indices: Indices) -> np.ndarray:

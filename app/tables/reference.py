@@ -48,8 +48,8 @@ Arrays = dict[str, dict[str, np.ndarray]]  # Nested dict: table name -> state ar
 class WholeTables(Tables):
     """Base class of tables that store all V rows, not only those that were updated or loaded (touched rows).
 
-    It tracks which rows are touched and which changed since the last snapshot, takes snapshots by copying, and loads
-    states.
+    It tracks which rows are touched and which changed since the last snapshot (the rows at one moment, for a
+    checkpoint), takes snapshots by copying rows, and loads saved rows.
     """
 
     _open: CopiedSnapshot | None  # The last snapshot.

@@ -111,7 +111,9 @@ class LearningRates:
         ]
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint stores: the state of each plateau schedule, and `steps_before` unless it is 0."""
+        """Return what a checkpoint stores: the state of each plateau schedule, and unless it is 0 `steps_before` (the
+        steps that a trained model had taken before this run started from it).
+        """
         plateaus = {
             group: asdict(rate.plateau)
             for group, rate in self.groups.items()

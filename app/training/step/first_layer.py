@@ -74,8 +74,9 @@ def _resume_distinct(config: Config, schema: Schema, backend: str, num_processes
     """Check that a run can be resumed whose first layer multiplies each distinct row of a batch only once. Return a
     line for the log.
 
-    The line is "" for one process. Several ranks (processes) may resume such a run, too, and then multiply the row of
-    each position (batch row and field). Raise ValueError if another setting rules distinct rows out.
+    The line is "" for one process. Several ranks (processes) may resume such a run, too. They multiply the row of each
+    position (batch row and field) instead, and the line says so. Raise ValueError if another setting rules distinct
+    rows out.
     """
     if why_not := obstacle(config, schema, backend, num_processes=1):
         raise ValueError(
