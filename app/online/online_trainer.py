@@ -70,7 +70,8 @@ REST = 20
 # Number of bins into which the logits of a part (file of the log) are counted for confidence intervals. With 8 times as
 # many, the intervals take 0.5 s of CPU time instead of 0.1 s, and change no more than with another random seed.
 INTERVAL_BINS = 2000
-# The time of a part's file may be ahead of this machine's clock by at most this share of --expire-after.
+# The time of a part's file may be ahead of this machine's clock by at most this share of --expire-after, the age at
+# which values lose their ids.
 MOST_AHEAD = 0.1
 
 

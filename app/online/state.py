@@ -103,7 +103,8 @@ def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
     needed = {path for chain in [*newest, by_version.get(pinned or "", ())] for path, _ in chain}
     old = [path for path in bundles_in(folder) if keep and path in manifests and path not in needed]
     old = [path for path in old if path.name.startswith(step_name(manifests[path].checkpoint["step"]))]
-    # Remove deltas before their parents, so that an interruption leaves no delta without its parent.
+    # Remove newer deltas (bundles with changed rows only) before the bundles that they build on, so that an
+    # interruption leaves no delta without them.
     for path in sorted(old, key=lambda path: -manifests[path].generation):
         hidden = path.rename(path.with_name(f".{path.name}{REMOVED}"))
         sync_folder(folder)

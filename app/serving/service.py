@@ -53,8 +53,8 @@ _REFUSAL = b"HTTP/1.1 %d Too Many Requests\r\n%s: " % (REFUSED, ID_HEADER.encode
 _HEADERS_OF = {408: CLOSE, 413: CLOSE, REFUSED: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
 EXPLAIN = "/v1/explain"
-# Maximum size of a body with one row to explain, or with a version to pin or to leave. It is small, because the event
-# loop itself decodes such bodies.
+# Maximum size of a body with one row to explain, or with the version that must serve (be pinned) or that must not serve
+# any more (a rollback). It is small, because the event loop itself decodes such bodies.
 MOST_EXPLAINED_BYTES = 1 << 17
 # Larger bodies are decoded in another process. Decoding JSON of this size can hold the global interpreter lock for up
 # to 40 ms if a client has made the JSON deliberately slow to decode.

@@ -30,7 +30,8 @@ def write_sweep_report(
 ) -> None:
     """Write the page of a sweep to `output`.
 
-    `results` begins with the best run. `tried` maps the name of each setting to the values that the sweep tried.
+    `results` has a mapping for each run (see `Result`), the best run first. `tried` maps the name of each setting to
+    the values that the sweep tried.
     """
     varied = {name: _in_order(values) for name, values in tried.items() if len(values) > 1 or len(tried) == 1}
     names = short_names([[result[name] for name in varied] for result in results])
