@@ -97,7 +97,7 @@ def arrays_in(content: mmap.mmap, entries: Mapping[str, ArrayEntry]) -> dict[str
 
 
 def map_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Map a file of arrays into memory. Return its arrays by name. Raise ValueError as `take_entries` does."""
+    """Map a file of arrays into memory. Return its arrays by name. Raise ValueError if the file has a bad header."""
     entries = read_entries(path)
     return arrays_in(map_file(path), entries)
 
@@ -105,7 +105,7 @@ def map_arrays(path: Path) -> dict[str, np.ndarray]:
 def read_entries(path: Path) -> dict[str, ArrayEntry]:
     """Read the header of a file. Return the location of each array by name, in the order of the file.
 
-    Raise ValueError as `take_entries` does.
+    Raise ValueError if the file has a bad header.
     """
     with path.open("rb") as file:
         return take_entries(path, file.read, path.stat().st_size)

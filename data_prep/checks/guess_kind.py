@@ -277,7 +277,7 @@ def _as_string(column: Column, of: str) -> Guess:
 
 
 def _of_list(lists: Sequence[Sequence[str]]) -> str:
-    """Return a remark if values in a column's lists have weights, or if one value only fills up short lists.
+    """Return a remark if a column's lists have weights after their values, or if one value only fills up short lists.
 
     Otherwise return "".
     """

@@ -117,13 +117,14 @@ class GrowingVocabulary:
         """Open the vocabulary in `folder`.
 
         If `count_bytes` is above 0, a sketch (an approximate counter) of that many bytes counts how often values
-        without ids occur in all parts of the log. If it is 0, the values of each part are counted alone.
+        without ids occur in all parts of the log. If it is 0, a value must be frequent enough within a single part to
+        get an id.
         """
         self.folder = folder
         self.schema, self._options, _ = open_vocabulary(folder)
         self._earlier = ValueSketch(count_bytes, self._options.kernels) if count_bytes else None
-        # Number of values in the last part of the log that did not get an id yet. The number stays 0 if each part is
-        # counted alone.
+        # Number of values in the last part of the log that did not get an id yet. The number stays 0 if values are not
+        # counted across parts by a sketch.
         self.num_pending = 0
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
         self.expired = read_expired(folder, self.schema)  # Expired ids in ascending order.

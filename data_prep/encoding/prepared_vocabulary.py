@@ -319,7 +319,8 @@ def open_encoder(prepared: Path, with_labels: bool = False, schema: Schema | Non
 def open_vocabulary(prepared: Path, schema: Schema | None = None) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
     """Return the schema of a prepared folder, the options of its preparation, and its vocabulary.
 
-    The parameter `schema` and the errors are the same as in `open_encoder`.
+    `schema` may be an earlier schema of the folder (see `schema_at`). Raise FileNotFoundError if the folder is not a
+    prepared folder, and ValueError if its schema.json is not readable.
     """
     schema = schema or read_schema(prepared)
     options = read_recorded(schema.options, str(prepared / SCHEMA_FILE))

@@ -390,7 +390,8 @@ def order_strings(
 ) -> OrderedValues:
     """Order the strings of a field by descending count, then by their bytes. Keep the first `max_size` strings.
 
-    The missing value is added with the count `num_missing`, in the same way as in `order_values`.
+    The missing value is added with the count `num_missing`, before other strings of the same count, and does not count
+    toward `max_size`.
     """
     arrays = [to_arrow(texts), _numbers(counts, pa.int64())]
     table = pa.Table.from_arrays(arrays, ["text", "count"])

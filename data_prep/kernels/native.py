@@ -325,7 +325,10 @@ def texts_in_c(texts: Strings) -> Any:
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
-    """Look up the ids of values in the search tables of their fields, as `numpy_kernels.encode_values` does."""
+    """Look up the ids of values in the search tables of their fields.
+
+    The result is that of `numpy_kernels.encode_values`.
+    """
     num_rows = values.shape[1]
     ids = np.empty((num_rows, len(fields)), dtype)
     load().log_kernels_encode(

@@ -98,7 +98,8 @@ class Chunk:
 class Cells(NamedTuple):
     """The n cells of a column in n rows, contiguous in memory. If a cell is missing, its value is 0 or ""."""
 
-    # int64 for integers and times (ms since 1970), float64 for floats, uint32 for hex values, Strings for text.
+    # An array, int64 for integers and times (ms since 1970), float64 for floats, uint32 for hex values, or `Strings`
+    # for text.
     values: Any
     present: NDArray[np.bool_]  # Mask of the cells that are not missing.
 

@@ -119,7 +119,8 @@ class StratifiedSplit:
     seed: int
     # The lowest hash of a row that is not in train, by label (0, 1), or 2**64 if all rows are in train.
     train_ends: tuple[int, int]
-    valid_ends: tuple[int, int]  # For each label (0, 1), the lowest hash of a row in test, or 2**64.
+    # For each label (0, 1), the lowest hash of a row in test, or 2**64 if it has no such row.
+    valid_ends: tuple[int, int]
 
     def assign(self, rows: RowsToSplit) -> NDArray[np.int8]:
         hashes = splitmix64(self.seed, rows.numbers)

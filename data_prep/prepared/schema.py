@@ -121,7 +121,7 @@ class Split:
     # Number of rows without a label, and number of rows of weight 0, which is 0 if rows have no weights.
     unlabelled: int = 0
     weightless: int = 0
-    mean_weight: float = 0.0  # Mean weight of the rows that count, if rows have weights and any of them counts.
+    mean_weight: float = 0.0  # Mean of the weights above 0. It is 0 if rows have no weights, or no weight is above 0.
 
     @property
     def num_labelled(self) -> int:

@@ -86,7 +86,7 @@ def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
 def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[FormatReader]:
     """Open a file of the log with the module of its format. The reader reads it once from start to end.
 
-    The result and the errors are those of `FormatModule.open_reader`.
+    Raise ValueError, also inside the `with` block, if the file is damaged or lacks columns of the format.
     """
     return format_of(file.location).reader().open_reader(file, log_format)
 

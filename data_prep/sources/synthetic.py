@@ -94,8 +94,8 @@ class Block:
 
     numbers: np.ndarray  # [N, n] int64
     number_missing: np.ndarray  # [N, n] bool
-    values: np.ndarray  # [C, n] int64. MISSING_RANK for a missing value. Without drift, values are ranks by frequency.
-    # [4, n] float64. The four parts of the log odds of a click in each row, in the order of PART_SHARES.
+    values: np.ndarray  # Values [C, n] int64, or MISSING_RANK. Without drift, values are ranks by frequency.
+    # The four parts of the log odds of a click in each row, [4, n] float64, in the order of PART_SHARES.
     logit_parts: np.ndarray
     probability: np.ndarray  # [n] float64, the probability of a click
     label: np.ndarray  # [n] int8, drawn with `probability`
