@@ -127,7 +127,7 @@ void lower_bounds(const std::uint64_t* keys, std::int64_t num_keys, const std::u
 }
 
 // Returns the character between the values of a list, given the list's text without its brackets. Equals
-// lists.divider_in_brackets.
+// strings.divider_in_brackets.
 std::uint8_t divider_in_brackets(const std::uint8_t* begin, const std::uint8_t* end, std::uint8_t separator) {
   bool has_separator = false, has_comma = false, is_of_numpy = true;
   for (const std::uint8_t* at = begin; at < end; ++at) {
@@ -148,8 +148,8 @@ std::uint8_t divider_in_brackets(const std::uint8_t* begin, const std::uint8_t* 
   return has_comma ? ',' : is_of_numpy ? ' ' : separator;
 }
 
-// Splits a list in brackets such as ['a', "b"], as lists.spans_in_brackets does, and calls `add` with the start and end
-// of each value. Returns false for any other cell. The caller must then discard the values that were added so far.
+// Splits a list in brackets such as ['a', "b"], as strings.spans_in_brackets does, and calls `add` with the start and
+// end of each value. Returns false for any other cell. The caller must then discard the values that were added so far.
 template <typename Add>
 bool split_brackets(const std::uint8_t* data, std::int64_t begin, std::int64_t end, std::uint8_t separator, Add add) {
   if (end - begin < 2) return false;
