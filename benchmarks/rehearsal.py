@@ -61,8 +61,8 @@ from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.schema import read_schema
 
 CRITEO_ROWS = 45_840_617
-DAY_SHARE = 40  # The next day has one row for each so many rows of the log.
-BYTES_OF_ROW = 1000  # Disk space for each row: the log, two prepared folders, runs and bundles.
+DAY_SHARE = 40  # The log of the next day has one row for every so many rows of the log.
+BYTES_OF_ROW = 1000  # Bytes of disk space for each row: in the log, two prepared folders, runs and bundles.
 KILLS = (0.3, 0.7)  # The training is killed by SIGKILL after each of these fractions of its steps.
 SAVE_OFTEN = "checkpoint.every_minutes=1"
 REQUESTS = (1, 1, 1, 1, 10, 100, 1000)  # rows of each
@@ -149,7 +149,7 @@ def train(of: Rehearsal) -> dict[str, Any]:
     command: list[str | Path] = ["app", "train", "--config", AUTO, "--dataset", "prepared-2", "--name", "auto"]
     command += [SAVE_OFTEN, *([f"train.steps={of.options.auto_steps}"] if of.options.auto_steps else [])]
     for share in KILLS:
-        # An earlier, interrupted run of this stage has already passed this kill.
+        # An earlier, interrupted run of this stage has already gone beyond this step.
         if newest_step(run) >= share * total_steps(run):
             continue
         process = of.start(*command)
@@ -287,7 +287,7 @@ def next_day(of: Rehearsal) -> dict[str, Any]:
 def criteo(of: Rehearsal) -> dict[str, Any]:
     """Train configs/criteo.yaml for one epoch, or for --criteo-steps steps, and evaluate it on test."""
     run, steps = of.folder / "criteo", of.options.criteo_steps
-    # An epoch takes an hour: a stop need not cost all of it.
+    # An epoch takes an hour, so save checkpoints, from which a stopped training continues.
     saves = ("checkpoint.every_minutes=15", "checkpoint.keep_last=1")
     more = ("--name", "criteo", "train.epochs=1", f"train.steps={steps}", "device.precision=auto", *saves)
     of.run("app", "train", "--config", CRITEO, "--dataset", "prepared-10", *more)

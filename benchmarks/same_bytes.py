@@ -23,7 +23,8 @@ from safetensors.numpy import load_file
 from benchmarks.harness.commands import checked_out, run_command, work_folder
 
 CONFIG, AVAZU = "configs/tiny.yaml", "configs/data/avazu.yaml"
-ZOO_ROWS = 16000  # With fewer rows, all would go into the files of the rest, none into those of whole samples.
+# With fewer rows, all would go into the files of remaining rows, and none into the files of whole samples.
+ZOO_ROWS = 16000
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,8 @@ def compare(versions: tuple[Version, Version], rows: int, chosen: list[str]) -> 
     a.must("data_prep", "synthesize", "log.txt", "--rows", str(rows), "--seed", "1")
     a.must("data_prep", "synthesize", "zoo.txt", "--rows", str(max(rows, ZOO_ROWS)), "--seed", "2")
     write_avazu(a.folder / "avazu.csv", rows)
-    for path in a.folder.iterdir():  # The logs, and the truth of the synthetic ones.
+    # Copy the logs, and the true click probabilities of synthetic logs, to the other version.
+    for path in a.folder.iterdir():
         if path.is_file() and not path.is_symlink():
             os.link(path, b.folder / path.name)
     comparison = Comparison(a, b)

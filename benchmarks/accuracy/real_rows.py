@@ -45,7 +45,7 @@ from data_prep.prepared.truth import area_under_curve
 OURS = "this project"
 REPLICATES = 500
 CONFIG = PROJECT / "configs" / "auto.yaml"
-PREPARE = PrepareOptions(min_count=2)  # Of 2, 5, 10 and 20, this value is also the best one for logistic regression.
+PREPARE = PrepareOptions(min_count=2)  # Of 2, 5, 10 and 20, min_count 2 is also the best value for logistic regression.
 BATCH_SIZE, SCORED_ROWS = 1000, 100_000  # at a time
 
 # With SparseAdam, L2 acts only on the rows of a batch. The best values were smaller than with Adam on whole tables.

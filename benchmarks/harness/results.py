@@ -45,7 +45,7 @@ class Target:
     """
 
     what: str
-    target: str  # such as "≥ 1.5", with ≥, ≤ or >
+    target: str  # The bound that the figure should keep, such as "≥ 1.5", with ≥, ≤ or >.
     find: Callable[..., float]
     keys: tuple[Any, ...] = ()
 
@@ -161,7 +161,7 @@ def auto_below(
 def above(results: Results, benchmark: str, recipe: str, other: str, metric: str, rows: str = OFTEN) -> float:
     """Return how far a recipe's metric is above that of `other`, on the test rows of 5 M synthetic rows.
 
-    Both are those of the first seed.
+    Both metrics are those of the runs with the first seed.
     """
     entry = value(results, benchmark, "results", {"recipe": recipe, "data": "5m"})
     return float(entry["runs"][0]["test"][rows][metric] - entry[other][rows][metric])

@@ -129,7 +129,7 @@ def metered() -> Iterator[Taken]:
 def children_seconds() -> float:
     """Return the processor time (user and system) of all child processes that this process has waited for.
 
-    It includes the time of their own children.
+    The time of their own children is included.
     """
     times = os.times()
     return times.children_user + times.children_system

@@ -90,7 +90,8 @@ def log_ids(rng: np.random.Generator, num_rows: int) -> np.ndarray:
 
 def distinct_share(workload: Workload) -> float:
     """Return the number of distinct rows divided by the number of ids, both counted for each field of each batch."""
-    ids = np.concatenate([batch.ids.T for batch in make_batches(workload)])  # a row is a field's of one batch
+    # Each row of `ids` has the ids of one field in one batch.
+    ids = np.concatenate([batch.ids.T for batch in make_batches(workload)])
     return sum(len(np.unique(of_field)) for of_field in ids) / ids.size
 
 

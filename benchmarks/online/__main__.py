@@ -36,7 +36,7 @@ from data_prep.sources.shape import Drift
 from data_prep.sources.synthetic import synthesize
 
 DATA = PROJECT / "configs/data/drift.yaml"
-EVERY = 5  # A model is trained from scratch after each so many parts.
+EVERY = 5  # A model is trained from scratch whenever this many further parts have come.
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Sizes:
     num_parts: int = 20
     num_warm: int = 20  # parts before the first one
     real_rows: int = 2500
-    lag_warm: int = 2  # Number of parts on which the runs of `lag` are trained before.
+    lag_warm: int = 2  # Number of parts on which the models of the question `lag` are trained before it is measured.
     lag_parts: int = 8
     vocabularies: tuple[int, ...] = (0, 5_000_000)  # at least
 

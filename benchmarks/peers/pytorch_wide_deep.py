@@ -84,7 +84,8 @@ class PeerSettings:
     wide_initial_accumulator: float = FtrlOptions().initial_accumulator
     whole_table: bool = False
     wide_l2_coef: float = 0.0
-    fused: bool | None = True  # Adam in one kernel; None is PyTorch's default, one operator after the other
+    # True computes Adam in one kernel. None is PyTorch's default, one operator after the other.
+    fused: bool | None = True
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,8 @@ def matmul_steps(workload: Workload) -> Callable[[int], Parts]:
 
 def use_threads(count: int) -> None:
     torch.set_num_threads(count)
-    torch.sparse.check_sparse_tensor_invariants.disable()  # That is PyTorch's default too. Without this call it warns.
+    # These checks are off by default too, but PyTorch warns if this is not said.
+    torch.sparse.check_sparse_tensor_invariants.disable()
 
 
 def contender(kind: str, workload: Workload) -> Callable[[int], Parts]:

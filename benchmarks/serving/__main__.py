@@ -56,7 +56,8 @@ class Load:
     """
 
     milliseconds: dict[int, list[float]]
-    sender_late_ms: list[float]  # from the intended time until the sender came to a request: no fault of the service
+    # Milliseconds by which the sender was late with a request, which is no fault of the service.
+    sender_late_ms: list[float]
 
     def percentile(self, share: float, status: int) -> float:
         values = self.milliseconds.get(status)
@@ -169,7 +170,7 @@ class Sender:
             load.sender_late_ms.append((time.perf_counter() - start - due) * 1e3)
             self.send(number, partial(note, due))
             if number % 16 == 0:
-                await asyncio.sleep(0)  # Let answers be read even if the sender is late.
+                await asyncio.sleep(0)  # Give the event loop a chance to read answers, even if the sender is late.
         await all_answered.wait()
         return load
 
@@ -183,7 +184,7 @@ class Sender:
                 answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
                 self.send(done, answer.set_result)
                 status = await answer
-                done += status == 200  # not `done += await …`, which forgets what others count meanwhile
+                done += status == 200  # `done += await …` would forget what other connections count meanwhile.
 
         await asyncio.gather(*(one() for _ in range(connections)))
         return done / seconds
@@ -493,7 +494,8 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     put("bundle", "0")
     with served(folder, *service(models, "--watch-seconds", "0.1")) as (port, process):
         sender = Sender(port, one_row_bodies(folder), "application/json")
-        await sender.poisson(100, 2)  # each row once or more: the pages' first touch is no part of the quiet p99
+        # Ask for each row once, so that the first access to its memory page does not count.
+        await sender.poisson(100, 2)
         quiet = await sender.poisson(200, 5)
         sending = asyncio.create_task(sender.poisson(200, 0.4 * count))
         started = time.perf_counter()

@@ -37,7 +37,7 @@ from benchmarks.training.kernels import RATES, Contenders, make_spec, medians, o
 from benchmarks.training.mindspore_contender import assemble_parts, prepare_device
 
 GIGABYTE = 10**9
-ROW_BYTES = 4 * 3 * 81  # At width 80: a row and two moments, of the deep and the wide table.
+ROW_BYTES = 4 * 3 * 81  # Bytes of a row and its two moments, in the deep table of width 80 and in the wide table.
 VOCABULARY_OVER_ROWS = 1.1
 DD_BLOCK = 16 << 20
 MANIFEST = Manifest(1, 1, 1, {}, "", {}, {})  # The manifest of a checkpoint that is only written and read, never used.
@@ -167,7 +167,7 @@ def measure_dtypes(size: float, folder: Path, rounds: int) -> dict[str, float]:
         saves[f"save {dtype}"], loads[f"load {dtype}"] = save, load
         save()
         sizes[dtype] = sum(file.stat().st_size for file in path.iterdir())
-    # Saves and loads are timed apart: what a save leaves for the disk to do would slow down the load behind it.
+    # Saves and loads are timed separately, because the disk may still be busy with a save when the next load begins.
     timings = side_by_side(saves, rounds, warm_up=1) | side_by_side(loads, rounds, warm_up=1)
     for name, timing in timings.items():
         print(f"checkpoint, {name} {timing}, {sizes[name.split()[1]] / 1e6:.0f} MB", flush=True)

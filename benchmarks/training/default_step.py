@@ -140,7 +140,8 @@ def bound(batch: Batch, workload: Workload) -> Parts:
     products = sum(batch.num_rows * inputs * outputs for inputs, outputs in itertools.pairwise(widths))
     factors = np.ones((2, PRODUCT_SIZE, PRODUCT_SIZE), np.float32)
     product = min(seconds_of(lambda: factors[0] @ factors[1]) for _ in range(5))
-    # The rows of all positions, and their gradients, out and in again; the distinct rows and moments in and out.
+    # Bytes that a step moves: the rows of all positions and their gradients, each written and read, and the distinct
+    # rows with their moments, each read and written.
     copy = MemoryCopy(4 * width * (4 * batch.ids.size + 6 * len(np.unique(batch.ids))), workload.threads)
     return {"tower": 3 * products / PRODUCT_SIZE**3 * product, "tables": min(seconds_of(copy) for _ in range(5))}
 

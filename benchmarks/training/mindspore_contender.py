@@ -20,7 +20,7 @@ from benchmarks.training.kernels import NUM_FIELDS
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 if TYPE_CHECKING:
-    from app.training import assemble  # imports MindSpore: after the environment is prepared
+    from app.training import assemble  # This imports MindSpore, so the environment must be prepared before.
 
 
 def make_config(workload: Workload, backend: Backend) -> Config:
