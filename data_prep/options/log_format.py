@@ -51,7 +51,8 @@ class ListForm:
     """How the cells of a column of kind list are written, and how many of their values are used."""
 
     separator: str = "|"  # The character between the values of a cell.
-    max_length: int = 20  # The maximum number of values that are used of a cell. Further ones are left out.
+    # The maximum number of values that are used of a cell. Further ones are left out.
+    max_length: int = 20
     # How the model combines the embedding rows of a list's values: it takes their mean or their sum.
     pool: Literal["mean", "sum"] = "mean"
 

@@ -77,7 +77,8 @@ class PrepareOptions(Checked):
     # timestamp columns.
     split_by: str = ""
     train_fraction: SplitFraction = 0.8  # The fraction of the rows that go to train. Not used with split: files.
-    valid_fraction: SplitFraction = 0.1  # The fraction of the rows that go to valid. Not used with split: files.
+    # The fraction of the rows that go to valid. Not used with split: files.
+    valid_fraction: SplitFraction = 0.1
     test_fraction: SplitFraction = 0.1  # The fraction of the rows that go to test. Not used with split: files.
     # With split: files, the names or globs of the files whose rows are valid. The rows of files that match neither
     # valid_files nor test_files are train.
