@@ -131,7 +131,7 @@ class RowEncoder:
         return self.own_ids(values, place) != NO_ID
 
     def own_ids(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.int64]:
-        """Return the id of each value [n], or NO_ID if the value is out of vocabulary or its id has expired.
+        """Return the id of each value [n], or NO_ID if the value is out of vocabulary, also because its id has expired.
 
         `place` selects the vocabulary, as in `knows`.
         """
@@ -160,9 +160,9 @@ class RowEncoder:
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, additions, self.expired)
 
     def without(self, expired: NDArray[np.int64]) -> RowEncoder:
-        """Return a copy of the encoder in which the ids `expired` [n] have expired too.
+        """Return a copy of the encoder in which the values of the ids `expired` [n] count as out of vocabulary.
 
-        Ids that have already expired in this encoder are also expired in the copy.
+        The same holds for ids that have already expired in this encoder.
         """
         # np.unique with `return_counts` sorts the ids and does not hash them, which is faster here.
         expired = np.unique(np.concatenate([self.expired, expired]), return_counts=True)[0]
@@ -240,7 +240,7 @@ class RowEncoder:
 
     @functools.cached_property
     def _is_expired(self) -> NDArray[np.bool_]:
-        """Mask, indexed by id, that is True for expired ids.
+        """Mask, indexed by id, that is True for ids whose values have expired, that is, lost their ids.
 
         The mask ends one element after the largest expired id. This last element is False, and stands for all larger
         ids and for NO_ID.

@@ -167,7 +167,7 @@ def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format:
 
 
 def cells_to_chunk(cells: dict[str, str], log_format: LogFormat) -> Chunk:
-    """Return a chunk with one line that has the cells in `cells`, which maps column names to texts.
+    """Return a `Chunk` (lines for the parser) of one line with the cells in `cells`, which maps column names to texts.
 
     The cells of all other columns are those of `log_format.blank_row`.
     """
@@ -176,7 +176,7 @@ def cells_to_chunk(cells: dict[str, str], log_format: LogFormat) -> Chunk:
 
 
 def chunk_to_mapping(chunk: Chunk, log_format: LogFormat) -> dict[str, Any]:
-    """Convert a chunk of a single line to a mapping from field names to values. A missing value becomes None."""
+    """Convert a `Chunk` of a single line to a mapping from field names to values. A missing value becomes None."""
     cells = dict(zip(log_format.columns, split_line(chunk.lines, log_format, chunk.is_bare), strict=True))
     return {name: _value(cells[name], kind, log_format) for name, kind in log_format.fields}
 

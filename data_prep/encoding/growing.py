@@ -64,7 +64,7 @@ from data_prep.statistics.sketch import ValueSketch
 from data_prep.statistics.statistics import LogStatistics
 from data_prep.statistics.value_counts import count_numbers, count_texts
 
-SMALL_FIELD = 256  # If a field has at most this many values, none of them expires.
+SMALL_FIELD = 256  # If a field has at most this many values, none of them expires, that is, loses its id.
 MOST_COUNT = 2**32 - 1  # `counts_of_ids` returns this number for values with larger counts.
 # Limit for the memory of the counts of values. It is so large that all counts of one part of the log stay in memory and
 # none are written to disk.
@@ -132,7 +132,7 @@ class GrowingVocabulary:
 
     @property
     def num_in_use(self) -> int:
-        """Number of ids whose values have not expired."""
+        """Number of ids that are in use, because their values have not expired."""
         of_owners = {self.schema.vocabulary_of(field.name): field.num_values for field in self.schema.categorical}
         return sum(of_owners.values()) - self.schema.num_expired
 

@@ -396,7 +396,7 @@ def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) ->
 
 
 def write_lookup_expired(folder: Path, expired: NDArray[np.int64]) -> dict[str, Any]:
-    """Write the expired ids of a vocabulary to a file in `folder`, if there are any.
+    """Write the ids whose values have expired to a file in `folder`, if there are any.
 
     Return their number as an entry of the description that `open_lookup` reads, or {} if there are none.
     """

@@ -77,7 +77,7 @@ class FieldVocabulary:
 
 
 def without(field: FieldVocabulary, expired: NDArray[np.int64]) -> FieldVocabulary:
-    """Return a copy of a field that lacks the values whose ids are in `expired`."""
+    """Return a copy of a field without the values whose ids are in `expired`."""
     rest = np.flatnonzero(~np.isin(field.value_ids, expired))
     if len(rest) == len(field.values):
         return field

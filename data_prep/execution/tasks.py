@@ -154,12 +154,13 @@ def job_name(title: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """The function that workers call on each task of a pass, and the folder and title under which it stores results."""
+    """The function that workers call on each task of a pass over the log, and the folder and title of its results."""
 
     folder: str
     title: str
     job_id: str
-    # The function is sent with each task, but a worker uses the copy that it received with its first task of the pass.
+    # The function is sent with each task, but a worker uses the copy that it received with its first task of the pass
+    # over the log.
     function: Callable[[Any], Results] = field(compare=False)
 
     def run(self, number: int, task: Any) -> None:
@@ -169,7 +170,7 @@ class Job:
 
 
 def run_in_worker(job: Job, number: int, task: Any) -> None:
-    """Run the task `task` with the function that this worker received with its first task of the pass."""
+    """Run `task` with the function that this worker received with its first task of the pass over the log."""
     _as_first_got(job).run(number, task)
 
 

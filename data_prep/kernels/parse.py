@@ -56,7 +56,7 @@ _PAD_AFTER = b"0" * _WORD_BYTES
 
 
 class _Text:
-    """The bytes of a chunk with padding around them, and for each byte the little-endian 8-byte word that begins there.
+    """The bytes of lines with padding around them, and for each byte the little-endian 8-byte word that begins there.
 
     Padding and words let the parser read eight bytes at a time.
     """

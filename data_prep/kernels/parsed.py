@@ -278,7 +278,7 @@ def _category(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class ParsedChunk:
-    """The result of parsing a chunk: its good lines as rows, and its bad lines as text for the file rejects.tsv."""
+    """The result of parsing a chunk of lines: good lines as rows, and bad lines as text for the file rejects.tsv."""
 
     rows: ParsedRows
     rejects_by_reason: Counter[str]

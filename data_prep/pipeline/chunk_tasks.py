@@ -171,7 +171,7 @@ def _cut_rows(
 
 @dataclass(frozen=True)
 class EncodedRest:
-    """What is kept of an encoded chunk besides its rows: line numbers, counts of rows, and statistics of weights.
+    """What is kept of an encoded chunk of the log besides its rows: line numbers, counts, and statistics of weights.
 
     The keys of the dictionaries are the names of the splits.
     """

@@ -30,7 +30,8 @@ _FULL_BYTES = _MIB
 # Assumed bytes per row of a log that was not read yet, as text and compressed. Measured on Criteo's log: 45,840,617
 # rows are 11.1 GB as text and 4.8 GB compressed.
 _TEXT_BYTES_A_ROW, _PACKED_BYTES_A_ROW = 243, 104
-# Estimated bytes per row of the temporary files of the first pass, which are removed after that pass.
+# Estimated bytes per row of the temporary files of the first pass over the log, which counts values. The files are
+# removed after that pass.
 _COUNTS_BYTES_A_ROW = 60
 # A finished folder takes at least this fraction of `encoded_row_bytes` times the rows: the line numbers of training
 # rows are not written, and the layout of MindSpore's model zoo stores small ids in fewer bytes.
@@ -49,7 +50,8 @@ _ZOO_BYTES = 420 * _MIB  # Memory of MindSpore, which reads the rows again for t
 # Memory to write one MindRecord file: packed rows, pages, and MindSpore's library. The training rows that are shuffled
 # together (a window) take additional memory.
 _FILE_BYTES = 60 * _MIB
-# Memory of a worker per byte of a chunk: text, columns, rows and results. Native kernels take less.
+# Bytes of memory that a worker takes for each byte of the chunk of the log that it processes: text, columns, rows and
+# results. Native kernels take less.
 _WORKER_BYTES_A_CHUNK_BYTE = 10
 # Additional memory if the log has list columns. The first number is in bytes per byte of a chunk, for the positions of
 # the lists' values in the text. The second number is in bytes per id of a row, for the ids of the lists.
@@ -59,8 +61,8 @@ _LIST_BYTES_A_CHUNK_BYTE, _LIST_BYTES_A_POSITION = 24, 12
 _CROSSED_BYTES_A_ROW, _CROSS_BYTES_A_ROW = 200, 50
 # Memory for each combination of values from crossed lists: its text, and where its values are in the lists.
 _COMBINATION_BYTES = 120
-# Assumed bytes of a line per column, to estimate the rows of a chunk. The number is low, so that the number of rows is
-# not underestimated.
+# Assumed bytes of a line per column, to estimate the number of rows in a chunk of the log. The number is low, so that
+# the number of rows is not underestimated.
 _LINE_BYTES_A_COLUMN = 4
 _LEAST_CHUNK_BYTES = 256 << 10
 _WORKER_BYTES = 40 * _MIB  # Memory of a worker for Python and NumPy.

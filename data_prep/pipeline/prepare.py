@@ -257,7 +257,8 @@ def _make_files(
 
     if is_only_pass:
         check_statistics(statistics, options.max_reject_fraction, reading.name, work_dir.folder, bad_cell, base is None)
-        # The counts in vocabulary.parquet are only known after the second pass, so write the file again.
+        # Without a first pass that counts values, the counts in vocabulary.parquet are only known after the second
+        # pass, so write the file again.
         if not base:
             vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
     write_statistics(statistics, work_dir.folder)

@@ -164,7 +164,7 @@ def times_of(rows: ParsedRows, column: str) -> Times:
 
 @dataclass(frozen=True)
 class TimeReader:
-    """The task for workers that returns the time of each row of a chunk. A split by time needs these times."""
+    """The task for workers that returns the time of each row of a chunk of the log, as a split by time needs it."""
 
     options: PrepareOptions
 
@@ -323,8 +323,8 @@ def _find_times(reading: LogReading, options: PrepareOptions, path: Path) -> Tim
 def _read_labels(reading: LogReading, hasher: LabelHasher) -> list[list[LabelHashes]]:
     # The first element stands for no rows, so that the list has an element even if the log has no chunks.
     by_chunk = [hasher.hash_rows(np.empty(0, np.int64), np.empty(0, np.bool_))]
-    # A second pass with other ranges must not reuse the results of the first one, which are stored under the title. So
-    # the title contains a hash of the ranges.
+    # The log may be read a second time with other ranges of hashes. That pass must not reuse the stored results of the
+    # first one, so the title of the results contains a hash of the ranges.
     title = f"labels-{xxhash.xxh3_64_hexdigest(repr(hasher.ranges).encode())}"
     reading.run(hasher.hash_chunk, by_chunk.append, title)
     return [list(parts) for parts in zip(*by_chunk, strict=True)]

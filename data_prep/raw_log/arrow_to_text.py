@@ -33,7 +33,8 @@ from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile
 
 log = logging.getLogger(__name__)
 
-_CELL_BYTES = 6  # Assumed size of a cell as text, from which the number of rows in a chunk is computed.
+# Assumed size of a cell as text, from which the number of rows that a worker gets at a time is computed.
+_CELL_BYTES = 6
 # Number of units in a second, by the name that Arrow gives the unit.
 _UNITS_OF_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 NO_INT128 = (
@@ -111,7 +112,7 @@ class TableReader:
     # Function that takes the names of columns and a maximum number of rows, and yields these columns in batches that do
     # not exceed this number of rows.
     batches: Callable[[list[str], int], Iterator[pa.RecordBatch]]
-    # False, because a worker cannot read a chunk from the middle of such a file. The rows themselves are sent to the
+    # False, because a worker cannot read rows from the middle of such a file. The rows themselves are sent to the
     # worker.
     is_plain = False
     _num_rows_read = 0
@@ -334,7 +335,7 @@ def _inexact(cells: pa.Array) -> float | None:
     return float(large[0]) if len(large) else None
 
 
-# The cache makes the warning appear once, although every chunk of every pass is checked.
+# The cache makes the warning appear once, although all rows are checked in every pass over the log.
 @functools.lru_cache(maxsize=1024)
 def _warn_of_inexact(what: str, _version: object) -> None:
     log.warning("%s: %s", what, INEXACT)

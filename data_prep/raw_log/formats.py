@@ -44,7 +44,9 @@ class FormatReader(Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """True if workers can read the chunks from the file themselves. Later passes then need not divide the file."""
+        """True if workers can read parts of the file themselves. Then only the first pass over the log divides the
+        file.
+        """
 
     @property
     def stored_bytes_read(self) -> int:

@@ -37,7 +37,8 @@ from data_prep.raw_log.arrow_to_text import (
 from data_prep.raw_log.storage import Fingerprint, LogFile
 from data_prep.raw_log.text_lines import StoredChunk, TextReader
 
-_FIRST_BYTES = 1 << 20  # Size in bytes of the chunks that are read from the start of a file to find its columns.
+# Size in bytes of the blocks of lines that are read from the start of a file to find its columns.
+_FIRST_BYTES = 1 << 20
 _FIRST_OBJECTS = 1000  # The columns of a file are found from this many of its first objects.
 _INT64 = range(-(2**63), 2**63)
 _SCALARS = int, float, bool
@@ -166,7 +167,7 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[JsonReader]:
         yield JsonReader(reader, log_format, file.location)
 
 
-# The cache makes the warning appear once, although each pass opens the file again.
+# The cache makes the warning appear once, although each pass over the log opens the file again.
 @functools.lru_cache(maxsize=1024)
 def _warn_of_missing(location: str, names: str) -> None:
     log.warning("%s: none of its first objects has %s: a missing value where there is none", location, names)
@@ -232,7 +233,7 @@ def _chunks_of(file: LogFile) -> Generator[Chunk, None, None]:
 
 
 def _parsed(chunk: Chunk) -> list[Row | None]:
-    """Return the JSON object in each line of a chunk, or None for a line that is not an object.
+    """Return the JSON object in each line of a chunk of lines, or None for a line that is not an object.
 
     If an object has a key twice, the last value is used.
     """

@@ -94,7 +94,7 @@ def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[
 def first_chunks(
     file: LogFile, log_format: LogFormat, of_log: FileOfLog, chunk_bytes: int
 ) -> Generator[tuple[FormatReader, Task], None, None]:
-    """Yield the chunks of a file in order, each together with the file's reader.
+    """Yield the chunks (blocks of lines) of a file in order, each together with the file's reader.
 
     A caller who needs only the first chunks closes the generator; the rest then stays unread.
     """
@@ -113,14 +113,14 @@ class LogReading:
     num_workers: int
     chunk_bytes: int
     pieces: Pieces
-    seconds: dict[str, float] = field(default_factory=dict)  # Seconds that each pass took, by the pass's title.
+    seconds: dict[str, float] = field(default_factory=dict)  # Seconds that each pass over the log took, by title.
 
     def __post_init__(self) -> None:
         self._size = sum(file.state.size for file in self.files)
         # For each file that was read, by its index in `files`: its size, checksum and number of lines.
         self._read_files: dict[int, FileRead] = {}
-        # For each file, by its index in `files`: the tasks with which workers can read its chunks themselves in later
-        # passes.
+        # For each file, by its index in `files`: the tasks with which workers can read its chunks of lines themselves
+        # in later passes over the log.
         self._tasks_of: dict[int, list[Task]] = {}
         for index, file in enumerate(self.files):
             # An interrupted preparation may have read the file already, and stored its size, checksum and number of
@@ -225,8 +225,8 @@ class LogReading:
         if not self._tasks_of.get(of_log.place):
             yield from self._read(file, of_log)
             return
-        # The positions of all chunks are known from an earlier pass. Workers read the chunks, so this process need not
-        # read the file.
+        # The positions of all chunks in the file are known from an earlier pass over the log. Workers read the chunks,
+        # so this process need not read the file.
         for task in self._tasks_of[of_log.place]:
             yield task, task.offset + task.num_bytes if isinstance(task, StoredChunk) else file.state.size
 
@@ -264,7 +264,8 @@ class LogProgress:
 
     def __init__(self, title: str, size_bytes: int) -> None:
         self._bar = progress_bar(total=size_bytes, desc=title, unit="B", unit_scale=True)
-        # The numbers of lines and stored bytes from the start of the log to the end of each unfinished chunk.
+        # For each chunk that no worker has finished: the numbers of lines and of stored bytes from the start of the log
+        # to the end of the chunk.
         self._ends: deque[tuple[int, int]] = deque()
 
     def __enter__(self) -> LogProgress:
@@ -310,7 +311,7 @@ class FileSample:
 
     file: LogFile
     chunk: Chunk | None  # The first lines, or None for an empty file.
-    num_lines: int  # Number of lines that were read, which may be more than `chunk` has.
+    num_lines: int  # Number of lines that were read to estimate their length, which may be more than `chunk` has.
     stored_bytes_read: int
     is_whole: bool  # True if the whole file was read.
 

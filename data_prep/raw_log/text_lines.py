@@ -84,7 +84,7 @@ class TextReader:
     stream: io.BufferedIOBase
     plain_location: str | None  # Path or URI of the file, or None if it is compressed.
     before: bytes  # The bytes of the byte order mark and the header, as far as the file has them.
-    # Assumed minimum length of a line in bytes. This length limits the number of lines in a chunk.
+    # Assumed minimum length of a line in bytes. It limits the number of lines that a worker gets at a time.
     least_line_bytes: int = 1
     fingerprint: Fingerprint | None = None  # Size and checksum, or None until the whole file has been read.
 

@@ -51,7 +51,7 @@ class ChunkSpans:
 
     @classmethod
     def of(cls, row_numbers: NDArray[np.int64], labelled: NDArray[np.bool_], labels: NDArray[np.bool_]) -> ChunkSpans:
-        """Count the rows of a chunk in each span of SHORTEST_SPAN lines.
+        """Count the rows of a chunk of the log in each span of SHORTEST_SPAN lines.
 
         `row_numbers` [n] are the line numbers of the rows in ascending order.
         """

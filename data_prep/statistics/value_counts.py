@@ -144,7 +144,7 @@ class _FieldCounts(ABC, Generic[Counted]):
     folder: Path
     limit_bytes: int
     nothing: Counted
-    least_waiting: int  # The counts of chunks are not merged before they have at least this many values.
+    least_waiting: int  # Counts that workers have sent are not merged before they have at least this many values.
     block: int  # Number of values per block that `frequent` processes at a time.
     on_merge: Callable[[int, Counted], None] | None = None
     # The keys of equal values lie between two neighbouring multiples of this number. A merge divides the range of keys
