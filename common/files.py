@@ -112,7 +112,7 @@ class FileRecord(TypedDict):
     """Size and checksum of a file, as recorded in the manifest of a checkpoint or a bundle."""
 
     size_bytes: int
-    checksum: str  # "xxh3:" followed by 16 hex digits
+    checksum: str  # The checksum as text: "xxh3:" followed by 16 hex digits.
 
 
 class DamagedFileError(ValueError):

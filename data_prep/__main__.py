@@ -304,7 +304,7 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
 
 
 def _suggest_crosses(command: argparse.Namespace, _: list[str]) -> None:
-    """Find pairs of fields whose cross helps the wide part, by log loss on valid rows."""
+    """Find pairs of fields whose combination as a new field (a cross) lowers the log loss on valid rows."""
     require("scipy", "sklearn")
     from data_prep.checks.suggest_crosses import describe_gains, find_gains
 

@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BaseVocabulary:
-    """The vocabulary of a prepared folder, as the base of another preparation, for an encoder, or for a bundle.
+    """The vocabulary of a prepared folder, as other preparations, encoders and exported models (bundles) use it.
 
     The files of the vocabulary are read when they are needed.
     """

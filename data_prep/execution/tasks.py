@@ -200,7 +200,8 @@ def keep_freed_memory() -> None:
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # 32 MiB is the largest threshold that glibc accepts.
+        # malloc keeps freed arrays of up to this size. glibc accepts at most 32 MiB.
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 

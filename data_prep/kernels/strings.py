@@ -257,8 +257,8 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
     filled = np.flatnonzero(cells.lengths)
     starts, ends = cells.starts[filled], (cells.starts + cells.lengths)[filled]
     separators = np.flatnonzero(cells.data[:-PADDING_BYTES] == ord(separator))
-    # Cells follow each other without gaps. Therefore, once the starts and the ends of values are both sorted, the start
-    # and the end of a value have the same index.
+    # The cells follow each other without gaps, and so do their values. Therefore, after the starts of all values and
+    # the ends of all values are sorted, the start and the end of a value have the same index.
     value_starts, value_ends = (
         np.sort(np.concatenate(both)) for both in ((starts, separators + 1), (ends, separators))
     )

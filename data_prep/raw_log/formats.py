@@ -44,9 +44,7 @@ class FormatReader(Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """True if workers can read parts of the file themselves. Then only the first pass over the log divides the
-        file.
-        """
+        """True if workers can read parts of the file themselves. Then only the first pass over the log divides it."""
 
     @property
     def stored_bytes_read(self) -> int:

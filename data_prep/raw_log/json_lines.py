@@ -176,7 +176,7 @@ def _warn_of_missing(location: str, names: str) -> None:
 def read_schema(file: LogFile) -> pa.Schema:
     """Return the keys that occur in the first objects of a file as the columns of a table, with types.
 
-    Raise the errors of `first_rows`.
+    Raise ValueError if no line is an object, or if the file is a JSON array.
     """
     return _as_table(_first_objects(file, _FIRST_OBJECTS)).schema
 

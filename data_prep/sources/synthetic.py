@@ -229,7 +229,10 @@ def _check(output: Path, rows: int, seed: int, workers: int, drift: Drift | None
 
 
 def _pieces(first: int, end: int) -> list[Piece]:
-    """Divide the rows from `first` to `end` - 1 of the log into ranges (first, end), each of them within one block."""
+    """Divide the rows from `first` to `end` - 1 of the log into ranges (first, end).
+
+    Each range lies within one block of BLOCK_ROWS rows.
+    """
     cuts = [first, *range(first // BLOCK_ROWS * BLOCK_ROWS + BLOCK_ROWS, end, BLOCK_ROWS), end]
     return list(pairwise(cuts))
 

@@ -257,7 +257,7 @@ class _FieldCounts(ABC, Generic[Counted]):
 
 @dataclass(frozen=True)
 class _NumberRun:
-    """A file with the counts of one numeric-valued field: `length` packed (value, count) pairs, uint64, ascending."""
+    """A file with the counts of one field whose values are numbers: `length` packed (value, count) pairs, ascending."""
 
     path: Path
     length: int
