@@ -109,7 +109,7 @@ def is_locked(folder: Path) -> bool:
 
 
 class FileRecord(TypedDict):
-    """Size and checksum of a file, as recorded in the manifest of a checkpoint or a bundle."""
+    """Size and checksum of a file, as recorded in the manifest of a checkpoint or of an exported model (bundle)."""
 
     size_bytes: int
     checksum: str  # The checksum as text: "xxh3:" followed by 16 hex digits.

@@ -1,4 +1,4 @@
-"""Read the vocabulary of a prepared folder: as the base of another preparation, as an encoder, or for a bundle.
+"""Read the vocabulary of a prepared folder, for another preparation, for an encoder, or for an exported model (bundle).
 
 The base of a preparation is another prepared folder whose vocabulary it uses. A preparation with a base gives its rows
 the same ids and numeric columns as the base folder has. The preparation also converts booleans in tables to the same

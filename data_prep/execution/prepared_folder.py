@@ -109,10 +109,11 @@ def new_folder(
 ) -> Iterator[WorkDir]:
     """Yield the folder OUTPUT.partial, in which the `with` block makes the output.
 
-    After the block, rename it to `output`. If an interrupted run with the same `identity` has left OUTPUT.partial,
-    yield that folder, so that the block continues the work in it. If that run was interrupted after the renaming, only
-    its temporary files in `output` are left to remove. With `restart`, begin with an empty folder. After a ValueError
-    in the block, which means that the log is wrong, OUTPUT.partial is removed, unless it already has a schema.json.
+    After the block, rename it to `output`. If an interrupted run with the same `identity` (options, inputs and
+    versions) has left OUTPUT.partial, yield that folder, so that the block continues the work in it. If that run was
+    interrupted after the renaming, only its temporary files in `output` are left to remove. With `restart`, begin with
+    an empty folder. After a ValueError in the block, which means that the log is wrong, OUTPUT.partial is removed,
+    unless it already has a schema.json.
 
     Raise FileExistsError if `output` exists and may not be replaced, or if OUTPUT.partial is not from this program.
     Raise FolderInUse if another run works in the folder, OSError if nothing can be written, and OtherRun if the folder
@@ -346,8 +347,8 @@ def _replaced_before(folder: Path) -> tuple[str, ...]:
 
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    # `there` is the identity in run.json, and `here` is the identity of the new run. JSON has turned the tuples in
-    # `there` into lists, so the tuples in `here` are turned into lists too.
+    # `there` are the options, inputs and versions in run.json, and `here` those of the new run. JSON has turned the
+    # tuples in `there` into lists, so the tuples in `here` are turned into lists too.
     here = json.loads(json.dumps(here))
     return [
         f"{name} was {there.get(name)!r}, is {here.get(name)!r}"

@@ -74,7 +74,7 @@ class ColumnKind:
     datatype: str = "BYTES"
     # Types that the column's tensor may have in a request in the Open Inference Protocol.
     datatypes: tuple[str, ...] = ("BYTES", *_NUMBERS)
-    # Function that makes a valid cell from any number, for rows made up to test a scoring bundle. If the values of the
+    # Function that makes a valid cell from any number, for rows made up to test an exported model. If the values of the
     # kind are integers, the cell stands for this number.
     made_up: Callable[[int], str] = "outside-{}".format
     # JSON schema of the column's value in a request for scores. If the kind has `booleans`, true and false are accepted
