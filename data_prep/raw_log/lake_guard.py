@@ -82,8 +82,9 @@ def _with_parents(location: str) -> Iterator[str]:
             yield f"{scheme}{between}{'/'.join(names[:length])}{query}"
         return
     written = Path(os.path.normpath(Path(location).absolute()))
-    for path in dict.fromkeys([written, written.resolve()]):
-        yield from map(str, [path, *path.parents])
+    # `realpath` also returns a path for links that lead in a circle, for which `Path.resolve` raises an error.
+    for target in dict.fromkeys([written, Path(os.path.realpath(written))]):
+        yield from map(str, [target, *target.parents])
 
 
 def _has(folder: str, name: str) -> bool:
