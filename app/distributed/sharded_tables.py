@@ -176,7 +176,7 @@ class ShardedTables(HostTables):
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
         """Return the rows of this rank's batch, or with `means` their running means.
 
-        `squared_norm` is over the batches of all ranks. It counts a row once even if several batches have it.
+        `squared_norm` of the result is the sum of ‖row‖² over the distinct deep rows in the batches of all ranks.
         """
         unique, operation = _own(unique), Operation.LOOKUP_OF_MEANS if means else Operation.LOOKUP
         self._pull_request(operation, unique)

@@ -14,7 +14,7 @@ from common.files import parse_json, write_whole
 
 TRAINED_PARTS = "parts.json"
 MOST_BYTES = 1 << 20
-# Text before a quoted log line in the reason why the trainer does not train on a part (holds it aside).
+# Text before a quoted log line in the reason why the trainer does not train on a file of the log.
 ROW = "; the first: "
 
 

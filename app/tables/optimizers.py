@@ -415,7 +415,8 @@ class StepHistory:
         self.options = options
         self.l2_coef = l2_coef
         self.step = 0
-        self.rates = np.zeros(1, np.float32)  # Learning rate of each step, multiplied by both bias corrections.
+        # Learning rate of each step, multiplied by Adam's bias corrections of the first and the second moment.
+        self.rates = np.zeros(1, np.float32)
         # Epsilon of each step, scaled so that the second moment needs no bias correction.
         self.epsilons = np.zeros(1, np.float32)
         self.rate_sums = np.zeros(1, np.float64)  # Sum of `rates` from step 1 up to and including each step.

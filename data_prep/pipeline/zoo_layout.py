@@ -61,9 +61,9 @@ def num_shards(split: str, num_samples: int) -> int:
 
 
 def part_files(split: str, shards: int) -> list[str]:
-    """Return the names of the files that hold a split's whole samples of 1,000 rows.
+    """Return the names of the files (shards) that hold the rows of a split, in samples of exactly 1,000 rows each.
 
-    MindSpore appends the number of the shard to the name, with as many digits as the number of the last shard needs.
+    MindSpore ends each name with the number of the shard, with as many digits as the number of the last shard needs.
     """
     digits = len(str(shards - 1))
     return [f"{split}_input_part.mindrecord{shard:0{digits}d}" for shard in range(shards)]

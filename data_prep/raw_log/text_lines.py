@@ -99,12 +99,12 @@ class TextReader:
     def chunks(
         self, chunk_bytes: int, file: FileOfLog = ONLY_FILE
     ) -> Iterator[tuple[Chunk | StoredChunk, StoredChunk | None]]:
-        """Cut the file at line ends into chunks of about `chunk_bytes` bytes. Yield two tasks for each chunk.
+        """Cut the file at line ends into chunks of about `chunk_bytes` bytes. Yield two objects for each chunk.
 
-        The first task is for the current pass over the log. The second one is the position of the chunk in the file,
-        from which a worker can read it in a later pass, or None if that is impossible. Chunks with very short lines are
-        smaller, because every line costs memory besides its bytes. If the last line has no line end, it gets one. Raise
-        ValueError if the file is damaged.
+        The first object is what a worker needs in this pass over the log: the lines, or their position in the file.
+        The second is the position from which a worker can read the chunk in a later pass, or None if there is none.
+        Chunks with very short lines are smaller, because every line costs memory besides its bytes. If the last line
+        has no line end, it gets one. Raise ValueError if the file is damaged.
         """
         # All chunks share one buffer, because allocating memory takes longer than reading. After each chunk, the bytes
         # after its last line end are moved to the front of the buffer. The buffer only grows if a line is longer than a
