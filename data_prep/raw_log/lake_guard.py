@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from data_prep.raw_log.storage import file_name, files_in, inner, is_uri, split_query
@@ -38,29 +37,23 @@ class LakeTable:
         return f"{self.root} is a table of {self.kind} (it has {marks})"
 
 
-def find_table(location: str) -> LakeTable | None:
-    """Return the table to which a file or folder belongs, or None if neither it nor a folder above it is a table's.
+def table_at(folder: str) -> LakeTable | None:
+    """Return the table whose folder is `folder` itself, or None if it is not a table's.
 
     A folder that cannot be listed does not count as a table, because access to folders above the log may be denied.
     """
-    for folder in _with_parents(location):
-        if table := table_in(folder, partial(_has, folder)):
-            return table
-    return None
-
-
-def table_in(folder: str, has: Callable[[str], bool]) -> LakeTable | None:
-    """Return the table whose folder is `folder` itself, or None if it is not a table's.
-
-    `has` returns True for the name of a subfolder that exists.
-    """
     for kind, marks in _MARKS.items():
-        if all(map(has, marks)) and all(
-            not pattern or any(re.fullmatch(pattern, file_name(file)) for file in _files(inner(folder, name)) or ())
-            for name, pattern in marks.items()
-        ):
+        if all(_has(inner(folder, name), pattern) for name, pattern in marks.items()):
             return LakeTable(kind, folder)
     return None
+
+
+def find_table(location: str, look: Callable[[str], LakeTable | None] = table_at) -> LakeTable | None:
+    """Return the table to which a file or folder belongs, or None if neither it nor a folder above it is a table's.
+
+    `look` is `table_at`, or a function that remembers its results, for callers that ask about many files.
+    """
+    return next(filter(None, map(look, _with_parents(location))), None)
 
 
 def refuse(table: LakeTable | None) -> None:
@@ -87,12 +80,10 @@ def _with_parents(location: str) -> Iterator[str]:
         yield from map(str, [target, *target.parents])
 
 
-def _has(folder: str, name: str) -> bool:
-    return _files(inner(folder, name)) is not None
-
-
-def _files(folder: str) -> list[str] | None:
+def _has(folder: str, pattern: str) -> bool:
+    """Return True if `folder` is a folder and, unless `pattern` is "", has a file whose name matches it."""
     try:
-        return files_in(folder)
+        files = files_in(folder)
     except OSError:
-        return None
+        return False
+    return files is not None and (not pattern or any(re.fullmatch(pattern, file_name(file)) for file in files))

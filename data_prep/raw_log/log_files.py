@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import glob
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from common.packages import make_command
 from common.text import natural_order, nearest, shortened
 from data_prep.raw_log.formats import TAR_ENDINGS, format_of, unpacked_name
-from data_prep.raw_log.lake_guard import find_table, refuse
+from data_prep.raw_log.lake_guard import LakeTable, find_table, refuse, table_at
 from data_prep.raw_log.storage import (
     LogFile,
     file_name,
@@ -49,7 +50,8 @@ def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
     occurs twice, or if a file belongs to a table of Delta, Iceberg, Hudi or Paimon.
     """
     listed = [inputs] if isinstance(inputs, str | Path) else inputs
-    locations = [location for one in listed for location in _expand(local_path(str(one)))]
+    look = functools.cache(table_at)  # The files of a log mostly have the same folders above them.
+    locations = [location for one in listed for location in _expand(local_path(str(one)), look)]
     real = [location if is_uri(location) else os.path.realpath(location) for location in locations]
     if len(set(real)) != len(real):
         twice = next(location for location, one in zip(locations, real, strict=True) if real.count(one) > 1)
@@ -90,21 +92,25 @@ def _check_name(location: str) -> None:
         raise ValueError(f"the name of {location!r} contains a tab or a line end; rename the file")
 
 
-def _expand(location: str) -> list[str]:
+def _expand(location: str, look: Callable[[str], LakeTable | None]) -> list[str]:
+    """Return the files that an input of a log names: a file, the files of a folder, or those that match a glob.
+
+    `look` is the argument of `find_table`, with which files of lake tables are recognized and refused.
+    """
     if is_uri(location) and urlsplit(location).password:
         raise ValueError(
             f"the URI of {file_name(location)} contains a password, which would appear in files and messages; "
             "pass it in the environment, see docs/data_format.md"
         )
     is_file = file_state(location) is not None  # Raises an error if a server does not answer.
-    refuse(find_table(location))
+    refuse(find_table(location, look))
     if is_file:
         return [location]
     files = files_in(location)
     if files is not None:
         return _files_of_folder(location, files)
     if glob.has_magic(split_query(location)[0]):
-        return _matching(location)
+        return _matching(location, look)
     if location == "-" or Path(location).exists():
         raise ValueError(
             f"{location} is a stream or a device, which can be read only once; a log is read twice, and again after an "
@@ -115,18 +121,18 @@ def _expand(location: str) -> list[str]:
     raise FileNotFoundError(f"no log at {location}: {_what_is_there(location)}")
 
 
-def _matching(pattern: str) -> list[str]:
+def _matching(pattern: str, look: Callable[[str], LakeTable | None]) -> list[str]:
     if is_uri(pattern):
         address, query = split_query(pattern)
         folder, _, name = address.rpartition("/")
         if glob.has_magic(folder):
             raise ValueError(f"{pattern}: a URI can have * ? [] only in its last part")
-        refuse(find_table(folder + query))
+        refuse(find_table(folder + query, look))
         files = [file for file in files_in(folder + query) or [] if fnmatch.fnmatchcase(file_name(file), name)]
     else:
         found = glob.glob(pattern)  # noqa: PTH207 (it takes absolute patterns)
         for folder in dict.fromkeys(map(os.path.dirname, found)):
-            refuse(find_table(folder))
+            refuse(find_table(folder, look))
         files = [each for each in found if Path(each).is_file()]
     if not files:
         raise FileNotFoundError(f"no file matches {pattern} (quote the pattern, so that the shell does not expand it)")

@@ -7,6 +7,7 @@ from data_prep.checks.propose import describe
 from data_prep.encoding.rows_to_score import LogToScore
 from data_prep.options.log_format import LogFormat
 from data_prep.pipeline.prepare import prepare
+from data_prep.raw_log import log_files
 from data_prep.raw_log.log_files import find_log
 from tests.data_prep.raw_log.test_storage import bucket_fixture  # noqa: F401 (a fixture)
 
@@ -69,3 +70,14 @@ def test_similar_folders_are_read(tmp_path, name):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     assert [file.name for file in find_log(tmp_path)] == ["part-0.csv"]
+
+
+def test_each_folder_is_looked_at_once(tmp_path, monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(log_files, "table_at", lambda folder: looked_at.append(folder))
+    parts = [tmp_path / f"part-{number}.csv" for number in range(3)]
+    for part in parts:
+        part.write_text("1,2\n")
+    assert len(find_log(parts)) == 3
+    assert looked_at.count(str(tmp_path)) == 1
+    assert len(looked_at) == len(set(looked_at))
