@@ -23,7 +23,7 @@ from common.text import nearest
 
 Settings = TypeVar("Settings")
 # Cached, because evaluating the type hints of a class takes most of the time of `merge`.
-_type_hints = functools.cache(typing.get_type_hints)
+type_hints = functools.cache(typing.get_type_hints)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def merge(
     ValueError for an unknown key, a removed one (see `Removed`) or a wrong value.
     """
     whole = settings if whole is None else whole
-    hints = _type_hints(type(settings))  # type: ignore[arg-type]
+    hints = type_hints(type(settings))  # type: ignore[arg-type]
     names = [field.name for field in dataclasses.fields(settings)]  # type: ignore[arg-type]
     changed: dict[str, Any] = {}
     for name, value in changes.items():

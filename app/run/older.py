@@ -76,7 +76,7 @@ def added(section_class: type = Config, before: str = "") -> Iterator[tuple[str,
     """
     for key, value in getattr(section_class, "ADDED", {}).items():
         yield f"{before}{key}", value
-    for name, hint in typing.get_type_hints(section_class).items():
+    for name, hint in settings.type_hints(section_class).items():
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             yield from added(hint, f"{before}{name}.")
         elif isinstance(hint, types.UnionType):
