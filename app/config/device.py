@@ -116,7 +116,7 @@ def check_threads(options: DeviceOptions) -> None:
     """Raise ValueError if this process has imported MindSpore with another number of threads than `options` set.
 
     If `options` set no number of threads, MindSpore's operators keep the number from the import. The first call in
-    which this number differs from the default logs a line about it.
+    which this number differs from the default (the host's cores, divided evenly by its ranks) logs a line about it.
     """
     imported = re.match(r"\s*(\d+)", os.environ.get("OMP_NUM_THREADS", ""))
     threads = int(imported[1]) if imported else num_cores()

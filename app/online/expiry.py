@@ -24,7 +24,7 @@ class ExpiryOptions:
     """Options that decide when the values of categorical fields lose their ids."""
 
     after: float = 0.0  # Age, in the unit `ages_in`, above which a value loses its id. 0 stands for never.
-    ages_in: str = IN_ROWS  # IN_ROWS: ages are numbers of rows. IN_SECONDS: ages are numbers of seconds.
+    ages_in: str = IN_ROWS  # IN_ROWS: the age of a value is a number of rows of the log. IN_SECONDS: seconds.
     # Maximum number of values that keep their ids after training on a part (file of the log). 0 stands for no limit.
     most_ids: int = 0
 

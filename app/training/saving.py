@@ -325,8 +325,8 @@ class CheckpointManager:
         if written.tidy_error is not None:
             self._run.note_failed_save(writing.position.step, written.tidy_error)
         self._longest_save = max(self._longest_save, written.seconds)
-        # Reserve time for the last save of the training. A save in the background may still be running then, so it
-        # counts twice.
+        # Reserve time for the last save of the training. If saves run in the background, an earlier one
+        # may still be running then, so time for two saves is reserved.
         self._context.stop.note_save(self._longest_save * (2 if self._options.background else 1))
         kind = "the changes" if written.checkpoint.older else "all"
         log.info("saved %s (%s) in %.1f s", written.checkpoint.path, kind, written.seconds)

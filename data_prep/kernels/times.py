@@ -107,7 +107,8 @@ def parse_times(cells: Sequence[bytes], form: str, zone: str) -> Parsed:
 def parse_whole_numbers(numbers: NDArray[np.int64], form: str) -> Parsed:
     """Convert whole numbers [n], which count time since 1970 in the unit `form`, to milliseconds since 1970.
 
-    Return the times, a mask of the numbers that do not mean a missing time, and a mask of the good ones.
+    Return the times, a mask of the numbers that do not mean a missing time, and a mask of the numbers that are
+    good: they mean a missing time, or a time in the accepted range.
     """
     unit, power = 10 ** abs(UNITS[form]), UNITS[form]
     within = np.clip(numbers, FIRST_TIME // unit - 1, LAST_TIME // unit + 1)

@@ -177,8 +177,8 @@ def _writers(reading: LogReading, most: int) -> Iterator[TasksBeside]:
 def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[[int], Collection[str]]:
     """Return a function from a chunk's number to the names of the parts of its result that must be stored.
 
-    The parts of a result are the chunk's rows of each split, and `REST`. The rows of a split are not needed if files
-    that an interrupted run finished hold all of them.
+    The parts of a result are the chunk's rows of each split, and `REST`, an `EncodedRest`. The rows of a split are not
+    needed if files that an interrupted run finished hold all of them.
     """
     ends = dict.fromkeys(outputs, 0)
     # For each of the first chunks of the log, which an interrupted preparation has encoded: the names of the parts of

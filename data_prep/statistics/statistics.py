@@ -364,8 +364,8 @@ class CategoricalProfile:
 class Profile:
     """The content of statistics.json.
 
-    `training_rows` is the number of training rows with a label and a weight above 0. The counts of fields are counts of
-    these rows.
+    `training_rows` is the number of training rows with a label and a weight above 0. The statistics of
+    each field also count only these rows.
 
     The log is divided into spans of `span_lines` lines. For each span, `rows` has the number of lines that were not
     rejected, `clicks` the number of clicks, and `labelled` the number of rows with a label.
