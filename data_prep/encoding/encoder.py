@@ -28,8 +28,9 @@ from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import PADDING_BYTES, Lists, Strings, are_whole, end_in_point_zero
 from data_prep.options.columns import EncodingOptions, number_groups
 from data_prep.options.log_format import BOOLEANS, FormatToScore, LogFormat
-from data_prep.prepared.examples import Examples
+from data_prep.prepared.examples import NO_VECTORS, Examples
 from data_prep.prepared.schema import INDICATOR, NO_ID, NumericField, Schema, transform_numbers
+from data_prep.prepared.vectors import VectorField, scale_vectors
 
 # If more than this fraction of a column's cells has values without an id, the log probably writes the values in another
 # form than the vocabulary.
@@ -62,15 +63,18 @@ class RowEncoder:
         options: EncodingOptions,
         additions: Sequence[LookupTables] = (),
         expired: NDArray[np.int64] = NO_IDS,
+        vectors: Sequence[VectorField] = (),
     ) -> None:
         """Create an encoder that returns ids in arrays of the dtype `dtype`.
 
         `lookup` holds the search tables of the vocabulary. `additions` hold the search tables of values that were added
         to it, the oldest first. `expired` are the expired ids in ascending order. The search tables may still contain
-        the values of expired ids, and `additions` may contain such a value again with a new id.
+        the values of expired ids, and `additions` may contain such a value again with a new id. `vectors` are the
+        vector columns.
         """
         self.expired = expired
         self._numeric = numeric
+        self._vectors = vectors
         self._lookup = lookup
         self.additions = additions
         self._dtype = dtype
@@ -157,7 +161,7 @@ class RowEncoder:
 
     def with_additions(self, additions: Sequence[LookupTables]) -> RowEncoder:
         """Return a copy of the encoder with the search tables `additions` of values added to the vocabulary later."""
-        return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, additions, self.expired)
+        return self._copy(additions=additions)
 
     def without(self, expired: NDArray[np.int64]) -> RowEncoder:
         """Return a copy of the encoder in which the values of the ids `expired` [n] count as out of vocabulary.
@@ -166,12 +170,21 @@ class RowEncoder:
         """
         # np.unique with `return_counts` sorts the ids and does not hash them, which is faster here.
         expired = np.unique(np.concatenate([self.expired, expired]), return_counts=True)[0]
-        return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, self.additions, expired)
+        return self._copy(expired=expired)
 
     def without_label(self) -> RowEncoder:
         """Return a copy of the encoder that reads rows to score, whose lines may lack the label."""
-        options = self._options.without_label()
-        return RowEncoder(self._numeric, self._lookup, self._dtype, options, self.additions, self.expired)
+        return self._copy(options=self._options.without_label())
+
+    def _copy(self, **changes: Any) -> RowEncoder:
+        """Return a new encoder with the arguments of this one, except for those in `changes`."""
+        own: dict[str, Any] = {
+            "options": self._options,
+            "additions": self.additions,
+            "expired": self.expired,
+            "vectors": self._vectors,
+        }
+        return RowEncoder(self._numeric, self._lookup, self._dtype, **(own | changes))
 
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Examples]:
         """Parse a chunk of lines and encode its good lines. Return the parsed chunk and the encoded rows.
@@ -197,12 +210,11 @@ class RowEncoder:
         return parsed, self.encode_rows(rows)
 
     def encode_rows(self, rows: ParsedRows) -> Examples:
-        """Encode parsed rows. Return their ids, transformed numbers, labels, weights and keys.
-
-        The keys are hashes of the cells in columns of kind id.
-        """
+        """Return parsed rows as encoded rows: their ids, numbers, labels, weights, keys and vectors."""
         kernels, labels = choose_kernels(self._options.kernels), rows.labels.astype(np.float32)
-        return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
+        scaled = [scale_vectors(field, *rows.columns[field.name]) for field in self._vectors]
+        vectors = np.concatenate(scaled, axis=1) if len(scaled) > 1 else scaled[0] if scaled else NO_VECTORS
+        return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys, vectors)
 
     def are_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
         """Return a mask [n, P] of `ids`, the ids of encoded rows. It is True where an id means "out of vocabulary"."""
@@ -325,7 +337,7 @@ def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) ->
     for each in tables:
         each.check(schema.vocabulary_size)
     options = schema.encoding.without_label()
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options, additions, expired_of(chain))
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options, additions, expired_of(chain), schema.vectors)
 
 
 def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:

@@ -16,10 +16,13 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
-from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk, are_inexact
+from data_prep.kernels.parsed import BARE_SEPARATOR, Cells, Chunk, ParsedChunk, are_inexact
+from data_prep.kernels.strings import Strings
+from data_prep.kernels.vectors import mark_beside, vector_fault, vector_parts, vector_text
 from data_prep.options.kinds import KINDS, LIKELY_SECONDS, UNITS, Kind, time_text
 from data_prep.options.log_format import INEXACT, INEXACT_ID, NO_BOOLEANS, REASONS, LogFormat
 
@@ -119,6 +122,10 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
     """
     columns = dict(log_format.fields)
     separator = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
+    vectors = {
+        name: Cells(np.zeros((len(rows), form.width), np.float32), np.zeros(len(rows), np.bool_))
+        for name, form in log_format.vectors.items()
+    }
     lines = []
     for number, row in enumerate(rows):
         if not row.keys() >= columns.keys():
@@ -127,20 +134,51 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
         cells = dict(log_format.blank_row)
         for name, kind in columns.items():
             value = row[name]
-            if type(value) is str:
+            if type(value) is str and kind != "vector":
                 cells[name] = value
             elif type(value) is int and kind == "integer":
                 cells[name] = str(value)
             elif value is not None:
                 try:
-                    cells[name] = _text(value, name, log_format)
+                    if kind == "vector":
+                        text = _put_vector(value, vectors[name].values[number], log_format)
+                        vectors[name].present[number] = text is None
+                        cells[name] = (text or "").replace(separator, mark_beside(separator)).replace("\n", " ")
+                    else:
+                        cells[name] = _text(value, name, log_format)
                 except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
                     raise TypeError(f"row {number}, column {name!r} of kind {kind}: {error}") from None
         try:
             lines.append(_line(cells.values(), separator))
         except ValueError:
             raise _bad_cell(cells, separator, number, log_format) from None
-    return Chunk(0, len(lines), b"\n".join([*lines, b""]), is_bare=log_format.quotes)
+    return Chunk(0, len(lines), b"\n".join([*lines, b""]), is_bare=log_format.quotes, vectors=vectors)
+
+
+def _put_vector(value: Any, row: NDArray[np.float32], log_format: LogFormat) -> str | None:
+    """Write a vector, given as a sequence of numbers or as text, into `row` [W], which has zeros.
+
+    Return None for a vector, "" if it is missing, and its text if it is bad. Raise TypeError for other values.
+    """
+    if isinstance(value, (list, tuple, np.ndarray)):
+        array = np.asarray(value)
+        if array.dtype.kind in "fiu" and array.shape in ((0,), row.shape):
+            with np.errstate(over="ignore"):
+                numbers = (array if array.dtype.kind == "f" else array.astype(np.float64)).astype(np.float32)
+            if np.isfinite(numbers).all():
+                row[: len(numbers)] = numbers
+                return None if len(numbers) else ""
+    elif not isinstance(value, str | bytes):
+        if value is None or type(value).__name__ == "NAType" or value != value:
+            return ""
+        raise TypeError(f"expected {len(row):,} numbers, text or None, found {value!r}")
+    text = vector_text(value)
+    if text in log_format.missing:
+        return ""
+    cells = Strings.of([text.encode()])
+    values, present, good = choose_kernels("auto").parse_vectors(cells, len(row), log_format.decimal)
+    row[:] = values[0]
+    return text if not good[0] else None if present[0] else ""
 
 
 def _line(cells: Collection[str], separator: str) -> bytes:
@@ -320,6 +358,9 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat, reason: str) -> str:
         of_texts = [name] if reason == REASONS[INEXACT_ID] and name in log_format.text_fields else []
         if parsed.rows.with_lists(log_format, kernels).have_inexact_ids(of_texts).any():
             return f"column {name!r} of kind {kind}, found {cell!r}; {INEXACT}"
+        if reason in parsed.rejects_by_reason and kind == "vector":
+            numbers = vector_parts(cell.encode(), log_format.decimal)
+            return f"column {name!r} of kind {kind}, found {vector_fault(numbers, log_format.vectors[name].width)}"
         if reason in parsed.rejects_by_reason:
             form = f" in the form {log_format.time_form(name)}" * (kind == "timestamp")
             return f"column {name!r} of kind {kind}{form}, found {cell!r}{_other_unit(cell, kind, log_format, name)}"

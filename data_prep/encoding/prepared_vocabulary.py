@@ -180,6 +180,7 @@ def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
         )
     for key, there_is, here_is in (
         ("lists", _list_forms(written_as), _list_forms(options.data)),
+        ("vectors", written_as.vectors, options.data.vectors),
         ("shares", written_as.shares, options.data.shares),
         ("features", _features(written_as), _features(options.data)),
         ("timezone", written_as.timezone, options.data.timezone),
@@ -311,9 +312,8 @@ def open_encoder(prepared: Path, with_labels: bool = False, schema: Schema | Non
     encoding = base.encoding if with_labels else base.encoding.without_label()
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
         lookup = write_lookup_tables(base.live_fields(), Path(folder) / LOOKUP_FILE)
-        # `opened` maps the temporary file into memory, so the tables can be used after the file is deleted.
-        _ = lookup.opened
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, encoding)
+        _ = lookup.opened  # Map the file into memory before it is deleted. The mapping stays valid.
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, encoding, vectors=schema.vectors)
 
 
 def open_vocabulary(prepared: Path, schema: Schema | None = None) -> tuple[Schema, PrepareOptions, BaseVocabulary]:

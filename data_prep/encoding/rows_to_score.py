@@ -137,7 +137,12 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
         if (part.lines.count(separator), part.lines.count(b"\n")) != (num_cells, part.num_lines) or b"\r" in part.lines:
             first = sum(len(batch) for batch in batches[:number])
             _refuse_cell(batches[number], log_format, first)
-    return Chunk(0, table.num_rows, b"".join(part.lines for part in parts), is_bare=log_format.quotes)
+    vectors = {
+        name: Cells(*map(np.concatenate, zip(*(part.vectors[name] for part in parts), strict=True)))
+        for name in log_format.vector_fields * bool(parts)
+    }
+    text = b"".join(part.lines for part in parts)
+    return Chunk(0, table.num_rows, text, is_bare=log_format.quotes, vectors=vectors)
 
 
 def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) -> NoReturn:

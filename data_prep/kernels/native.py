@@ -27,8 +27,9 @@ from data_prep.kernels.parsed import (
 )
 from data_prep.kernels.strings import PADDING_BYTES, Lists, Strings
 from data_prep.kernels.times import zone_table
+from data_prep.kernels.vectors import ParsedVectors, with_vectors
 from data_prep.options.kinds import KINDS
-from data_prep.options.log_format import RELATIONS, LogFormat
+from data_prep.options.log_format import RELATIONS, VECTOR, LogFormat
 
 
 class _LogKernels(NativeLibrary):
@@ -87,7 +88,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     The result is that of `parse.parse_chunk`.
     """
     raw = text = np.frombuffer(chunk.lines, np.uint8)
-    if log_format.text_fields or log_format.key_fields or log_format.quotes:
+    if log_format.text_fields or log_format.key_fields or log_format.vector_fields or log_format.quotes:
         # Copy the bytes, with padding after them, because strings become slices of the copy and quotes are removed in
         # place.
         text = np.concatenate([raw, np.zeros(PADDING_BYTES, np.uint8)])
@@ -105,7 +106,15 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
     rows = _rows_of(outputs, num_rows, chunk.first_line, text, log_format)
-    return ParsedChunk.of(chunk, rows, *(outputs[name][: num_rejects.value] for name in _REJECT))
+    rejects = [outputs[name][: num_rejects.value] for name in _REJECT]
+    if log_format.vector_fields:
+        rows, are_bad = with_vectors(rows, chunk, log_format, parse_vectors)
+        lines = rows.row_numbers[are_bad] - chunk.first_line
+        more = (lines, *chunk.offsets_of(lines), np.full(len(lines), VECTOR))
+        order = np.argsort(np.concatenate([rejects[0], lines]))
+        rejects = [np.concatenate(both)[order] for both in zip(rejects, more, strict=True)]
+        rows = rows.take(~are_bad)
+    return ParsedChunk.of(chunk, rows, *rejects)
 
 
 def _rows_of(
@@ -126,7 +135,10 @@ def _rows_of(
         row_numbers=outputs["line_numbers"][:num_rows] + first_line,
         labels=labels == 1,
         labelled=labelled,
-        separate={name: Cells(strings[name], strings[name].lengths > 0) for name in log_format.text_fields},
+        separate={
+            name: Cells(strings[name], strings[name].lengths > 0)
+            for name in log_format.text_fields + log_format.vector_fields
+        },
         blocks={
             names: Cells(*(_filled(outputs[each], num_rows) for each in (name, f"{name}_present")))
             for name, names in outputs.form.blocks.items()
@@ -192,7 +204,7 @@ class _FormatInC:
         self._kinds = np.array([_KIND_NUMBERS[f"{kind}_column"] for kind in kinds], np.uint8)
         arrays = {name: KINDS[kind].array for name, kind in log_format.columns.items()}
         self.blocks = {array: tuple(name for name in arrays if arrays[name] == array) for array in _NUMBERS}
-        self.texts = log_format.text_fields + log_format.key_fields
+        self.texts = log_format.text_fields + log_format.key_fields + log_format.vector_fields
         together = [*self.blocks.values(), self.texts]
         slots = [next((s.index(name) for s in together if name in s), 0) for name in names]
         self._slots = np.array(slots, np.int64)
@@ -272,6 +284,21 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
         output_address(cut),
     )
     return Lists(Strings(cells.data, starts[:num_values], value_lengths[:num_values]), lengths, cut)
+
+
+def parse_vectors(cells: Strings, width: int, decimal: str) -> ParsedVectors:
+    """Parse cells as vectors. The result is that of `vectors.parse_vectors`."""
+    values = np.empty((len(cells), width), np.float32)
+    present, good = np.empty(len(cells), np.bool_), np.empty(len(cells), np.bool_)
+    load().log_kernels_parse_vectors(
+        texts_in_c(cells),
+        width,
+        decimal == ",",
+        output_address(values),
+        output_address(present),
+        output_address(good),
+    )
+    return values, present, good
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:

@@ -29,6 +29,7 @@ from data_prep.kernels.parsed import (
 )
 from data_prep.kernels.strings import Strings, trim_blanks
 from data_prep.kernels.times import Parsed, parse_times, parse_whole_numbers
+from data_prep.kernels.vectors import DECIMAL, parse_vectors, with_vectors
 from data_prep.options.kinds import KINDS, UNITS
 from data_prep.options.log_format import (
     BOOLEANS,
@@ -37,6 +38,7 @@ from data_prep.options.log_format import (
     QUOTES,
     REASONS,
     TOO_LONG,
+    VECTOR,
     WEIGHT,
     LogFormat,
 )
@@ -46,7 +48,6 @@ _NEWLINE, _CARRIAGE_RETURN, _MINUS = b"\n\r-"
 _HEX_DIGITS = 8
 _INTEGER_DIGITS = 19  # Number of digits of the largest int64.
 _WORD_BYTES = 8
-_DECIMAL = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 _VALUE_OF_WORD = {word.lower().encode(): value for yes, no in BOOLEANS for word, value in ((yes, 1), (no, 0))}
 _RELATIONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt}
 # Padding before and after the bytes of a chunk. The parser reads words of eight bytes, up to three of them backwards
@@ -175,8 +176,11 @@ def _parse_lines(
 
     starts, ends = _cells(text, separators, line_lasts[shaped], line_starts[shaped], len(names))
     rows, reasons[shaped] = _parse_cells(text, starts, ends, names, chunk.first_line + shaped, log_format)
+    rows, shaped = rows.take(reasons[shaped] == 0), shaped[reasons[shaped] == 0]
+    if log_format.vector_fields:
+        rows, are_bad = with_vectors(rows, chunk, log_format, parse_vectors)
+        rows, reasons[shaped[are_bad]] = rows.take(~are_bad), VECTOR
     bad = np.flatnonzero(reasons)
-    rows = rows.take(reasons[shaped] == 0)
     return ParsedChunk.of(chunk, rows, bad, *chunk.offsets_of(bad), reasons[bad])
 
 
@@ -268,7 +272,9 @@ def _parse_column(
         return _parse_booleans(cells)
     if kind == "float":
         return _parse_floats(cells, log_format)
-    return cells, cells.lengths > 0, _are_utf8(text, cells)
+    # `with_vectors` parses the texts of vectors later.
+    good = np.ones(len(cells), np.bool_) if kind == "vector" else _are_utf8(text, cells)
+    return cells, cells.lengths > 0, good
 
 
 def parse_labels(cells: Strings, log_format: LogFormat) -> Parsed:
@@ -402,7 +408,7 @@ def _parse_floats(cells: Strings, log_format: LogFormat) -> Parsed:
     texts, present = cells.tolist(), cells.lengths > 0
     if log_format.decimal == ",":
         texts = [text.replace(b",", b".") for text in texts]
-    numbers = np.array([float(text) if _DECIMAL.fullmatch(text) else np.inf for text in texts], np.float64)
+    numbers = np.array([float(text) if DECIMAL.fullmatch(text) else np.inf for text in texts], np.float64)
     with np.errstate(over="ignore"):
         good = np.isfinite(numbers.astype(np.float32))
     numbers[~good | (np.abs(numbers) < np.finfo(np.float64).smallest_normal)] = 0

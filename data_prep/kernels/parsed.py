@@ -59,6 +59,9 @@ class Chunk:
     # Columns of cells that a prediction copies from a table (such as a Parquet file) to the output beside the scores.
     # The cells may contain separators.
     kept: tuple[list[str], ...] = ()
+    # Vectors [num_lines, W] float32 of a table, by the name of their column, if they are not written in the lines. The
+    # cell of such a column in a line is empty, unless the vector is bad.
+    vectors: dict[str, Cells] = field(default_factory=dict)
 
     def load(self) -> Chunk:
         """Return the chunk itself, which already holds its lines.
@@ -99,12 +102,15 @@ class Cells(NamedTuple):
     """The n cells of a column in n rows, contiguous in memory. If a cell is missing, its value is 0 or ""."""
 
     # An array, int64 for integers and times (ms since 1970), float64 for floats, uint32 for hex values, or `Strings`
-    # for text.
+    # for text. The vectors of a column of width W are float32 [n, W].
     values: Any
     present: NDArray[np.bool_]  # Mask of the cells that are not missing.
 
     def take(self, indices: NDArray[np.int64]) -> Cells:
-        return Cells(self.values.take(indices), self.present.take(indices))
+        values = (
+            self.values.take(indices) if isinstance(self.values, Strings) else np.take(self.values, indices, axis=0)
+        )
+        return Cells(values, self.present.take(indices))
 
     def copies(self, kept: NDArray[np.bool_]) -> Cells:
         """Return several copies of the cells, one after the other, in which different cells are missing.
@@ -116,7 +122,7 @@ class Cells(NamedTuple):
         if isinstance(values, Strings):
             values = replace(values, lengths=values.lengths * mask)
         else:
-            values = np.where(mask, values, values.dtype.type(0))
+            values = np.where(mask.reshape(-1, *[1] * (values.ndim - 1)), values, values.dtype.type(0))
         return Cells(values, cells.present & mask)
 
 
@@ -236,6 +242,9 @@ class ParsedRows:
         """
         if len(groups) == 1 and groups[0].kind == "hex32":
             return self.block(groups[0].sources)
+        if len(groups) == 1 and groups[0].kind == "present":
+            present = np.stack([self.columns[name].present for name in groups[0].sources])
+            return Cells(np.zeros(present.shape, np.uint32), present)
         values = np.empty((sum(len(group.sources) for group in groups), len(self.labels)), np.uint32)
         present = np.empty(values.shape, np.bool_)
         end = 0
@@ -271,8 +280,6 @@ def _category(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
         return values // HOUR % 24
     if kind == "weekday":
         return (values // DAY + _WEEKDAY_OF_1970) % 7
-    if kind == "present":
-        return np.zeros(values.shape, np.uint32)
     return bucket_of(values) - SMALLEST_BUCKET if kind == "bucket" else values
 
 

@@ -64,8 +64,8 @@ class EncodingOptions:
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
         """All categorical columns, in order: columns of the log, features of timestamps, buckets, then crosses.
 
-        If there are none, the only column tells whether the first numeric field of a row is present. Raise ValueError
-        if two columns that are not crosses have the same name.
+        If there are none, the only column tells whether the first numeric field (or the first vector) of a row is
+        present. Raise ValueError if two columns that are not crosses have the same name.
         """
         data = self.data
         own_texts = [name for name in data.text_fields if name not in data.shares]
@@ -90,7 +90,7 @@ class EncodingOptions:
             columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(places), name) for name in integers]
         # A model needs at least one categorical column.
         if not columns:
-            name = data.numeric_fields[0]
+            name = (data.numeric_fields + data.vector_fields)[0]
             columns.append(CategoricalColumn(f"{name}_present", "present", next(places), name))
         check_names([column.name for column in columns])
         crossed = [

@@ -10,6 +10,7 @@ from data_prep.options.kinds import FIELD_KINDS, ISO, TEXT_KINDS, TIME_CODES, UN
 from data_prep.options.log_format import (
     AGE,
     MAX_LIST_LENGTH,
+    MAX_WIDTH,
     REST,
     RULE,
     TIME_FEATURES,
@@ -57,9 +58,10 @@ def checked_format(log_format: LogFormat) -> LogFormat:
     if others := [name for name in log_format.point_zero if name not in log_format.text_fields]:
         raise ValueError(f"point_zero: expected columns of kind string or list; found {', '.join(others)}")
     times = [name for name in log_format.time_fields if log_format.parts_of_time(name) or log_format.has_age(name)]
-    if not log_format.categorical_fields and not log_format.sized_fields and not times:
+    if not any((log_format.categorical_fields, log_format.sized_fields, log_format.vector_fields, times)):
         raise ValueError(f"columns must have a field (kind {', '.join(FIELD_KINDS)}); found none")
     _check_lists(log_format)
+    _check_vectors(log_format)
     _check_shares(log_format)
     for name, form in log_format.timestamps.items():
         if name not in log_format.time_fields:
@@ -128,6 +130,21 @@ def _check_lists(log_format: LogFormat) -> None:
                 f"lists: the values of {name!r} are between {separator!r}, and so are the columns; give the list's "
                 f"own separator (lists: {{{name}: {{separator: ';'}}}}), or quotes: true if its cells are quoted"
             )
+
+
+def _check_vectors(log_format: LogFormat) -> None:
+    for name in log_format.vectors:
+        if log_format.columns.get(name) != "vector":
+            raise ValueError(f"vectors: {name!r} is no column of kind vector; write columns: {{{name}: vector}}")
+    for name in log_format.vector_fields:
+        if name not in log_format.vectors:
+            raise ValueError(
+                f"vectors: the column {name!r} of kind vector needs its number of components; write "
+                f"vectors: {{{name}: {{width: 64}}}}"
+            )
+        width = log_format.vectors[name].width
+        if not 1 <= width <= MAX_WIDTH:
+            raise ValueError(f"vectors: {name}: width must be between 1 and {MAX_WIDTH}; found {width}")
 
 
 def _check_shares(log_format: LogFormat) -> None:

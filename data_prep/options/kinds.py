@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 Kind = Literal[
-    "label", "integer", "float", "timestamp", "boolean", "hex32", "string", "list", "weight", "id", "ignored"
+    "label", "integer", "float", "timestamp", "boolean", "hex32", "string", "list", "vector", "weight", "id", "ignored"
 ]
 
 _INTEGERS = tuple(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))
@@ -53,7 +53,7 @@ class ColumnKind:
     """
 
     # Role of the column as an input of the model, or "" if the model does not see it.
-    role: Literal["", "numeric", "categorical"] = ""
+    role: Literal["", "numeric", "categorical", "vector"] = ""
     # Array of the C structure LogKernelsRows to which the native parser writes the cells. It is "" for label and
     # weight, which have arrays of their own, and for ignored columns.
     array: Literal["", "integers", "values", "floats", "times", "strings"] = ""
@@ -67,7 +67,7 @@ class ColumnKind:
     is_exact: bool = False
     keeps_zeros: bool = False  # True if decimals of a table keep trailing zeros, as in 1.50.
     # Further types that a column of a table may have, besides text and numbers: "times" (all types of times), "moments"
-    # (only types with a date) or "lists".
+    # (only types with a date), "lists", or "vectors" (lists of numbers).
     arrow: tuple[str, ...] = ()
     value: Callable[[str], Any] = str  # Function that converts a cell that is not missing to a Python value.
     # Type of the column's tensor that the service declares in the Open Inference Protocol (V2).
@@ -119,6 +119,17 @@ KINDS: dict[Kind, ColumnKind] = {
         datatypes=("BYTES", *_INTEGERS),
     ),
     "list": ColumnKind("categorical", "strings", native="string", is_exact=True, arrow=("lists",)),
+    "vector": ColumnKind(
+        "vector",
+        "strings",
+        native="id",  # The native parser only finds the cells. `kernels.vectors` parses their numbers.
+        reason="vector",
+        booleans=(),
+        arrow=("vectors",),
+        datatype="FP32",
+        datatypes=("BYTES", "FP16", "FP32", "FP64"),
+        json_schema={"type": ("array", "string", "null"), "items": {"type": "number"}},
+    ),
     "weight": ColumnKind(reason="weight"),
     "id": ColumnKind(array="strings", is_exact=True),
     "ignored": ColumnKind(),

@@ -37,6 +37,7 @@ INEXACT = (
 )
 # Value of the setting `clicked` or `not_clicked` that stands for all cells that the other of the two does not list.
 REST = "rest"
+MAX_WIDTH = 65_536  # Upper bound of a vector's `width`.
 MAX_LIST_LENGTH = 1_000  # Upper bound of a list's `max_length`. Every row takes memory for `max_length` ids.
 
 
@@ -55,6 +56,16 @@ class ListForm:
     max_length: int = 20
     # How the model combines the embedding rows of a list's values: it takes their mean or their sum.
     pool: Literal["mean", "sum"] = "mean"
+
+
+@dataclass(frozen=True)
+class VectorForm:
+    """How many numbers the cells of a column of kind vector have, and how these numbers are scaled."""
+
+    width: int = 0  # The number of components of every vector, from 1 to 65536. It must be given.
+    # The scaling of the components. standardize: (x - mean) / standard deviation of each component over the training
+    # rows, at most ±10. norm: each vector is divided by its Euclidean length. none: the components stay as they are.
+    scale: Literal["standardize", "norm", "none"] = "standardize"
 
 
 def _of_kind(*kinds: Kind) -> functools.cached_property[tuple[str, ...]]:
@@ -99,6 +110,8 @@ class LogFormat:
     # For each column of kind list: how its cells are written. A column that is not named here has the defaults of these
     # settings.
     lists: dict[str, ListForm] = field(default_factory=dict)
+    # For each column of kind vector: the number of components of its vectors, and how they are scaled.
+    vectors: dict[str, VectorForm] = field(default_factory=dict)
     # For a column of kind string or list: the name of another such column, whose vocabulary it uses in place of one of
     # its own. A value then has the same id in both columns.
     shares: dict[str, str] = field(default_factory=dict)
@@ -133,6 +146,7 @@ class LogFormat:
     value_fields = _of_kind(*VALUE_KINDS)  # Categorical fields whose values are integers.
     text_fields = _of_kind(*TEXT_KINDS)
     list_fields = _of_kind("list")
+    vector_fields = _of_kind("vector")
     categorical_fields = _of_kind(*VALUE_KINDS, *TEXT_KINDS)
 
     # A generated hash would fail, because `columns` is a dictionary.
@@ -172,6 +186,10 @@ class LogFormat:
     def list_form(self, name: str) -> ListForm:
         """Return how the cells of the list column `name` are written: its entry in `lists`, or the defaults."""
         return self.lists.get(name, ListForm())
+
+    def vector_form(self, name: str) -> VectorForm:
+        """Return the form of the vector column `name`, which must have an entry in `vectors`."""
+        return self.vectors[name]
 
     def columns_of_kind(self, *kinds: Kind) -> tuple[str, ...]:
         """Return the names of the columns that have one of these kinds, in the order of the file."""
@@ -297,6 +315,6 @@ def listed(cells: tuple[str, ...] | str) -> str:
 # rows to score can be rejected as "inexact id".
 REASONS = (
     *("", "too long", "columns", "label", "integer", "categorical", "quotes", "weight", "float", "timestamp"),
-    "inexact id",
+    *("inexact id", "vector"),
 )
-TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES, WEIGHT, FLOAT, TIMESTAMP, INEXACT_ID = range(1, 11)
+TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES, WEIGHT, FLOAT, TIMESTAMP, INEXACT_ID, VECTOR = range(1, 12)

@@ -145,10 +145,10 @@ class PrepareOptions(Checked):
                 f"layout zoo has one id a field, of a vocabulary of its own; {', '.join(others)} of kind list or in "
                 "shares have not. Give them the kind ignored, or leave --layout zoo out"
             )
-        if beside := self.data.columns_of_kind("weight", "id"):
+        if beside := self.data.columns_of_kind("weight", "id", "vector"):
             raise ValueError(
-                f"layout zoo has no place for columns of kind weight or id; found {', '.join(beside)}. Give them the "
-                "kind ignored, or leave --layout zoo out"
+                f"layout zoo has no place for columns of kind weight, id or vector; found {', '.join(beside)}. Give "
+                "them the kind ignored, or leave --layout zoo out"
             )
         if self.crosses:
             raise ValueError("layout zoo has one id a field of the log, so it takes no prepare.crosses; leave one out")
@@ -259,6 +259,7 @@ class PrepareOptions(Checked):
         return (
             self.vocabulary == "counted"
             or self.numeric_transform != "log1p"
+            or bool(self.data.vector_fields)
             or any(map(self.data.has_age, self.data.time_fields))
         )
 
@@ -266,6 +267,11 @@ class PrepareOptions(Checked):
     def samples_numbers(self) -> bool:
         """True if the numeric transform is fitted to a sample of the training rows."""
         return self.numeric_transform in ("quantile", "log1p_standardize")
+
+    @property
+    def samples_rows(self) -> bool:
+        """True if numeric transforms or vector columns are fitted to a sample of the training rows."""
+        return self.samples_numbers or bool(self.data.vector_fields)
 
     @property
     def split_time(self) -> str:
@@ -302,8 +308,9 @@ class PrepareOptions(Checked):
     def decisive(self) -> dict[str, Any]:
         """Return the options that can change the prepared folder, as plain values for schema.json.
 
-        Options of single fields have the names in RECORDED. `field_max_length` was added in a later release. It is left
-        out if it is empty, so that schema.json stays the same, byte for byte, as earlier releases wrote it.
+        Options of single fields have the names in RECORDED. `field_max_length` and `data.vectors` were added in later
+        releases. They are left out if they are empty, so that schema.json stays the same, byte for byte, as earlier
+        releases wrote it.
         """
         recorded = {name: self.of_fields(key) for name, key in RECORDED.items()}
         plain: dict[str, Any] = {}
@@ -315,6 +322,8 @@ class PrepareOptions(Checked):
                 plain[name] = value
             if name == "crosses" and recorded["field_max_length"]:
                 plain["field_max_length"] = recorded["field_max_length"]
+        if not plain["data"]["vectors"]:
+            del plain["data"]["vectors"]
         return plain
 
     @property

@@ -30,7 +30,14 @@ from data_prep.pipeline import memory_and_disk
 from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows, splitmix64
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import NO_ID, SPLITS
-from data_prep.statistics.statistics import ChunkCounts, ChunkSpans, LogStatistics, NumericStatistics, RowSample
+from data_prep.statistics.statistics import (
+    ChunkCounts,
+    ChunkSpans,
+    LogStatistics,
+    NumericStatistics,
+    RowSample,
+    may_be_sampled,
+)
 from data_prep.statistics.value_counts import count_numbers, count_texts
 
 if TYPE_CHECKING:
@@ -104,7 +111,7 @@ class ChunkCounter:
         return dataclasses.replace(
             self.count_lines(chunk, parsed, training),
             numeric=[self._numeric(rows, name, training) for name in self.options.data.numeric_fields],
-            sample=self._sample(rows, training) if self.options.samples_numbers else None,
+            sample=self._sample(rows, training) if self.options.samples_rows else None,
             values=count_numbers(rows, self.options, training),
             texts=count_texts(rows, self.options, training),
         )
@@ -127,6 +134,9 @@ class ChunkCounter:
             num_training_rows=int(training.sum()),
             numeric=[],
             missing=[int(np.count_nonzero(training > each)) for each in present],
+            missing_vectors=[
+                int(np.count_nonzero(training > rows.columns[name].present)) for name in log_format.vector_fields
+            ],
             cut={
                 name: int(np.count_nonzero(cut & training)) for name, cut in _cut_rows(rows, columns, present).items()
             },
@@ -145,12 +155,21 @@ class ChunkCounter:
         return (NumericStatistics.of_floats if is_float else NumericStatistics.of)(numbers[present & training])
 
     def _sample(self, rows: ParsedRows, training: NDArray[np.bool_]) -> RowSample:
-        names = self.options.data.numeric_fields
-        numbers = np.empty((len(names), int(training.sum())))
-        for place, name in enumerate(names):
+        log_format = self.options.data
+        hashes = splitmix64(self.options.seed, rows.row_numbers)
+        if log_format.vector_fields:
+            num_components = sum(form.width for form in log_format.vectors.values())
+            training = training & may_be_sampled(hashes, rows.row_numbers, num_components)
+        chosen = np.flatnonzero(training)
+        numbers = np.empty((len(log_format.numeric_fields), len(chosen)))
+        for place, name in enumerate(log_format.numeric_fields):
             cells, present = rows.columns[name]
             numbers[place] = np.where(present, cells, np.nan)[training]
-        return RowSample.of(splitmix64(self.options.seed, rows.row_numbers[training]), numbers)
+        vectors = [np.zeros((len(chosen), 0), np.float32)]
+        for name in log_format.vector_fields:
+            values, present = rows.columns[name].take(chosen)
+            vectors.append(np.where(present[:, None], values, np.float32(np.nan)))
+        return RowSample.of(hashes[training], numbers, np.concatenate(vectors, axis=1))
 
 
 def _cut_rows(

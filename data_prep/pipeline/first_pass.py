@@ -36,24 +36,26 @@ from data_prep.prepared.schema import (
     before_transform,
     signed_log1p,
 )
+from data_prep.prepared.vectors import VectorField, fit_vector
 from data_prep.raw_log.reading import LogReading
 from data_prep.statistics.statistics import LogStatistics, NumericStatistics, RowSample
 
 _PIECE = "fitted"
 NUM_QUANTILES = 256
 
-storable(FittedVocabulary, CategoricalField, NumericField)
+storable(FittedVocabulary, CategoricalField, NumericField, VectorField)
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The results of the first pass over a log: statistics of the log, numeric columns, and vocabulary.
+    """The results of the first pass over a log: statistics of the log, numeric and vector columns, and vocabulary.
 
     If there was no first pass, `statistics` has counted no line.
     """
 
     statistics: LogStatistics
     numeric: tuple[NumericField, ...]
+    vectors: tuple[VectorField, ...]
     vocabulary: FittedVocabulary
 
 
@@ -76,14 +78,17 @@ def fit(
         check_statistics(statistics, options.max_reject_fraction, reading.name, folder, bad_cell, is_fitted=True)
     if base is not None and base.extends:
         extended = extend_base_vocabulary(base, statistics, options, folder)
-        fitted = Fitted(statistics, base.schema.numeric, extended)
+        fitted = Fitted(statistics, base.schema.numeric, base.schema.vectors, extended)
     elif base is not None:
-        fitted = Fitted(statistics, base.schema.numeric, copy_base_vocabulary(base, folder))
+        copied = copy_base_vocabulary(base, folder)
+        fitted = Fitted(statistics, base.schema.numeric, base.schema.vectors, copied)
     else:
         numeric = numeric_fields(options, statistics.numeric, statistics.sample)
-        fitted = Fitted(statistics, numeric, fit_vocabulary(statistics, options, len(numeric), folder))
+        vocabulary = fit_vocabulary(statistics, options, len(numeric), folder)
+        fitted = Fitted(statistics, numeric, vector_fields(options, statistics), vocabulary)
     checksums = _checksums(work_dir, options, base)
-    work_dir.pieces.write(_PIECE, (fitted.statistics.state(), fitted.numeric, fitted.vocabulary, checksums))
+    of_piece = (fitted.statistics.state(), fitted.numeric, fitted.vectors, fitted.vocabulary, checksums)
+    work_dir.pieces.write(_PIECE, of_piece)
     work_dir.pieces.clear("counts-")
     work_dir.pieces.clear("texts-")
     return fitted
@@ -111,9 +116,9 @@ def _restore(
     statistics = new_statistics(options, work_dir, reading.num_workers)
     statistics.restore(piece[0])
     numeric: tuple[NumericField, ...] = piece[1]
-    vocabulary: FittedVocabulary = piece[2]
+    vocabulary: FittedVocabulary = piece[3]
     lookup = dataclasses.replace(vocabulary.lookup, path=work_dir.work_folder / LOOKUP_FILE)
-    return Fitted(statistics, numeric, dataclasses.replace(vocabulary, lookup=lookup))
+    return Fitted(statistics, numeric, piece[2], dataclasses.replace(vocabulary, lookup=lookup))
 
 
 def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary | None) -> dict[str, str | None]:
@@ -139,9 +144,10 @@ def usual_row_bytes(options: PrepareOptions) -> int:
 def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str) -> int:
     """Return the number of bytes that an encoded row takes during a preparation, in memory and in temporary files.
 
-    The bytes hold the row's ids, numbers, label, weight and keys, and its 8-byte line number.
+    The bytes hold the row's ids, numbers, label, weight, keys and vectors, and its 8-byte line number.
     """
     beside = 4 * bool(options.data.weight_source) + 8 * len(options.data.key_fields)
+    beside += sum(4 * (form.width + 1) for form in options.data.vectors.values())
     return options.num_positions * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + beside + 8
 
 
@@ -171,6 +177,21 @@ def numeric_fields(
     fields = tuple(values + indicators if options.has_indicators else values)
     check_names([field.name for field in fields])
     return fields
+
+
+def vector_fields(options: PrepareOptions, statistics: LogStatistics) -> tuple[VectorField, ...]:
+    """Return the vector columns, whose statistics are computed from the sample of training rows in `statistics`."""
+    fields: list[VectorField] = []
+    sample, first = statistics.sample, 0
+    for name, missing in zip(options.data.vector_fields, statistics.missing_vectors, strict=True):
+        form = options.data.vectors[name]
+        values = np.zeros((0, form.width), np.float32)
+        if sample is not None:
+            values = sample.vectors[:, first : first + form.width]
+        share = missing / max(statistics.num_training_rows, 1)
+        fields.append(fit_vector(name, form.scale, values[~np.isnan(values[:, 0])], share))
+        first += form.width
+    return tuple(fields)
 
 
 def _ages(times: NumericStatistics) -> NumericStatistics:

@@ -246,7 +246,7 @@ def _make_files(
         options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
     )
     check_room(work_dir.folder, least_bytes(num_rows, *_row_bytes(options)))
-    rows = RowEncoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, options.encoding)
+    rows = RowEncoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, options.encoding, vectors=fitted.vectors)
     encoder = Encoder(rows, ChunkCounter(split, options), counts=is_only_pass)
     blocks_folder = work_dir.work_folder if is_zoo else work_dir.folder
     whole_blocks = max(file_rows // options.block_rows, 1) * options.block_rows
@@ -297,6 +297,7 @@ def describe(
         ),
         weight=options.data.weight_source,
         keys=options.data.key_fields,
+        vectors=fitted.vectors,
     )
 
 

@@ -34,7 +34,7 @@ POOL_BLOCKS = 256  # Number of blocks in a pool, the group of blocks whose rows 
 
 @dataclass(frozen=True)
 class Batch(Examples):
-    """The rows of a training step, or one rank's part of them: `ids` [B, P], `numeric` [B, N], `labels` [B].
+    """The rows of a training step, or one rank's part of them: `ids` [B, P], `numeric` [B, N], `vectors` [B, K].
 
     If it is one rank's part, it starts at row `first_row` of a batch of `whole_rows` rows. `whole_rows` is None for a
     whole batch. `mean_weight` is the mean weight of all training rows with a weight above 0 (see
@@ -182,7 +182,7 @@ def batches_of(rows: Examples, batch_size: int) -> Iterator[Batch]:
 
 
 def _batch(rows: Examples) -> Batch:
-    return Batch(rows.ids, rows.numeric, rows.labels, rows.weights, rows.keys)
+    return Batch(rows.ids, rows.numeric, rows.labels, rows.weights, rows.keys, rows.vectors)
 
 
 Item = TypeVar("Item")

@@ -17,12 +17,14 @@ from data_prep.prepared.schema import NO_ID, Schema
 # Factor by which numeric columns are multiplied for the logistic regression. Logarithms of counts reach 16; unscaled,
 # they would make the solver take ten times as long.
 NUMERIC_SCALE = 0.2
-KEY_PREFIX = "key_"  # Prefix of a MindRecord column with keys. The name of the log's column of kind id follows it.
+NO_VECTORS = np.zeros((0, 0), np.float32)  # Stands for rows without vectors, whatever their number.
+VECTORS = "vectors"  # Name of the MindRecord column with the vectors.
+KEY_PREFIX = "key_"  # Prefix of a MindRecord column with keys. It is followed by the name of the column of kind id.
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Ids, numbers and labels of n prepared rows, and their weights and keys if the log has such columns."""
+    """Ids, numbers and labels of n prepared rows, and their weights, keys and vectors if the log has such columns."""
 
     ids: NDArray[np.signedinteger]  # Ids [n, P], int32 or, if V >= 2**31, int64. A list has -1 after its last value.
     numeric: NDArray[np.float32]  # [n, N]
@@ -31,6 +33,12 @@ class Examples:
     weights: NDArray[np.float32] | None = None
     # Name of a column of kind id -> hashes [n], 64 bits each, of its texts in the rows.
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    # [n, K] float32: for each vector column its scaled components, then 1 if the vector is missing and else 0.
+    vectors: NDArray[np.float32] = field(default_factory=lambda: NO_VECTORS)
+
+    def __post_init__(self) -> None:
+        if self.vectors is NO_VECTORS:
+            object.__setattr__(self, "vectors", np.zeros((len(self.labels), 0), np.float32))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -58,9 +66,13 @@ class Examples:
             column[first : first + len(rows)] = new
 
     def columns(self) -> list[NDArray[Any]]:
-        """Return the arrays ids, numeric, labels, weights (if there are any) and the keys, in this order."""
+        """Return the arrays ids, numeric, labels, weights, keys and vectors, in this order.
+
+        Weights and vectors are left out if there are none.
+        """
         weights = [] if self.weights is None else [self.weights]
-        return [self.ids, self.numeric, self.labels, *weights, *self.keys.values()]
+        vectors = [self.vectors] * (self.vectors.shape[1] > 0)
+        return [self.ids, self.numeric, self.labels, *weights, *self.keys.values(), *vectors]
 
 
 def _of_each_column(function: Callable[..., NDArray[Any]], parts: Sequence[Examples]) -> Examples:
@@ -71,7 +83,8 @@ def _of_each_column(function: Callable[..., NDArray[Any]], parts: Sequence[Examp
     first = parts[0]
     ids, numeric, labels, *others = map(function, *(part.columns() for part in parts))
     weights = None if first.weights is None else others.pop(0)
-    return Examples(ids, numeric, labels, weights, dict(zip(first.keys, others, strict=True)))
+    vectors = others.pop() if first.vectors.shape[1] else NO_VECTORS
+    return Examples(ids, numeric, labels, weights, dict(zip(first.keys, others, strict=True)), vectors)
 
 
 def _take(column: NDArray[Any], selection: NDArray[Any] | slice) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from data_prep.prepared.data_files import (
     numbering_of_rows,
     wrong_sizes,
 )
-from data_prep.prepared.examples import KEY_PREFIX, Examples
+from data_prep.prepared.examples import KEY_PREFIX, NO_VECTORS, VECTORS, Examples
 from data_prep.prepared.schema import Schema, advice, read_schema
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
@@ -37,6 +37,7 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
         return
     paths = [folder / file.name for file in schema.splits[split].files]
     beside = ["weight"] * bool(schema.weight) + [f"{KEY_PREFIX}{name}" for name in schema.keys]
+    beside += [VECTORS] * bool(schema.vectors)
     if any(wrong_sizes(folder, schema, split)):  # A file of a wrong size may make MindSpore's reader end the process.
         raise ValueError(_damaged(folder, schema, split, "a file had another size"))
     samples, checksums = read_samples(paths, schema.layout, numbers, beside), block_checksums(schema, split)
@@ -138,17 +139,19 @@ def rows_of(values: np.ndarray, n: int) -> np.ndarray:
 def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray, *beside: np.ndarray) -> Examples:
     """Return the n rows that a MindRecord sample stores, given the sample's arrays.
 
-    In the layout `blocks`, `ids` are bytes, `values` is [n · N], and `beside` has the weights and keys. In the layout
-    `zoo`, `ids` and `values` are [n · (N + C)], and there is nothing else.
+    In the layout `blocks`, `ids` are bytes, `values` is [n · N], and `beside` has the weights, the keys and the vectors
+    [n · K]. In the layout `zoo`, `ids` and `values` are [n · (N + C)], and there is nothing else.
     """
     n, num_numeric = len(labels), schema.num_numeric
     if schema.layout == "zoo":  # The layout zoo has no columns of weights or keys.
         ids, values = ids.reshape(n, -1), values.reshape(n, -1)
         ids, values = np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric])
         return Examples(ids, values, labels)
-    weights, keys = (beside[0], beside[1:]) if schema.weight else (None, beside)
-    by_name = dict(zip(schema.keys, keys, strict=True))
-    return Examples(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels, weights, by_name)
+    others = list(beside)
+    weights = others.pop(0) if schema.weight else None
+    vectors = rows_of(others.pop(), n) if schema.vectors else NO_VECTORS
+    by_name = dict(zip(schema.keys, others, strict=True))
+    return Examples(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels, weights, by_name, vectors)
 
 
 def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> Iterator[Examples]:

@@ -10,6 +10,7 @@ A MindRecord sample is a block of up to `block_rows` rows. It has n rows, N numb
     label    [n]      float32
     weight   [n]      float32, if the log has weights
     key_NAME [n]      int64, for each column NAME of kind id: the 64-bit key of its text
+    vectors  [n * K]  float32, if the log has vectors: per row and vector column, the components and the indicator
 
 With `layout: zoo` it is a sample of the MindSpore model zoo's Wide&Deep, with 1,000 rows:
 
@@ -35,6 +36,7 @@ from common.packages import python_command
 from data_prep.options.columns import EncodingOptions
 from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
+from data_prep.prepared.vectors import MOST_DEVIATIONS, VectorField, vector_slices
 
 SCHEMA_FILE = "schema.json"
 VOCABULARY, PARQUET = "vocabulary", ".parquet"  # Beginning and end of the name of each vocabulary file.
@@ -176,10 +178,13 @@ class Schema:
     other_files: tuple[DataFile, ...]
     weight: str = ""  # Name of the log's column of weights. Empty if rows have no weights.
     keys: tuple[str, ...] = ()  # Names of the log's columns of kind id, whose texts are stored as 64-bit hashes (keys).
+    vectors: tuple[VectorField, ...] = ()  # The vector columns, in the order of the log.
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{split.rows:,} {name}" for name, split in self.splits.items())
         fields = f"{self.num_numeric} numeric and {self.num_categorical} categorical"
+        if self.vectors:
+            fields = f"{self.num_numeric} numeric, {self.num_categorical} categorical and {len(self.vectors)} vector"
         return f"<Schema: {fields} fields, {self.vocabulary_size:,} ids; rows: {rows}>"
 
     @property
@@ -203,6 +208,16 @@ class Schema:
     def num_numeric(self) -> int:
         """N, the number of numeric columns of the rows."""
         return len(self.numeric)
+
+    @property
+    def vector_inputs(self) -> int:
+        """K, the number of inputs in a row of `Examples.vectors`: the components and the indicator of each vector."""
+        return sum(field.inputs for field in self.vectors)
+
+    @property
+    def vector_slices(self) -> list[slice]:
+        """For each vector column, the slice of its components in `Examples.vectors`. The indicator follows it."""
+        return vector_slices(self.vectors)
 
     @property
     def num_categorical(self) -> int:
@@ -308,7 +323,6 @@ INDICATOR = "missing"
 MISSING_KEY = 0  # The key (64-bit hash) that is stored for a missing cell in a column of kind id.
 NO_ID = -1  # Number that fills the columns of a list field after the id of the list's last value.
 NEWEST = "newest"
-MOST_DEVIATIONS = 10.0  # Results of the transform log1p_standardize are clipped to this absolute value.
 DAY = 86_400_000  # Milliseconds per day.
 
 

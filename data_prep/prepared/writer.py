@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from common.files import NO_ROOM
 from common.packages import make_command
 from data_prep.prepared.data_files import block_checksum, data_file
-from data_prep.prepared.examples import KEY_PREFIX, Examples, concatenate
+from data_prep.prepared.examples import KEY_PREFIX, VECTORS, Examples, concatenate
 from data_prep.prepared.schema import DataFile
 
 # Rows per file of about 430 MB. Until a file is finished, its encoded rows also take disk space in temporary files.
@@ -158,7 +158,8 @@ def _sample(block: Examples) -> dict[str, NDArray[Any]]:
     """Return the arrays of the MindRecord sample that stores a block of rows, by column name (see schema.py)."""
     beside = {} if block.weights is None else {"weight": block.weights}
     keys = {f"{KEY_PREFIX}{name}": keys for name, keys in block.keys.items()}
-    return {"ids": block.ids, "numeric": block.numeric, "label": block.labels, **beside, **keys}
+    vectors = {VECTORS: block.vectors} if block.vectors.shape[1] else {}
+    return {"ids": block.ids, "numeric": block.numeric, "label": block.labels, **beside, **keys, **vectors}
 
 
 def require_room(path: Path, num_bytes: int) -> None:

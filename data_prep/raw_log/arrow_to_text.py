@@ -4,7 +4,8 @@ The tables come from files of formats such as Parquet, or from the caller. Colum
 the format of the log does not describe are ignored. Cells become text as follows: null and NaN are missing values.
 Whole floats are written as integers, other floats as the shortest decimals that are read back as the same number. A
 whole number in a `hex32` column becomes eight hex digits. Booleans become the texts that the format defines for them.
-An Arrow list becomes its values, joined by the separator of the list column.
+An Arrow list becomes its values, joined by the separator of the list column. Vectors do not become text: they are
+copied beside the lines.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog, are_inexact
+from data_prep.kernels.native import choose_kernels
+from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Cells, Chunk, FileOfLog, are_inexact
+from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.kernels.times import zone_table
+from data_prep.kernels.vectors import mark_beside, vector_text
 from data_prep.options.kinds import ISO, KINDS, UNITS, Kind, has_zone, time_text
 from data_prep.options.log_format import INEXACT, NO_BOOLEANS, FormatToScore, LogFormat
 from data_prep.raw_log import storage
@@ -42,7 +46,8 @@ NO_INT128 = (
     "pl.String for larger ones. polars.read_parquet_schema(FILE) names the columns of a file"
 )
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
-# For each entry of `ColumnKind.arrow`, further types that an error message lists as readable.
+_VECTORS = "lists or arrays of numbers, or strings such as [0.1, 0.2]"
+# For each entry of `ColumnKind.arrow` except "vectors", further types that an error message lists as readable.
 _ALSO_READABLE = {
     "moments": "timestamps, dates, ",
     "times": "times of a known zone, ",
@@ -63,14 +68,33 @@ class TableChunk:
     def load(self) -> Chunk:
         is_bare = self.log_format.quotes
         separator = bytes([BARE_SEPARATOR]) if is_bare else self.log_format.separator.encode()
-        columns = [self._cells_between(name, separator) for name in self.log_format.columns]
+        vectors = {name: self._vectors(name, separator) for name in self.log_format.vector_fields}
+        columns = [
+            vectors[name][1] if name in vectors else self._cells_between(name, separator)
+            for name in self.log_format.columns
+        ]
         empty = pa.repeat(pa.scalar(b"", pa.large_binary()), self.num_lines)
         # A second join, with the line end as its separator, appends a line end to each line.
         lines = pc.binary_join_element_wise(*columns, pa.scalar(separator, pa.large_binary()))
         lines_with_ends = pc.binary_join_element_wise(lines, empty, pa.scalar(b"\n", pa.large_binary()))
         text = b"".join(lines_with_ends.to_pylist())
         columns_kept = tuple(self._kept(name) for name in columns_to_keep(self.log_format))
-        return Chunk(self.first_line, self.num_lines, text, self.file, is_bare, columns_kept)
+        beside = {name: cells for name, (cells, _) in vectors.items()}
+        return Chunk(self.first_line, self.num_lines, text, self.file, is_bare, columns_kept, beside)
+
+    def _vectors(self, name: str, separator: bytes) -> tuple[Cells, pa.LargeBinaryArray]:
+        """Return the vectors of a column, and its cells in the lines: empty, or the text of a vector that is bad."""
+        log_format, width = self.log_format, self.log_format.vectors[name].width
+        if name not in self.rows.schema.names:
+            values = np.zeros((self.num_lines, width), np.float32)
+            return Cells(values, np.zeros(self.num_lines, np.bool_)), self._cells_between(name, separator)
+        cells, good = vectors_of(decoded(self.rows.column(name)), width, log_format)
+        bad = np.flatnonzero(~good)
+        texts = np.full(self.num_lines, b"", object)
+        for row, value in zip(bad, self.rows.column(name).take(bad).to_pylist(), strict=True):
+            text = vector_text(value).replace("\n", " ").replace(separator.decode(), mark_beside(separator.decode()))
+            texts[row] = text.encode()
+        return cells, pa.array(texts, pa.large_binary())
 
     def _cells_between(self, name: str, separator: bytes) -> pa.LargeBinaryArray:
         kind = self.log_format.columns[name]
@@ -133,7 +157,8 @@ class TableReader:
         rows. A worker cannot read a part of this file itself.
         """
         names = columns_to_read(self.log_format)
-        for rows in self.batches(names, max(chunk_bytes // (_CELL_BYTES * len(names)), 1)):
+        row_bytes = _CELL_BYTES * len(names) + sum(4 * form.width for form in self.log_format.vectors.values())
+        for rows in self.batches(names, max(chunk_bytes // row_bytes, 1)):
             first_line = file.first_line + self._num_rows_read
             self._num_rows_read += len(rows)
             check_exact(self.file.location, rows, self.log_format, self.file.state)
@@ -211,7 +236,7 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
             others = "".join(_ALSO_READABLE[each] for each in KINDS[kind].arrow)
             raise ValueError(
                 f"{location}: column {name!r} is of type {schema.field(name).type}; expected for kind {kind}: "
-                f"{others}{_READABLE}"
+                f"{_VECTORS if kind == 'vector' else others + _READABLE}"
             )
         if name in to_keep and log_format.columns[name] == "ignored":
             continue
@@ -360,19 +385,69 @@ def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
     return pc.binary_join(pa.LargeListArray.from_arrays(offsets, values), pa.scalar(separator, pa.large_binary()))
 
 
+def vectors_of(cells: pa.Array, width: int, log_format: LogFormat) -> tuple[Cells, NDArray[np.bool_]]:
+    """Convert an Arrow column of lists of numbers, or of texts, to vectors with `width` components.
+
+    Return the vectors, and a mask [n] of the cells that are good: missing, or with `width` finite numbers. Numbers are
+    rounded to float32, from float64 unless they are smaller floats. A bad vector is all zeros, and counts as missing.
+    """
+    if not is_list(cells.type):
+        texts = cells.cast(pa.large_binary()).fill_null(b"")
+        _, offsets, data = texts.buffers()
+        ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        padded = np.concatenate([np.frombuffer(data or b"", np.uint8), np.zeros(PADDING_BYTES, np.uint8)])
+        parsed = choose_kernels("auto").parse_vectors(
+            Strings(padded, ends[:-1], np.diff(ends)), width, log_format.decimal
+        )
+        return Cells(*parsed[:2]), parsed[2]
+    lengths = pc.list_value_length(cells).fill_null(0).to_numpy()
+    numbers = _float32(decoded(cells.flatten()))
+    if (lengths == width).all():
+        values = numbers.reshape(-1, width)
+        good = np.isfinite(values).all(axis=1)
+    else:
+        has_width = lengths == width
+        good, values = has_width | (lengths == 0), np.zeros((len(cells), width), np.float32)
+        values[has_width] = numbers[np.repeat(has_width, lengths)].reshape(-1, width)
+        good &= np.isfinite(values).all(axis=1)
+    if not good.all():
+        values = np.where(good[:, None], values, np.float32(0))
+    return Cells(values, good & (lengths > 0)), good
+
+
+def _float32(numbers: pa.Array) -> NDArray[np.float32]:
+    """Convert an Arrow array of numbers to float32. A missing number becomes NaN."""
+    if pa.types.is_decimal(numbers.type):  # As in `cells_as_text`, a direct cast would be inexact.
+        numbers = numbers.cast(pa.string())
+    if not pa.types.is_floating(numbers.type):
+        numbers = numbers.cast(pa.float64(), safe=False)
+    with np.errstate(over="ignore"):  # Too large a float64 becomes infinite, so that its row is rejected.
+        return numbers.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+
+
 def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     """Return True if an Arrow column of type `of_type` can be read as a column of kind `kind`."""
     types = KINDS[kind].arrow
     if "lists" in types and is_list(of_type):
         return is_readable(of_type.value_type, "string")
+    if "vectors" in types:
+        number = plain_type(of_type.value_type) if is_list(of_type) else None
+        return pa.types.is_null(of_type) or (_is_number(number) if is_list(of_type) else _is_text(plain_type(of_type)))
     of_type = plain_type(of_type)
-    is_text = pa.types.is_string(of_type) or pa.types.is_large_string(of_type)
-    is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
-    is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
     # A duration counts as a number, because it is written as a number of seconds.
-    is_number |= pa.types.is_decimal(of_type) or pa.types.is_duration(of_type)
+    is_number = _is_number(of_type) or pa.types.is_boolean(of_type) or pa.types.is_duration(of_type)
     is_time = ("times" in types and _is_written_time(of_type)) or ("moments" in types and is_moment(of_type))
-    return is_text or is_number or is_time or pa.types.is_null(of_type)
+    return _is_text(of_type) or is_number or is_time or pa.types.is_null(of_type)
+
+
+def _is_text(of_type: pa.DataType) -> bool:
+    is_binary = pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
+    return is_binary or pa.types.is_string(of_type) or pa.types.is_large_string(of_type)
+
+
+def _is_number(of_type: pa.DataType) -> bool:
+    is_float = pa.types.is_floating(of_type) or pa.types.is_decimal(of_type)
+    return is_float or pa.types.is_integer(of_type) or pa.types.is_null(of_type)
 
 
 def _is_written_time(of_type: pa.DataType) -> bool:

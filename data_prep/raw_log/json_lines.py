@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Chunk, FileOfLog
+from data_prep.kernels.vectors import vector_text
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import NO_BOOLEANS, LogFormat
 from data_prep.raw_log import text_lines
@@ -103,6 +104,12 @@ class JsonChunk:
             if isinstance(value, _SCALARS) and (booleans or type(value) is not bool):
                 cell: bytes = cells_as_text(pa.array([value]), kind, b"\n", booleans)[0].as_py()
                 return cell.decode()
+            if (
+                kind == "vector"
+                and isinstance(value, list)
+                and not any(isinstance(each, list | dict) for each in value)
+            ):
+                return vector_text(value)
             if isinstance(value, list) and not in_list and "lists" in KINDS[kind].arrow:
                 texts = [text(each, in_list=True) for each in value]
                 # A value that contains the separator is replaced by a line end, as for Parquet, so that the parser

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,16 @@ from data_prep.prepared.schema import Schema
 from data_prep.statistics.value_counts import MIN_COUNTS, Coverage, StringCounts, ValueCounts
 
 # Attributes of LogStatistics that `state` stores as they are, without converting them.
-_SAVED_FIELDS = ("num_lines", "rejects_by_reason", "num_training_rows", "numeric", "missing", "cut", "bins", "sample")
+_SAVED_FIELDS: tuple[str, ...] = ("num_lines", "rejects_by_reason", "num_training_rows", "numeric", "missing", "cut")
+_SAVED_FIELDS += ("bins", "sample", "missing_vectors")
 _FLOAT_BITS = 1074  # Every float64 that a parser produces is a multiple of 2**-1074.
 _HALF_BITS = 27
 # A 64-bit integer is split into limbs of this many bits. A sum of 2**21 products of two limbs stays below 2**63.
 _LIMB_BITS = 21
 SAMPLED_ROWS = 1 << 14  # The sample to which some numeric transforms are fitted has at most this many training rows.
-SHORTEST_SPAN = 1 << 10  # Number of lines in the shortest span (stretch of the log) of a `Timeline`.
+# A sample of rows with vectors has at most so many components of vectors, but may always have so many rows.
+SAMPLED_COMPONENTS, FEWEST_SAMPLED_ROWS = 1 << 21, 1 << 9
+SHORTEST_SPAN = 1 << 10  # Number of lines in the shortest span of a `Timeline`.
 MOST_SPANS = 1 << 12
 
 
@@ -192,6 +195,23 @@ def _group_sums(numbers: NDArray[np.int64], groups: NDArray[np.int64]) -> list[i
     return [(int(a) << _HALF_BITS) + int(b) for a, b in zip(high.tolist(), low.tolist(), strict=True)]
 
 
+def sampled_rows(num_components: int) -> int:
+    """Return the maximum number of rows of a sample whose rows have vectors with so many components together."""
+    return min(SAMPLED_ROWS, max(SAMPLED_COMPONENTS // max(num_components, 1), FEWEST_SAMPLED_ROWS))
+
+
+def may_be_sampled(
+    hashes: NDArray[np.uint64], row_numbers: NDArray[np.int64], num_components: int
+) -> NDArray[np.bool_]:
+    """Return a mask [n] of the rows that a sample of rows with wide vectors may contain.
+
+    The sample consists of the lowest hashes. A row whose hash is high for its number in the log will hardly be one of
+    them, so a chunk need not send its vectors. The mask depends only on the row itself.
+    """
+    fractions = (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53
+    return fractions * (row_numbers + 1) < 2 * sampled_rows(num_components)
+
+
 @dataclass(frozen=True)
 class RowSample:
     """A sample of the training rows, with the numbers of their numeric fields.
@@ -202,19 +222,22 @@ class RowSample:
 
     hashes: NDArray[np.uint64]  # Hashes [k] of the k rows in the sample.
     numbers: NDArray[np.float64]  # Numbers [N, k] of these rows in N numeric fields. NaN stands for a missing cell.
+    # Components [k, ΣW] of the vectors of these rows, all vector columns together. NaN stands for a missing vector.
+    vectors: NDArray[np.float32]
 
     @classmethod
-    def of(cls, hashes: NDArray[np.uint64], numbers: NDArray[np.float64]) -> RowSample:
-        """Return the sample of n rows: the SAMPLED_ROWS rows with the lowest `hashes` [n].
+    def of(cls, hashes: NDArray[np.uint64], numbers: NDArray[np.float64], vectors: NDArray[np.float32]) -> RowSample:
+        """Return the sample of n rows with the given hashes [n].
 
-        `numbers` [N, n] are the numbers of these rows in N numeric fields.
+        `numbers` [N, n] are the numbers of these rows in N numeric fields, and `vectors` [n, ΣW] their vectors.
         """
-        lowest = np.argsort(hashes)[:SAMPLED_ROWS]
-        return cls(hashes[lowest], numbers[:, lowest])
+        lowest = np.argsort(hashes)[: sampled_rows(vectors.shape[1])]
+        return cls(hashes[lowest], numbers[:, lowest], vectors[lowest])
 
     def __add__(self, other: RowSample) -> RowSample:
-        hashes = np.concatenate([self.hashes, other.hashes])
-        return RowSample.of(hashes, np.concatenate([self.numbers, other.numbers], axis=1))
+        numbers = np.concatenate([self.numbers, other.numbers], axis=1)
+        vectors = np.concatenate([self.vectors, other.vectors])
+        return RowSample.of(np.concatenate([self.hashes, other.hashes]), numbers, vectors)
 
 
 @dataclass(frozen=True)
@@ -227,6 +250,7 @@ class ChunkCounts:
     num_training_rows: int
     numeric: list[NumericStatistics]  # Statistics of each numeric field.
     missing: list[int]  # For each categorical column, the number of missing cells.
+    missing_vectors: list[int]  # For each vector column, the number of missing vectors.
     cut: dict[str, int]  # For each list column, the number of rows whose list was cut to `max_length` values.
     # For each categorical column of numbers, its values and their counts, as the kernel `count_values` packs them.
     values: list[NDArray[np.uint64]]
@@ -257,6 +281,7 @@ class LogStatistics:
         self.numeric = [NumericStatistics() for _ in options.data.numeric_fields]
         self.sample: RowSample | None = None
         self.missing = [0] * len(columns)
+        self.missing_vectors = [0] * len(options.data.vector_fields)
         self.cut: Counter[str] = Counter()
         is_float = [name in options.data.float_fields for name in options.data.sized_fields]
         self.bins = [np.zeros(2 * (FLOAT_BINS if each else INTEGER_BINS).zero + 1, np.int64) for each in is_float]
@@ -288,6 +313,8 @@ class LogStatistics:
         self.rejects_by_reason += chunk.rejects_by_reason
         self.num_training_rows += chunk.num_training_rows
         self.missing = [mine + theirs for mine, theirs in zip(self.missing, chunk.missing, strict=True)]
+        vectors = zip(self.missing_vectors, chunk.missing_vectors, strict=True)
+        self.missing_vectors = [mine + theirs for mine, theirs in vectors]
         self.cut.update(chunk.cut)
         self.bins = [mine + theirs for mine, theirs in zip(self.bins, chunk.bins, strict=True)]
         self.timeline.add(chunk.spans)
@@ -380,6 +407,7 @@ class Profile:
     categorical: dict[str, CategoricalProfile]
     # Number of rows with a label in each span of lines, or () if all rows have a label.
     labelled: tuple[int, ...] = ()
+    vectors: dict[str, int] = field(default_factory=dict)  # Number of missing vectors, by name of the vector column.
 
 
 def write_statistics(statistics: LogStatistics, folder: Path) -> None:
@@ -401,8 +429,13 @@ def write_statistics(statistics: LogStatistics, folder: Path) -> None:
         categorical[column.name] = CategoricalProfile(missing, unknown, values, rows, statistics.cut.get(column.name))
     by_span, labelled, clicks = (tuple(counts) for counts in timeline.counts.tolist())
     labelled = () if labelled == by_span else labelled
-    profile = Profile(num_rows, timeline.span_lines, by_span, clicks, MIN_COUNTS, numeric, categorical, labelled)
-    (folder / STATISTICS_FILE).write_text(json.dumps(asdict(profile)) + "\n", encoding="utf-8")
+    vectors = dict(zip(log_format.vector_fields, statistics.missing_vectors, strict=True))
+    profile = Profile(
+        num_rows, timeline.span_lines, by_span, clicks, MIN_COUNTS, numeric, categorical, labelled, vectors
+    )
+    # The key "vectors" was added in a later release. It is left out if there are none, so that the bytes stay the same.
+    content = {name: value for name, value in asdict(profile).items() if vectors or name != "vectors"}
+    (folder / STATISTICS_FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
 def read_statistics(folder: Path) -> Profile:

@@ -155,6 +155,12 @@ LOG_KERNELS_API int64_t log_kernels_parse(uint8_t* text, int64_t num_bytes, int6
                                           const LogKernelsFormat* format, const LogKernelsRows* rows,
                                           const LogKernelsRejects* rejects, int64_t* num_rejects);
 
+// Parses cells [n] as vectors of `width` numbers, as vectors.parse_vectors does. Writes the vectors to `values` [n,
+// width], zeros for a missing or bad cell, and 1 to `present` [n] and `good` [n] for the cells that are not missing, and
+// for the good ones. With `decimal_comma`, a comma is the decimal point of a number and separates no numbers.
+LOG_KERNELS_API void log_kernels_parse_vectors(const LogKernelsStrings* cells, int64_t width, uint8_t decimal_comma,
+                                               float* values, uint8_t* present, uint8_t* good);
+
 // Counts distinct values, as numpy_kernels.count_values does. Only values [num_rows] that are `chosen` and `present`
 // count. Writes the numbers value << 32 | count to `words` in ascending order and returns how many there are. `scratch`
 // has room for 2 * num_rows elements, and `words` for num_rows.

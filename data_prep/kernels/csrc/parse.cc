@@ -149,6 +149,44 @@ bool parse_float(Cell cell, std::uint8_t point, double* number) {
   return true;
 }
 
+inline bool is_blank(std::uint8_t byte) { return byte == ' ' || byte == '\t'; }
+
+// Returns the cell without the blanks around it.
+Cell without_blanks(Cell cell) {
+  while (cell.start < cell.end && is_blank(*cell.start)) ++cell.start;
+  while (cell.start < cell.end && is_blank(cell.end[-1])) --cell.end;
+  return cell;
+}
+
+// Parses a cell as a vector of `width` numbers, as vectors.parse_vectors does. Returns false for a bad cell, and leaves
+// `values` undefined then. Sets *present to false for a missing vector.
+bool parse_vector(Cell cell, std::int64_t width, bool decimal_comma, float* values, bool* present) {
+  cell = without_blanks(cell);
+  if (cell.size() > 1) {
+    const std::uint8_t first = *cell.start, last = cell.end[-1];
+    if ((first == '[' && last == ']') || (first == '(' && last == ')') || (first == '{' && last == '}')) {
+      cell = without_blanks({cell.start + 1, cell.end - 1});
+    }
+  }
+  *present = cell.size() != 0;
+  const auto is_mark = [decimal_comma](std::uint8_t byte) {
+    return byte == ';' || byte == '|' || (byte == ',' && !decimal_comma);
+  };
+  const std::uint8_t* at = cell.start;
+  for (std::int64_t place = 0; *present; ++place) {
+    const std::uint8_t* const start = at;
+    while (at < cell.end && !is_blank(*at) && !is_mark(*at)) ++at;
+    double number;
+    if (place == width || !parse_float({start, at}, decimal_comma ? ',' : '.', &number)) return false;
+    values[place] = static_cast<float>(number);
+    if (at == cell.end) return place + 1 == width;
+    while (at < cell.end && is_blank(*at)) ++at;
+    if (is_mark(*at)) ++at;
+    while (at < cell.end && is_blank(*at)) ++at;
+  }
+  return true;
+}
+
 // First and last millisecond of the years 1 to 9999, counted from 1970.
 constexpr std::int64_t kFirstTime = -62135596800000, kLastTime = 253402300799999;
 
@@ -794,4 +832,15 @@ int64_t log_kernels_parse(uint8_t* text, int64_t num_bytes, int64_t max_line_byt
   }
   *num_rejects = num_bad;
   return num_rows;
+}
+
+void log_kernels_parse_vectors(const LogKernelsStrings* cells, int64_t width, uint8_t decimal_comma, float* values,
+                               uint8_t* present, uint8_t* good) {
+  for (std::int64_t row = 0; row < cells->count; ++row, values += width) {
+    const std::uint8_t* const start = cells->data + cells->starts[row];
+    bool is_present = false;
+    good[row] = parse_vector({start, start + cells->lengths[row]}, width, decimal_comma != 0, values, &is_present);
+    present[row] = good[row] != 0 && is_present;
+    if (!present[row]) std::fill_n(values, width, 0.0F);
+  }
 }

@@ -95,7 +95,7 @@ def test_numbers_by_field():
         (f"{LISTED} prepare.layout=zoo", r"layout zoo has one id a field, of a vocabulary of its own; genres of kind"),
         (
             "prepare.data.columns={click: label, user: id, w: weight, site: string} prepare.layout=zoo",
-            "no place for columns of kind weight or id; found user, w",
+            "no place for columns of kind weight, id or vector; found user, w",
         ),
         (f"{SEVERAL_TIMES} prepare.split=chronological", "seen, sold"),
         (f"{SEVERAL_TIMES} prepare.split_by=sold", "split_by is for split: chronological"),

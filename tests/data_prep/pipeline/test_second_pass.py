@@ -24,7 +24,9 @@ def test_an_encoded_row_takes_the_estimated_bytes():
 @pytest.mark.parametrize("transform", ["max", "standardize", "log1p_standardize"])
 def test_no_transform_divides_by_0_or_turns_signs(integers, transform):
     statistics = NumericStatistics.of(np.array(integers, np.int64))
-    sample = RowSample(np.arange(len(integers), dtype=np.uint64), np.array([integers] * 13, float))
+    sample = RowSample(
+        np.arange(len(integers), dtype=np.uint64), np.array([integers] * 13, float), np.zeros((len(integers), 0))
+    )
     field = numeric_fields(PrepareOptions(numeric_transform=transform), [statistics] * 13, sample)[0]
     low, high = transform_numbers(field, np.array([-6, 7]))
     assert np.isfinite([low, high]).all()
@@ -46,12 +48,17 @@ def test_ranks_are_turned_into_numbers():
 
 def test_standardized_logs_have_mean_zero_and_bounds():
     numbers = np.array([[0, 1, 7, 400, np.nan, 10_000.0]])
-    sample, data = RowSample(np.arange(6, dtype=np.uint64), numbers), LogFormat({"y": "label", "n": "float"})
+    sample, data = (
+        RowSample(np.arange(6, dtype=np.uint64), numbers, np.zeros((6, 0))),
+        LogFormat({"y": "label", "n": "float"}),
+    )
     options = PrepareOptions(data=data, numeric_transform="log1p_standardize")
     field = numeric_fields(options, [NumericStatistics()], sample)[0]
     results = transform_numbers(field, numbers[0, [0, 1, 2, 3, 5]])
     assert (results.mean(), results.std()) == (pytest.approx(0, abs=1e-12), pytest.approx(1))
-    constant = numeric_fields(options, [NumericStatistics()], RowSample(sample.hashes, np.full((1, 6), 0.1)))[0]
+    constant = numeric_fields(
+        options, [NumericStatistics()], RowSample(sample.hashes, np.full((1, 6), 0.1), sample.vectors)
+    )[0]
     assert transform_numbers(constant, np.array([0.1])) == pytest.approx(0, abs=1e-12)
     tight = dataclasses.replace(field, parameters={"mean": 4.0, "standard_deviation": 0.1})
     assert transform_numbers(tight, np.array([-1e300, 1e300])).tolist() == [-10, 10]
