@@ -50,7 +50,7 @@ struct AdamStep {
 };
 
 // Operations, their order and the use of FMA are those of MindSpore 2.10's Adam on a CPU with FMA, so that runs keep
-// their bits. That is why the last values, which do not fill a vector of 4, are computed in double.
+// their bits. That is why the last values, which do not fill a vector of 8, are computed in double.
 ANY_MACHINE void take_step(const AdamStep& step, std::int64_t size, float* weights, float* first, float* second,
                            const float* gradients) {
   const AdamStep s = step;
@@ -60,7 +60,7 @@ ANY_MACHINE void take_step(const AdamStep& step, std::int64_t size, float* weigh
     first[i] = std::fma(gradient - first[i], rest1, first[i]);
     second[i] = std::fma(std::fma(gradient, gradient, -second[i]), rest2, second[i]);
   }
-  const std::int64_t in_vectors = size - size % 4;
+  const std::int64_t in_vectors = size - size % 8;
   for (std::int64_t i = 0; i < in_vectors; ++i) {
     weights[i] = weights[i] * s.keep - s.rate * first[i] / (std::sqrt(second[i]) + s.epsilon);
   }

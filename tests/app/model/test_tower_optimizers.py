@@ -103,7 +103,7 @@ def test_the_kernel_s_adam_is_the_operators_bit_by_bit(make_optimizers, monkeypa
     """Three steps on gradients from tiny to large, clipped."""
 
     def states():
-        words = ("model.hidden_widths=[35,3]", f"tower_optimizer={options}", "loss.tower_clip_norm=100")
+        words = ("model.hidden_widths=[35,12]", f"tower_optimizer={options}", "loss.tower_clip_norm=100")
         named, optimizers = make_optimizers(*words)
         generator = np.random.default_rng(0)
         for rate in (0.01, 0.01, 0.02):
