@@ -9,6 +9,8 @@ All modules but `layer_library` import MindSpore:
 - `tower_optimizers`: the optimizers of dense parameters.
 - `native_tower`: a whole step as C++ kernels, without a graph.
 
-Array shapes are written with these letters: B rows of a batch, C looked-up fields, N numeric fields, D embedding
-width, U distinct rows of a batch. A layer has K inputs and H units. L is the number of hidden layers.
+Array shapes are written with these letters: B rows of a batch, C looked-up fields, N numeric fields, M vector inputs
+(the components of all vectors, and for each vector whether it is missing), D embedding width, U distinct rows of a
+batch. A layer has K inputs and H units. L is the number of hidden layers. Numbers and vectors of a batch are passed as
+one array, [B, N + M].
 """

@@ -36,7 +36,8 @@ class TowerPointers:
         biases = [output_address(values) for name, values in arrays.items() if name.startswith("tower.bias_")]
         self._arrays = arrays
         self._lists = [(ctypes.c_void_p * len(addresses))(*addresses) for addresses in (matrices, biases)]
-        names = "wide.bias", "wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix"
+        tower = (f"tower.{name}" for name in ("numeric_rows", "numeric_matrix", "vector_matrix"))
+        names = "wide.bias", "wide.numeric_weight", *tower
         plain = (output_address(arrays[name]) if name in arrays else None for name in names)
         self._struct = TowerArrays(*plain, *map(ctypes.addressof, self._lists))
         self.pointer = ctypes.pointer(self._struct)

@@ -43,7 +43,9 @@ class NativeTower:
         self._shape = TowerShape(
             0,
             len(self.parameters["tower.matrix_0"]),
-            *rows.shape,
+            len(rows),
+            len(self.parameters.get("tower.vector_matrix", ())),
+            rows.shape[1],
             tower.num_hidden,
             output_address(self._widths),
             tower.layers[0].bfloat16,
@@ -66,7 +68,7 @@ class NativeTower:
         return all(isinstance(layer, NativeLayer) for layer in tower.layers)
 
     def logits(self, deep: np.ndarray, wide: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        """Return the model's logits [B] from deep rows [B, K], summed wide rows [B] and numeric inputs [B, N]."""
+        """Return the model's logits [B] from deep rows [B, K], summed wide rows [B] and numeric inputs [B, N + M]."""
         logits = np.empty(len(wide), np.float32)
         self._shape.num_rows = len(wide)
         batch = TowerBatch(*self._addresses(deep, wide, numeric))
@@ -85,7 +87,7 @@ class NativeTower:
         return (
             address(deep, np.float32, shape.num_rows, shape.num_inputs),
             address(wide, np.float32, shape.num_rows),
-            address(numeric, np.float32, shape.num_rows, shape.num_numeric),
+            address(numeric, np.float32, shape.num_rows, shape.num_numeric + shape.num_vector),
         )
 
 

@@ -1,12 +1,12 @@
 """Define the dense part of Wide&Deep, which computes one logit per example from looked-up rows.
 
-    logit = (Σ_f wide row_f + x · w) + tower([deep row_f …, x_f · E_f …]) + b
+    logit = (Σ_f wide row_f + x · w) + tower([deep row_f …, x_f · E_f …, v]) + b
 
 The cells know nothing of tables, hosts, devices or optimizers. `make_model` chooses the cells by a run's settings.
 
 The model gives each of the N numeric fields f a constant row E_f, which it multiplies by the field's number x_f. So the
 field's part of the first layer, x_f · E_f · W_f, can be computed as x @ (E_f · W_f). That takes N products per example
-and unit instead of N · D, for the same function.
+and unit instead of N · D, for the same function. The M vector inputs v enter the first layer as they are.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ class WideHead(nn.Cell):
             self.numeric_weight = Parameter(Tensor(np.zeros((num_numeric, 1), np.float32)), name="numeric_weight")
 
     def construct(self, wide_rows: Tensor, numeric: Tensor) -> Tensor:
-        """Return the wide part's logits [B]. `wide_rows` [B] are summed over fields, `numeric` is [B, N]."""
+        """Return the wide part's logits [B]. `wide_rows` [B] are summed over fields, `numeric` is [B, N + M]."""
         logit = wide_rows + self.bias
         if self.num_numeric:
+            if numeric.shape[1] > self.num_numeric:
+                numeric = numeric[:, : self.num_numeric]
             logit = logit + self.matmul(numeric, self.numeric_weight).reshape(-1)
         return logit
 
@@ -65,30 +67,43 @@ class SumRows(nn.Cell):
 
 
 class NumericFields(nn.Cell):
-    """The parameters of the N numeric fields: for each field f a constant embedding row E_f, and the block W_f of the
-    first layer's matrix that multiplies this row.
+    """The inputs of the first layer that need no table rows: numeric fields and vectors.
+
+    The parameters are for each numeric field f a constant embedding row E_f, the block W_f of the first layer's matrix
+    that multiplies this row, and the block of this matrix that multiplies the vectors, [M, H].
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         """`arrays` are the tower's initial values by the names that `tower_arrays` gives them. If they include no
-        values for numeric fields, the model has no numeric fields (N = 0).
+        values for numeric fields, the model has no numeric fields (N = 0), and likewise for vectors (M = 0).
         """
         super().__init__()
-        self.num = len(arrays.get("numeric_rows", ()))
+        self.num, self.num_vector = (len(arrays.get(name, ())) for name in ("numeric_rows", "vector_matrix"))
         self.matmul_each = ops.BatchMatMul()  # `ops.matmul` has no gradient for N = D = 1.
         if self.num:
             self.numeric_rows = Parameter(Tensor(arrays["numeric_rows"]), name="numeric_rows")
             self.numeric_matrix = Parameter(Tensor(arrays["numeric_matrix"]), name="numeric_matrix")
+        if self.num_vector:
+            self.vector_matrix = Parameter(Tensor(arrays["vector_matrix"]), name="vector_matrix")
 
     def construct(self, numeric: Tensor, ones: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return additional inputs of the first layer, [B, N + 1], and their weights, [N + 1, H].
+        """Return additional inputs of the first layer, [B, N + M + 1], and their weights, [N + M + 1, H].
 
-        The inputs are the columns of `numeric` [B, N] and the column `ones` [B, 1]. The weights of the numeric inputs
+        The inputs are the last N + M columns of `numeric` and the column `ones` [B, 1]. The array `numeric` has more
+        columns if numeric fields have embedding rows in the tables; then N is 0. The weights of the N numeric inputs
         are the result of `folded`. The weights of the ones are the layer's `bias` [1, H].
         """
-        if self.num == 0:
+        if self.num == 0 and self.num_vector == 0:
             return ones, bias
-        return ops.concat((numeric, ones), 1), ops.concat((self.folded(), bias), 0)
+        weights: tuple[Tensor, ...] = (bias,)
+        if self.num_vector:
+            weights = (self.vector_matrix, *weights)
+        if self.num:
+            weights = (self.folded(), *weights)
+        columns = self.num + self.num_vector
+        if numeric.shape[1] > columns:
+            numeric = numeric[:, -columns:]
+        return ops.concat((numeric, ones), 1), ops.concat(weights, 0)
 
     def folded(self) -> Tensor:
         """Return each numeric field's constant row, multiplied by its block of the first layer's matrix: E_f · W_f, [N,
@@ -107,10 +122,9 @@ class NumericFields(nn.Cell):
         return Tensor(0.0, ms.float32)
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """Return the parameters of the numeric fields, by the names that `tower_arrays` gives them."""
-        if self.num == 0:
-            return {}
-        return {"numeric_rows": self.numeric_rows, "numeric_matrix": self.numeric_matrix}
+        """Return the parameters of the numeric fields and vectors, by the names that `tower_arrays` gives them."""
+        names = ["numeric_rows", "numeric_matrix"] * bool(self.num) + ["vector_matrix"] * bool(self.num_vector)
+        return {name: getattr(self, name) for name in names}
 
 
 class Tower(nn.Cell):
@@ -158,10 +172,10 @@ class Tower(nn.Cell):
     ) -> Tensor:
         """Return the tower's logits [B].
 
-        `deep_rows` is [B, C * D], `numeric` [B, N]. With `noise`, int32 [hidden layers of the whole tower, 3], units
-        are dropped. In training, `example_weights` [B] are given, and batch normalization weighs rows by them. With
-        `index` int32 [B, C], `deep_rows` are distinct rows [U, D], and `fields` tells which rows belong to each field,
-        see csrc/distinct_layer.h.
+        `deep_rows` is [B, C * D], `numeric` [B, N + M]. With `noise`, int32 [hidden layers of the whole tower, 3],
+        units are dropped. In training, `example_weights` [B] are given, and batch normalization weighs rows by them.
+        With `index` int32 [B, C], `deep_rows` are distinct rows [U, D], and `fields` tells which rows belong to each
+        field, see csrc/distinct_layer.h.
         """
         num_rows = deep_rows.shape[0]
         if index is not None:
@@ -224,7 +238,7 @@ class WideDeep(nn.Cell):
     ) -> Tensor:
         """Return the model's logits [B], wide and deep part together.
 
-        `deep_rows` is [B, C * D], `wide_rows` [B], `numeric` [B, N]. With `index`, both kinds of rows are distinct
+        `deep_rows` is [B, C * D], `wide_rows` [B], `numeric` [B, N + M]. With `index`, both kinds of rows are distinct
         rows, [U, D] and [U]. The other arguments are those of `Tower.construct`.
         """
         if index is not None:
@@ -293,7 +307,7 @@ def initial_tower(config: Config, schema: Schema, folded: bool = True) -> dict[s
     model, num_numeric = config.model, schema.num_numeric
     num_fields = num_deep_inputs(fields_of_model(schema, model)) + (0 if folded else num_numeric)
     shape = (num_fields, num_numeric if folded else 0, model.embedding_dim, model.hidden_widths)
-    return tower_arrays(*shape, config.train.seed, model.initial_row_scale)
+    return tower_arrays(*shape, config.train.seed, model.initial_row_scale, schema.vector_inputs)
 
 
 def tower_arrays(
@@ -303,10 +317,13 @@ def tower_arrays(
     hidden_widths: tuple[int, ...],
     seed: int,
     initial_scale: float,
+    num_vector: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Return the initial values of a tower by parameter name, for C = `num_fields` looked-up fields.
+    """Return the initial values of a tower by parameter name, for C = `num_fields` looked-up fields and M =
+    `num_vector` vector inputs.
 
-    Biases are 0. `_initial_matrix` describes the matrices. Numeric rows start with the values of embedding rows.
+    Biases are 0. `_initial_matrix` describes the matrices. Numeric rows start with the values of embedding rows. The
+    values of all other parameters are the same with and without vectors.
     """
     widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
     matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
@@ -315,6 +332,8 @@ def tower_arrays(
     if num_numeric:
         arrays["numeric_rows"] = initial_rows(seed, np.arange(num_numeric), embedding_dim, initial_scale)
         arrays["numeric_matrix"] = numeric_part.reshape(num_numeric, embedding_dim, widths[1])
+    if num_vector:
+        arrays["vector_matrix"] = _initial_matrix(seed, len(widths), num_vector, widths[1])
     arrays |= {f"matrix_{i}": matrix for i, matrix in enumerate(matrices)}
     return arrays | {f"bias_{i}": np.zeros(width, np.float32) for i, width in enumerate(hidden_widths)}
 

@@ -118,6 +118,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
     own the table rows.
     """
     numeric = tuple(field.name for field in schema.numeric)
+    vectors = (f"{vector.name}[{i}]" for vector in schema.vectors for i in range(vector.inputs))
     looked_up = () if config.model.fold_numeric else numeric
     spec = table_spec(config, schema, looked_up)
     model, batch_rows = make_model(config, schema, config.model.fold_numeric), group.batch_rows(config.train.batch_size)
@@ -132,7 +133,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
         )
     rates = LearningRates(config.optimizers)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
-    settings = StepSettings(model, optimizers, rates, noise, config.loss, batch_rows, numeric)
+    settings = StepSettings(model, optimizers, rates, noise, config.loss, batch_rows, (*numeric, *vectors))
     step: TrainStep
     if backend == "stock":
         step = StockStep(StockTables(spec, rates.of_tables(), len(looked_up)), settings)

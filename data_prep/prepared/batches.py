@@ -62,6 +62,10 @@ class Batch(Examples):
         counting = self if self.weights is None or self.weights.all() else _batch(self.take(self.weights > 0))
         return replace(counting, mean_weight=mean_weight)
 
+    def numbers(self) -> np.ndarray:
+        """Return the numeric columns and then the vectors, float32 [B, N + K]."""
+        return np.concatenate([self.numeric, self.vectors], axis=1) if self.vectors.shape[1] else self.numeric
+
     def shares(self) -> np.ndarray:
         """Return the factors [B] float32 by which the losses of the rows are multiplied before they are added up.
 

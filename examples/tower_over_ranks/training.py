@@ -60,6 +60,8 @@ class Training:
 
         self.config, self.dataset, self.schema = config, dataset, read_schema(dataset)
         check_settings(config)
+        if self.schema.vectors:
+            raise ValueError("this example splits no vectors over ranks; prepare the data with their kind `ignored`")
         self.mean_weight = mean_training_weight(dataset, self.schema)
         self.group: MpiGroup = mode.group_class(MPI.COMM_WORLD)
         self.tower = mode(config, self.schema, self.group, options)

@@ -18,6 +18,7 @@ from app.tables.interface import HostTables, RowGradients, TablesSpec
 from app.tables.native import library
 from data_prep.prepared.batches import Batch
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema, Split
+from data_prep.prepared.vectors import VectorField
 from tests.app.tables.tables_of_spec import assert_equal_states, native_tables, reference_tables
 
 library.WORTH_THREADS = 0  # small batches are shared among threads too
@@ -25,9 +26,9 @@ library.WORTH_THREADS = 0  # small batches are shared among threads too
 
 @pytest.fixture(scope="session")
 def make_schema():
-    """A schema of N numeric and C categorical fields, whose V ids are spread over all fields."""
+    """A schema of N numeric and C categorical fields, whose V ids are spread over all fields, and vectors."""
 
-    def make(num_numeric=3, num_categorical=4, vocabulary_size=60) -> Schema:
+    def make(num_numeric=3, num_categorical=4, vocabulary_size=60, vector_widths=(2, 1)) -> Schema:
         return Schema(
             format_version=FORMAT_VERSION,
             numeric=tuple(NumericField(f"I{i + 1}", f"I{i + 1}", "log1p", {}) for i in range(num_numeric)),
@@ -40,6 +41,10 @@ def make_schema():
             options={},
             source={},
             other_files=(),
+            vectors=tuple(
+                VectorField(f"v{i + 1}", width, "none", (0.0,) * width, (1.0,) * width)
+                for i, width in enumerate(vector_widths)
+            ),
         )
 
     return make
@@ -66,7 +71,8 @@ def random_batch():
         ids = first_id + rng.random((num_rows, schema.num_categorical)) ** 3 * span
         numeric = rng.standard_normal((num_rows, schema.num_numeric)).astype(np.float32)
         labels = (rng.random(num_rows) < 0.4).astype(np.float32)
-        return Batch(ids.astype(schema.ids_dtype), numeric, labels)
+        vectors = 0.1 * rng.standard_normal((num_rows, schema.vector_inputs)).astype(np.float32)
+        return Batch(ids.astype(schema.ids_dtype), numeric, labels, vectors=vectors)
 
     return make
 

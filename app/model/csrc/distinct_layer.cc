@@ -22,6 +22,7 @@ constexpr std::int64_t kRowStep = 16;
 constexpr std::int64_t kBlockBytes = 1024;  // bytes of one row in a block of P or G
 constexpr std::int64_t kSumColumns = 64;    // columns of G that one thread sums, so that they stay in its cache
 constexpr std::int64_t kLineFloats = 16;
+constexpr std::int64_t kNumericPerTask = 128;  // numeric inputs per task of dF
 constexpr std::size_t kHugePage = std::size_t{1} << 21;
 
 // Scratch memory on huge pages, since the sums access it in the order of ids. Its content is lost when it grows.
@@ -261,19 +262,21 @@ class DistinctLayer {
                 {gradients, s_.width});
   }
 
-  // Compute dF = n^T dz, and dW of each direct field.
+  // Compute dF = n^T dz in blocks of rows, and dW of each direct field.
   int direct_weight_gradients(Input* dz, float* n, float* dw, float* df) const {
-    return run_tasks(1 + num_direct(), [&](std::int64_t task) {
-      if (task == 0) {
+    const std::int64_t num_few = num_blocks(s_.numeric, kNumericPerTask);
+    return run_tasks(num_few + num_direct(), [&](std::int64_t task) {
+      if (task < num_few) {
+        const std::int64_t from = task * kNumericPerTask, count = std::min(kNumericPerTask, s_.numeric - from);
         thread_local std::vector<Input> buffer;
-        Input* const inputs = dense::room(buffer, s_.rows * s_.numeric);
-        convert(n, s_.rows * s_.numeric, inputs);
-        multiply({s_.numeric, s_.out, s_.rows}, kType, transposed(inputs, s_.numeric), row_major(dz, s_.out),
-                 row_major(df, s_.out), Finish::kStore);
+        Input* const inputs = dense::room(buffer, s_.rows * count);
+        for (std::int64_t row = 0; row < s_.rows; ++row) convert(n + row * s_.numeric + from, count, inputs + row * count);
+        multiply({count, s_.out, s_.rows}, kType, transposed(inputs, count), row_major(dz, s_.out),
+                 row_major(df + from * s_.out, s_.out), Finish::kStore);
         return;
       }
-      const std::int64_t field = layout_.direct.fields[static_cast<std::size_t>(task - 1)];
-      multiply({s_.width, s_.out, s_.rows}, kType, transposed(direct_inputs(0, s_.rows, task - 1, 1), s_.width),
+      const std::int64_t i = task - num_few, field = layout_.direct.fields[static_cast<std::size_t>(i)];
+      multiply({s_.width, s_.out, s_.rows}, kType, transposed(direct_inputs(0, s_.rows, i, 1), s_.width),
                row_major(dz, s_.out), row_major(dw + field * s_.width * s_.out, s_.out), Finish::kStore);
     });
   }

@@ -104,14 +104,14 @@ class Layer {
              row_major(dx, s_.in), Finish::kStore);
   }
 
-  // Return the number of tasks for dF and dW, which may run once dz of all rows is known. The first task is dF, the
-  // others are blocks of rows of dW.
-  std::int64_t num_weight_tasks() const { return 1 + num_blocks(s_.in, columns_per_task()); }
+  // Return the number of tasks for dF and dW, which may run once dz of all rows is known. The first tasks are blocks of
+  // rows of dF, the others are blocks of rows of dW.
+  std::int64_t num_weight_tasks() const { return num_few_tasks() + num_blocks(s_.in, columns_per_task()); }
 
   // Return the first row of W that a task computes, and the number of its rows.
   std::pair<std::int64_t, std::int64_t> weight_rows(std::int64_t task) const {
-    if (task == 0) return {0, 0};
-    const std::int64_t first = (task - 1) * columns_per_task();
+    if (task < num_few_tasks()) return {0, 0};
+    const std::int64_t first = (task - num_few_tasks()) * columns_per_task();
     return {first, std::min(columns_per_task(), s_.in - first)};
   }
 
@@ -119,9 +119,10 @@ class Layer {
   void weight_gradient(std::int64_t task, float* x, float* n, float* dw, float* df) const {
     const auto [first, columns] = weight_rows(task);
     const Matrix dz = row_major(memory_.gradient.data(), s_.out);
-    if (task == 0) {
-      multiply({s_.numeric, s_.out, s_.rows}, kType, rounded_columns(n, s_.numeric, 0, s_.numeric), dz,
-               row_major(df, s_.out), Finish::kStore);
+    if (task < num_few_tasks()) {
+      const std::int64_t from = task * kColumnsPerTask, count = std::min(kColumnsPerTask, s_.numeric - from);
+      multiply({count, s_.out, s_.rows}, kType, rounded_columns(n, s_.numeric, from, count), dz,
+               row_major(df + from * s_.out, s_.out), Finish::kStore);
     } else {
       const Matrix from = inputs_ ? transposed(inputs_ + first, s_.in) : rounded_columns(x, s_.in, first, columns);
       multiply({columns, s_.out, s_.rows}, kType, from, dz,
@@ -132,6 +133,8 @@ class Layer {
  private:
   static constexpr bool kRounds = std::is_same_v<Input, BFloat16>;
   static constexpr auto kType = kRounds ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+
+  std::int64_t num_few_tasks() const { return num_blocks(s_.numeric, kColumnsPerTask); }
 
   std::int64_t columns_per_task() const {
     const std::int64_t steps = std::max<std::int64_t>(1, s_.in / (kColumnsPerTask * kTasksInStep));

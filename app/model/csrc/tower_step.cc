@@ -35,8 +35,8 @@ ANY_MACHINE void add_multiple(float factor, const float* from, std::int64_t size
 // Values that are kept between the passes. The memory is used again by the next step.
 template <typename Input>
 struct Scratch {
-  std::vector<float> numeric_inputs, ones;               // [B, N + 1], [B, 1]
-  std::vector<float> numeric_weights, numeric_gradient;  // [N + 1, H_0]
+  std::vector<float> numeric_inputs, ones;               // [B, N + M + 1], [B, 1]
+  std::vector<float> numeric_weights, numeric_gradient;  // [N + M + 1, H_0]
   std::vector<std::vector<float>> outputs;               // [B, H_i]
   std::vector<LayerMemory<Input>> layers;
   std::vector<float> logits, block_sums;
@@ -54,14 +54,14 @@ class Model {
     scratch_.outputs.resize(count);
     scratch_.layers.resize(count);
     numeric_weights();
-    room(scratch_.numeric_inputs, s_.num_rows * (s_.num_numeric + 1));
+    room(scratch_.numeric_inputs, s_.num_rows * (num_few() + 1));
     room(scratch_.ones, s_.num_rows);
     dropouts_.resize(batch_.noise == nullptr ? 0 : count);
     for (std::int64_t i = 0; i < s_.num_layers; ++i) {
       const std::size_t k = static_cast<std::size_t>(i);
       room(scratch_.outputs[k], s_.num_rows * s_.widths[i]);
       if (batch_.noise != nullptr) dropouts_[k] = read_noise(batch_.noise + 3 * i);
-      const LayerSizes sizes{s_.num_rows, width_in(i), s_.widths[i], i == 0 ? s_.num_numeric + 1 : 1};
+      const LayerSizes sizes{s_.num_rows, width_in(i), s_.widths[i], i == 0 ? num_few() + 1 : 1};
       layers_.emplace_back(sizes, p_.matrices[i], scratch_.layers[k], batch_.noise == nullptr ? nullptr : &dropouts_[k]);
     }
   }
@@ -109,11 +109,11 @@ class Model {
   }
 
  private:
-  // Compute the weights [N + 1, H_0] of the first layer's numeric inputs and bias: E_f · W_f of each field, then the
-  // bias.
+  // Compute the weights [N + M + 1, H_0] of the first layer's few inputs: E_f · W_f of each numeric field, then the
+  // matrix of the vectors, then the bias.
   void numeric_weights() {
     const std::int64_t width = s_.widths[0], dim = s_.embedding_dim;
-    float* const f = room(scratch_.numeric_weights, (s_.num_numeric + 1) * width);
+    float* const f = room(scratch_.numeric_weights, (num_few() + 1) * width);
     run_tasks(s_.num_numeric, [&](std::int64_t field) {
       float* const to = f + field * width;
       std::fill_n(to, width, 0.0f);
@@ -121,15 +121,16 @@ class Model {
         add_multiple(p_.numeric_rows[field * dim + d], p_.numeric_matrix + (field * dim + d) * width, width, to);
       }
     }, !is_worth_threads(s_.num_numeric * dim * width));
-    std::copy_n(p_.biases[0], width, f + s_.num_numeric * width);
+    if (s_.num_vector > 0) std::copy_n(p_.vector_matrix, s_.num_vector * width, f + s_.num_numeric * width);
+    std::copy_n(p_.biases[0], width, f + num_few() * width);
   }
 
   void forward_rows(std::int64_t first, std::int64_t rows, float* logits) {
-    const std::int64_t columns = s_.num_numeric + 1;
+    const std::int64_t columns = num_few() + 1;
     float* const n = scratch_.numeric_inputs.data();
     for (std::int64_t row = first; row < first + rows; ++row) {
-      std::copy_n(batch_.numeric + row * s_.num_numeric, s_.num_numeric, n + row * columns);
-      n[row * columns + s_.num_numeric] = 1.0f;
+      std::copy_n(numbers(row), num_few(), n + row * columns);
+      n[row * columns + num_few()] = 1.0f;
     }
     std::fill_n(scratch_.ones.data() + first, rows, 1.0f);
     for (std::int64_t i = 0; i < s_.num_layers; ++i) {
@@ -158,7 +159,7 @@ class Model {
       set_multiple(gradient, p_.matrices[s_.num_layers], last_, dh + (row - first) * last_);
       add_multiple(gradient, output(s_.num_layers - 1) + row * last_, last_, sum);
       sum[last_ + 1] += gradient;
-      add_multiple(gradient, batch_.numeric + row * s_.num_numeric, s_.num_numeric, sum + last_ + 2);
+      add_multiple(gradient, numbers(row), s_.num_numeric, sum + last_ + 2);
     }
     sum[last_] = static_cast<float>(loss);
   }
@@ -166,7 +167,7 @@ class Model {
   // Compute the gradients of the weights of all layers. The tasks of the first layer come first, because they are
   // the longest.
   int weight_gradients(const TowerArrays& g) {
-    float* const first_df = room(scratch_.numeric_gradient, (s_.num_numeric + 1) * s_.widths[0]);
+    float* const first_df = room(scratch_.numeric_gradient, (num_few() + 1) * s_.widths[0]);
     std::vector<std::pair<std::int64_t, std::int64_t>> tasks;  // layer, and number of its task
     std::int64_t weights = 0;
     for (std::int64_t i = 0; i < s_.num_layers; ++i) {
@@ -183,11 +184,13 @@ class Model {
     }, !is_worth_threads(s_.num_rows * weights / kProductsInValue));
   }
 
-  // Compute the gradients of numeric rows and their matrix from the gradient of the first layer's numeric weights.
+  // Compute the gradients of numeric rows, their matrix and the vectors' matrix from the gradient of the first layer's
+  // few weights.
   int numeric_gradients(const TowerArrays& g) {
     const std::int64_t width = s_.widths[0], dim = s_.embedding_dim;
     const float* const df = scratch_.numeric_gradient.data();
-    std::copy_n(df + s_.num_numeric * width, width, g.biases[0]);
+    std::copy_n(df + num_few() * width, width, g.biases[0]);
+    if (s_.num_vector > 0) std::copy_n(df + s_.num_numeric * width, s_.num_vector * width, g.vector_matrix);
     return run_tasks(s_.num_numeric, [&](std::int64_t field) {
       for (std::int64_t i = field * dim; i < (field + 1) * dim; ++i) {
         const float row = p_.numeric_rows[i];
@@ -218,17 +221,21 @@ class Model {
       check(arrays.numeric_weight, s_.num_numeric);
       check(arrays.numeric_rows, s_.num_numeric * s_.embedding_dim);
     }
+    if (s_.num_vector > 0) check(arrays.vector_matrix, s_.num_vector * s_.widths[0]);
     check(arrays.matrices[s_.num_layers], last_);
     for (std::int64_t i = 0; i < s_.num_layers; ++i) check(arrays.biases[i], s_.widths[i]);
   }
 
+  // Number of the first layer's inputs beside the deep rows and the bias: numbers and components of vectors.
+  std::int64_t num_few() const { return s_.num_numeric + s_.num_vector; }
+  const float* numbers(std::int64_t row) const { return batch_.numeric + row * num_few(); }
   std::int64_t width_in(std::int64_t i) const { return i == 0 ? s_.num_inputs : s_.widths[i - 1]; }
   float* output(std::int64_t i) const { return scratch_.outputs[static_cast<std::size_t>(i)].data(); }
   float* inputs(std::int64_t i) const { return i == 0 ? batch_.deep : output(i - 1); }
   float* few_inputs(std::int64_t i) const { return i == 0 ? scratch_.numeric_inputs.data() : scratch_.ones.data(); }
   float* few_weights(std::int64_t i) const { return i == 0 ? scratch_.numeric_weights.data() : p_.biases[i]; }
   float wide_numeric(std::int64_t row) const {
-    return s_.num_numeric == 0 ? 0.0f : dot(batch_.numeric + row * s_.num_numeric, p_.numeric_weight, s_.num_numeric);
+    return s_.num_numeric == 0 ? 0.0f : dot(numbers(row), p_.numeric_weight, s_.num_numeric);
   }
 
   inline static Scratch<Input> scratch_;  // guarded by layer_mutex

@@ -1,7 +1,7 @@
 // Compute the whole dense model on a CPU in one call: forward, losses, backward and the check of finite values, or
 // only logits.
 //
-//     logit = wide row + b + x · w + tower([deep rows, x])         see app/model/wide_deep.py
+//     logit = wide row + b + x · w + tower([deep rows, x, v])      see app/model/wide_deep.py
 //
 // MindSpore 2.10 starts some forty kernels for a step of a tower of two layers. With a small batch this takes longer
 // than their work. The hidden layers are those of dense_layer.h, with the same bits. Sums over the batch are
@@ -9,7 +9,7 @@
 // are the same for any number of threads.
 //
 // Array shapes are written with these letters: B rows of the batch, K = C * D deep inputs, N numeric fields, D width
-// of their rows, L hidden layers with H_i units.
+// of their rows, M vector inputs v, L hidden layers with H_i units.
 
 #ifndef TOWER_STEP_H_
 #define TOWER_STEP_H_
@@ -26,6 +26,7 @@ typedef struct {
   int64_t num_rows;       // B
   int64_t num_inputs;     // K
   int64_t num_numeric;    // N, may be 0
+  int64_t num_vector;     // M, may be 0
   int64_t embedding_dim;  // D
   int64_t num_layers;     // L, at least 1
   const int64_t* widths;  // [L]
@@ -36,12 +37,14 @@ typedef struct {
   float largest_gradient;  // bound of the row gradients' absolute values
 } TowerShape;
 
-// Parameters of the model, or their gradients. If N is 0, the arrays of numeric fields are not used.
+// Parameters of the model, or their gradients. If N is 0, the arrays of numeric fields are not used. If M is 0,
+// vector_matrix is not used.
 typedef struct {
   float* bias;             // [1]
   float* numeric_weight;   // [N]
   float* numeric_rows;     // [N, D]
   float* numeric_matrix;   // [N, D, H_0]
+  float* vector_matrix;    // [M, H_0]
   float* const* matrices;  // [L + 1], [K, H_0], [H_0, H_1], ..., [H_L-1, 1]
   float* const* biases;    // [L], [H_i]
 } TowerArrays;
@@ -49,7 +52,7 @@ typedef struct {
 typedef struct {
   float* deep;                   // [B, K]
   const float* wide;             // [B]
-  const float* numeric;          // [B, N]
+  const float* numeric;          // [B, N + M], numbers of the numeric fields, then vector inputs
   const int32_t* noise;          // [L, 3] from DropoutNoise in app/model/dropout.py, null without dropout
   const float* labels;           // [B]
   const float* example_weights;  // [B] relative weights in the loss

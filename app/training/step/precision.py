@@ -4,9 +4,9 @@ The processor's feature flags do not tell which is faster: bfloat16 is up to 1.8
 fast if a hypervisor hides AMX. So one training step of a tower with the configured widths is timed in both precisions
 with the C++ kernels, and the result is cached for later runs. oneDNN reads some settings only once per process, and
 these settings depend on the precision. So the timing runs in a process of its own, whose command is
-`python -m app.training.step.precision ROWS INPUTS WIDTHS THREADS`. MindSpore is not imported.
+`python -m app.training.step.precision ROWS INPUTS VECTORS WIDTHS THREADS`. MindSpore is not imported.
 
-Shapes use B for rows and K for inputs.
+Shapes use B for rows, K for inputs from table rows and M for vector inputs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
         return ("bfloat16" if os.environ.get(CHOSEN_PRECISION) == "bfloat16" else "float32"), ""
     inputs = config.model.embedding_dim * num_deep_inputs(fields_of_model(schema, config.model))
     rows = min(-(-config.train.batch_size // num_ranks), MOST_ROWS)
-    seconds = _seconds_of(rows, inputs, config.model.hidden_widths, config.device.num_threads)
+    sizes = rows, inputs, schema.vector_inputs
+    seconds = _seconds_of(*sizes, config.model.hidden_widths, config.device.num_threads)
     if not seconds:
         return "float32", "precision: float32; bfloat16 could not be timed (device.precision=auto)"
     gain = seconds["float32"] / seconds["bfloat16"]
@@ -74,12 +75,14 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
     return precision, line
 
 
-def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
+def _seconds_of(
+    rows: int, inputs: int, vector_inputs: int, widths: tuple[int, ...], num_threads: int
+) -> dict[str, float]:
     """Return a mapping from each precision to the CPU seconds that one step of a tower takes in this precision.
 
     The seconds come from the cache file of earlier launches, or are measured now. Return {} if the measurement fails.
     """
-    words = [rows, inputs, json.dumps(widths), num_threads]
+    words = [rows, inputs, vector_inputs, json.dumps(widths), num_threads]
     model = next((line for line in _lines_of(CPU_INFO) if line.startswith("model name")), "")
     key = " ".join(map(str, [*words, model.partition(":")[2].strip(), *sorted(cpu_flags() & BFLOAT16_FLAGS)]))
     file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wide_deep" / "tower_seconds.json"
@@ -107,13 +110,13 @@ def _lines_of(path: Path) -> list[str]:
     return []
 
 
-def measure(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
+def measure(rows: int, inputs: int, vector_inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
     """Return the median CPU seconds of a tower's forward and backward pass by precision. The precisions take turns.
 
     CPU time is used because on a busy machine elapsed time would depend on other processes, and the result is cached.
     """
     LIBRARY.load().dense_set_threads(num_threads)
-    steps = {precision: _step_of(rows, inputs, widths, precision) for precision in PRECISIONS}
+    steps = {precision: _step_of(rows, inputs, vector_inputs, widths, precision) for precision in PRECISIONS}
     for step in steps.values():
         step()  # The first call of each step creates the library's kernels, which is not measured.
     times: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
@@ -126,26 +129,30 @@ def measure(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -
     return {precision: float(np.median(seconds)) for precision, seconds in times.items()}
 
 
-def _step_of(rows: int, inputs: int, widths: tuple[int, ...], precision: Precision) -> Callable[[], None]:
+def _step_of(
+    rows: int, inputs: int, vector_inputs: int, widths: tuple[int, ...], precision: Precision
+) -> Callable[[], None]:
     """Return a function that runs one forward and backward pass of a tower on random values, with the given precision.
 
-    The tower has `inputs` inputs, the hidden `widths`, and no numeric fields. The batch has `rows` rows.
+    The tower has `inputs` inputs from table rows, `vector_inputs` from vectors, the hidden `widths`, and no numeric
+    fields. The batch has `rows` rows.
     """
     rng = np.random.default_rng(1)
 
     def normal(*shape: int) -> NDArray[np.float32]:
         return rng.standard_normal(shape, np.float32)
 
-    arrays = {"wide.bias": normal(1)}
+    arrays = {"wide.bias": normal(1), "tower.vector_matrix": normal(vector_inputs, widths[0]) / np.float32(64)}
     for number, (before, width) in enumerate(itertools.pairwise((inputs, *widths, 1))):
         arrays[f"tower.matrix_{number}"] = normal(before, width) / np.float32(np.sqrt(before))
         if number < len(widths):
             arrays[f"tower.bias_{number}"] = normal(width)
     gradients = {name: np.empty_like(values) for name, values in arrays.items()}
     parameters, of_parameters, num_units = TowerPointers(arrays), TowerPointers(gradients), np.array(widths, np.int64)
-    deep, wide, labels, shares = (
+    deep, wide, vectors, labels, shares = (
         normal(rows, inputs),
         normal(rows),
+        normal(rows, vector_inputs),
         np.zeros(rows, np.float32),
         np.ones(rows, np.float32),
     )
@@ -153,8 +160,8 @@ def _step_of(rows: int, inputs: int, widths: tuple[int, ...], precision: Precisi
 
     def step() -> None:
         options = int(precision == "bfloat16"), 1.0, 0.0, 0.0, float(LARGEST_GRADIENT)
-        shape = TowerShape(rows, inputs, 0, 0, len(widths), output_address(num_units), *options)
-        batch = TowerBatch(*map(output_address, (deep, wide)), None, None, *map(output_address, (labels, shares)))
+        shape = TowerShape(rows, inputs, 0, vector_inputs, 0, len(widths), output_address(num_units), *options)
+        batch = TowerBatch(*map(output_address, (deep, wide, vectors)), None, *map(output_address, (labels, shares)))
         pointers = ctypes.byref(shape), parameters.pointer, ctypes.byref(batch), of_parameters.pointer
         check_status(LIBRARY.load().tower_gradients(*pointers, *map(output_address, outputs)))
 
@@ -162,4 +169,6 @@ def _step_of(rows: int, inputs: int, widths: tuple[int, ...], precision: Precisi
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]), tuple(json.loads(sys.argv[3])), int(sys.argv[4]))))
+    num_rows, num_inputs, num_vector_inputs, widths_text, num_threads = sys.argv[1:]
+    sizes = int(num_rows), int(num_inputs), int(num_vector_inputs)
+    print(json.dumps(measure(*sizes, tuple(json.loads(widths_text)), int(num_threads))))

@@ -80,7 +80,7 @@ class TrainStep(ABC):
 @dataclass(frozen=True)
 class StepSettings:
     """What a training step needs besides its tables: model, optimizers, learning rates, dropout, loss and batch size.
-    `numeric_names` are the numeric fields' names, for messages.
+    `number_names` are the names of the numeric fields and of the vectors' inputs, for messages.
     """
 
     model: WideDeep
@@ -89,7 +89,7 @@ class StepSettings:
     noise: DropoutNoise
     loss: LossOptions
     batch_size: int
-    numeric_names: tuple[str, ...]
+    number_names: tuple[str, ...]
 
     def forward_backward(self) -> ForwardBackward:
         """Return a cell that computes a batch's losses, and the gradients with respect to table rows and parameters."""
@@ -205,7 +205,7 @@ def score_batch(rows: ByPosition, logits: Callable[..., np.ndarray], batch: Batc
     caller must have put the running means of the dense weights into the model.
     """
     deep, wide = rows.inputs(unique, rows.lookup(unique, means=rows.tables.spec.ema_decay > 0))
-    inputs = (deep, wide, pad_rows(batch.numeric, rows.batch_size))
+    inputs = (deep, wide, pad_rows(batch.numbers(), rows.batch_size))
     return logits(*inputs, **rows.index(unique))[: batch.num_rows]
 
 
@@ -270,7 +270,7 @@ class HostTablesStep(TrainStep):
         Return the wide loss, the deep loss without the tables' L2 term, whether all values are finite, and the row
         gradients. If a value is not finite, no parameter is updated.
         """
-        of_batch = (batch.numeric, batch.labels, batch.shares())
+        of_batch = (batch.numbers(), batch.labels, batch.shares())
         inputs = (*self.rows.inputs(unique, rows), *(pad_rows(values, self.settings.batch_size) for values in of_batch))
         noise, index = self.settings.noise.of_step(self.tables.step + 1, batch.first_row), self.rows.index(unique)
         deep_loss, wide_loss, finite, deep, wide = self.graph(*inputs, noise, *index.values())
@@ -286,7 +286,7 @@ class HostTablesStep(TrainStep):
 
     def _find_bad(self, batch: Batch, unique: UniqueIds, rows: Rows, gradients: RowGradients) -> str:
         return describe_not_finite(
-            (*self.rows.places(batch, unique, rows), *batch_places(batch, self.settings.numeric_names)),
+            (*self.rows.places(batch, unique, rows), *batch_places(batch, self.settings.number_names)),
             self.settings.model.named_parameters(),
             self.rows.gradient_places(batch, unique, gradients),
         )
@@ -339,11 +339,12 @@ class Watched:
         return f", field {self.fields[field]}{id_text}"
 
 
-def batch_places(batch: Batch, numeric_names: tuple[str, ...]) -> tuple[Watched, Watched]:
-    """Return the numeric inputs and the labels of a batch as `Watched` arrays, in which NaN or infinity can be
-    searched.
+def batch_places(batch: Batch, number_names: tuple[str, ...]) -> tuple[Watched, Watched]:
+    """Return numbers, vectors and labels of a batch as `Watched` arrays, in which NaN or infinity can be searched.
+
+    `number_names` are the names of the columns of `Batch.numbers`.
     """
-    return Watched("numeric input", batch.numeric, numeric_names), Watched("label", batch.labels)
+    return Watched("numeric input", batch.numbers(), number_names), Watched("label", batch.labels)
 
 
 def gradient_places(

@@ -37,8 +37,9 @@ class StockLookup(nn.Cell):
     def __init__(self, tables: StockTables) -> None:
         super().__init__()
         self.parameters_of_tables = tables.parameters
-        self.unfolded = tables.num_looked_up_numeric > 0
-        self.num_categorical = len(tables.spec.field_names) - tables.num_looked_up_numeric
+        self.num_numeric = tables.num_looked_up_numeric
+        self.unfolded = self.num_numeric > 0
+        self.num_categorical = len(tables.spec.field_names) - self.num_numeric
         self.sum = ops.ReduceSum()
 
     def field_weights(self, numeric: Tensor) -> Tensor:
@@ -46,7 +47,8 @@ class StockLookup(nn.Cell):
 
         The factor of a numeric field is its value x_f in the batch row. The factor of a categorical field is 1.
         """
-        return ops.concat((numeric, ops.ones((numeric.shape[0], self.num_categorical), ms.float32)), 1).expand_dims(-1)
+        numbers = numeric[:, : self.num_numeric]
+        return ops.concat((numbers, ops.ones((numeric.shape[0], self.num_categorical), ms.float32)), 1).expand_dims(-1)
 
     def construct(self, ids: Tensor, numeric: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Look up `ids` [B, F]. Return the deep table's rows unchanged, [B, F, D], and then the model's two inputs.
@@ -132,7 +134,7 @@ class StockScoring(nn.Cell):
         self.model = model
 
     def construct(self, ids: Tensor, numeric: Tensor) -> Tensor:
-        """Return the logits [B] for `ids` [B, F] and `numeric` [B, N]."""
+        """Return the logits [B] for `ids` [B, F] and `numeric` [B, N + K], the result of `Batch.numbers`."""
         _, deep_rows, wide_rows = self.lookup(ids, numeric)
         return self.model(deep_rows, wide_rows, numeric)
 
@@ -163,7 +165,7 @@ class StockStep(TrainStep):
         # the row of that id although the gradient is 0.
         padding = ((0, self.settings.batch_size - batch.num_rows), (0, 0))
         inputs = [np.pad(unique.ids, padding, constant_values=NO_ROW), first_seen] + [
-            pad_rows(values, self.settings.batch_size) for values in (batch.numeric, batch.labels, batch.shares())
+            pad_rows(values, self.settings.batch_size) for values in (batch.numbers(), batch.labels, batch.shares())
         ]
         self.settings.set_learning_rates(self.tables.step + 1)
         rate = self.tables.deep_rate(self.tables.step + 1)
@@ -181,13 +183,13 @@ class StockStep(TrainStep):
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         assert isinstance(unique, StockIds)
-        inputs = (pad_rows(values, self.settings.batch_size) for values in (unique.ids, batch.numeric))
+        inputs = (pad_rows(values, self.settings.batch_size) for values in (unique.ids, batch.numbers()))
         return self._scoring(*(Tensor.from_numpy(values) for values in inputs)).asnumpy()[: batch.num_rows]
 
     def _find_bad(self, batch: Batch, unique: StockIds) -> str:
         noise = self.settings.noise.of_step(self.tables.step + 1)
         ids, numeric, labels, weights, noise = (
-            Tensor(values) for values in (unique.ids, batch.numeric, batch.labels, batch.shares(), noise)
+            Tensor(values) for values in (unique.ids, batch.numbers(), batch.labels, batch.shares(), noise)
         )
         deep, wide = (rows.asnumpy().reshape(batch.num_rows, -1) for rows in self.tables.parameters(ids))
         _, deep_inputs, wide_inputs = self.graph.lookup(ids, numeric)
@@ -197,7 +199,7 @@ class StockStep(TrainStep):
             (
                 Watched("deep row", deep, fields, unique.ids),
                 Watched("wide row", wide, fields, unique.ids),
-                *batch_places(batch, self.settings.numeric_names),
+                *batch_places(batch, self.settings.number_names),
             ),
             self.settings.model.named_parameters(),
             gradient_places(gradients[0].asnumpy(), gradients[1].asnumpy(), fields, unique.ids),

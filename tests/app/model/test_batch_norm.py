@@ -41,6 +41,7 @@ def towers_in_numpy(parts, batch, statistics):
     found = []
     for i in range(2):
         sums = hidden @ matrices[i] + p[f"tower.bias_{i}"]
+        sums += 0 if i else batch.vectors @ p["tower.vector_matrix"]
         found.append(of_the_batch(p, i, sums, batch.weights))
         mean, variance = statistics(p, i, sums, batch.weights)
         normal = (sums - mean) / np.sqrt(variance + EPSILON)

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from mindspore import Tensor
 
 from app.model import dense_layer
@@ -11,35 +13,90 @@ from app.tables.interface import DEEP, WIDE
 from app.training.assemble import fold_numeric
 
 
-def logits_in_numpy(named_parameters, deep_rows, wide_rows, numeric):
-    """The formula of app/model/wide_deep.py, in float64, with each x_f · E_f written out."""
-    p = {name: parameter.asnumpy().astype(np.float64) for name, parameter in named_parameters.items()}
-    rows, matrix = p["tower.numeric_rows"], p["tower.numeric_matrix"]
-    inputs = np.concatenate([(numeric[:, :, None] * rows).reshape(len(numeric), -1), deep_rows], axis=1)
-    hidden = inputs @ np.concatenate([matrix.reshape(-1, matrix.shape[-1]), p["tower.matrix_0"]])
-    for i in range(2):
-        hidden = np.maximum(hidden + p[f"tower.bias_{i}"], 0) @ p[f"tower.matrix_{i + 1}"]
-    return wide_rows + (numeric @ p["wide.numeric_weight"])[:, 0] + p["wide.bias"] + hidden[:, 0]
+def formula_in_numpy(p, deep_rows, wide_rows, numbers, labels, shares):
+    """Return logits, and gradients of Σ share · cross-entropy by name, in float64.
+
+    `p` are the parameters. Each x_f · E_f of the formula of app/model/wide_deep.py is written out.
+    """
+    rows, matrix = p.get("tower.numeric_rows", np.zeros((0, 1))), p.get("tower.numeric_matrix", np.zeros((0, 1, 1)))
+    numeric, vectors = np.split(numbers.astype(np.float64), [len(rows)], axis=1)
+    inputs = np.concatenate([(numeric[:, :, None] * rows).reshape(len(numeric), -1), deep_rows, vectors], axis=1)
+    last = sum("bias_" in name for name in p)
+    blocks = {"tower.numeric_matrix": matrix.reshape(-1, p["tower.matrix_0"].shape[1])[: rows.size]}
+    blocks |= {name: p[name] for name in ("tower.matrix_0", "tower.vector_matrix") if name in p}
+    matrices = [np.concatenate(list(blocks.values())), *(p[f"tower.matrix_{i + 1}"] for i in range(last))]
+    hidden = [inputs]
+    for i in range(last):
+        hidden.append(np.maximum(hidden[i] @ matrices[i] + p[f"tower.bias_{i}"], 0))
+    of_numeric = numeric @ p["wide.numeric_weight"][:, 0] if rows.size else 0.0
+    logits = wide_rows + of_numeric + p["wide.bias"] + (hidden[last] @ matrices[last])[:, 0]
+
+    of_logits = shares * (1 / (1 + np.exp(-logits)) - labels)
+    gradients = {"wide rows": of_logits, "wide.bias": of_logits.sum()[None]}
+    gradients["wide.numeric_weight"] = (numeric.T @ of_logits)[:, None]
+    of_layer, gradients[f"tower.matrix_{last}"] = of_logits[:, None], hidden[last].T @ of_logits[:, None]
+    for i in reversed(range(last)):
+        of_layer = (of_layer @ matrices[i + 1].T) * (hidden[i + 1] > 0)
+        gradients |= {f"tower.bias_{i}": of_layer.sum(0), f"tower.matrix_{i}": hidden[i].T @ of_layer}
+    ends = np.cumsum([len(block) for block in blocks.values()])
+    gradients |= dict(zip(blocks, np.split(gradients["tower.matrix_0"], ends[:-1]), strict=True))
+    gradients["tower.numeric_matrix"] = gradients["tower.numeric_matrix"].reshape(matrix.shape)
+    of_inputs = of_layer @ matrices[0].T
+    of_numeric_inputs, gradients["deep rows"], _ = np.split(of_inputs, [rows.size, rows.size + deep_rows.shape[1]], 1)
+    gradients["tower.numeric_rows"] = np.einsum(
+        "nf,nfd->fd", numeric, of_numeric_inputs.reshape(len(numeric), *rows.shape)
+    )
+    return logits, gradients
 
 
-def test_the_model_is_its_formula(cpu, tiny_config, make_schema):
-    schema, config, rng = make_schema(), tiny_config(), np.random.default_rng(0)
-    model = make_model(config, schema)
-    for parameter in model.named_parameters().values():
-        dense_layer.write_parameter(parameter, rng.standard_normal(parameter.shape).astype(np.float32))
-    shapes = ((9, 4 * config.model.embedding_dim), (9,), (9, 3))
-    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    expected = logits_in_numpy(model.named_parameters(), *inputs)
-    found = model(*map(Tensor, inputs)).asnumpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+@given(
+    num_numeric=st.integers(0, 3),
+    num_categorical=st.integers(1, 4),
+    vector_widths=st.lists(st.integers(1, 70), max_size=3),
+    embedding_dim=st.integers(1, 9),
+    hidden_widths=st.lists(st.integers(1, 20), min_size=1, max_size=3),
+    num_rows=st.integers(1, 90),
+    seed=st.integers(0, 1000),
+)
+@example(0, 1, [1, 200], 1, [3], 70, 0)  # weights of the vectors in more than one block of rows
+@settings(max_examples=20)
+def test_the_model_and_its_gradients_are_the_formula(
+    make_parts, make_schema, num_numeric, num_categorical, vector_widths, embedding_dim, hidden_widths, num_rows, seed
+):
+    schema, rng = make_schema(num_numeric, num_categorical, vector_widths=vector_widths), np.random.default_rng(seed)
+    words = f"model.embedding_dim={embedding_dim}", f"model.hidden_widths={hidden_widths}", "loss.l2_coef=0"
+    parts = make_parts("reference", schema, f"train.batch_size={num_rows}", *words)
+    for parameter in parts.model.named_parameters().values():
+        scale = np.float32(1 / np.sqrt(len(parameter)))
+        dense_layer.write_parameter(parameter, scale * rng.standard_normal(parameter.shape, np.float32))
+    before = {
+        name: parameter.asnumpy().astype(np.float64) for name, parameter in parts.model.named_parameters().items()
+    }
+    shapes = (num_categorical * embedding_dim,), (), (num_numeric + schema.vector_inputs,)
+    rows = [rng.standard_normal((num_rows, *shape), np.float32) for shape in shapes]
+    labels, shares = rng.integers(0, 2, num_rows).astype(np.float32), rng.random(num_rows, np.float32) / num_rows
+    logits, expected = formula_in_numpy(before, *rows, labels, shares)
+    found = parts.model(*map(Tensor, rows)).asnumpy() if seed == 0 else parts.step._logits(*rows)
+    np.testing.assert_allclose(found, logits, atol=1e-5 * np.abs(logits).max())
+    step = parts.step.graph
+    _, _, finite, deep, wide = step(*rows, labels, shares, np.zeros((len(hidden_widths), 3), np.int32))
+    assert finite
+    gradients = {name: values / step._loss_scale for name, values in step._gradients.items()}
+    gradients |= {"deep rows": deep / step._loss_scale, "wide rows": wide / step._loss_scale}
+    for name, values in gradients.items():
+        np.testing.assert_allclose(
+            values, expected[name], rtol=0, atol=1e-5 * np.abs(expected[name]).max(), err_msg=name
+        )
 
 
 def test_the_first_weights_are_a_function_of_the_seed(cpu, tiny_config, make_schema):
-    def weights(*overrides):
-        named = make_model(tiny_config(*overrides), make_schema()).named_parameters()
-        return np.concatenate([named[name].asnumpy().reshape(-1) for name in ("tower.matrix_0", "tower.numeric_rows")])
+    def weights(*overrides, names=("matrix_0", "numeric_rows", "vector_matrix"), **schema):
+        named = make_model(tiny_config(*overrides), make_schema(**schema)).named_parameters()
+        return np.concatenate([named[f"tower.{name}"].asnumpy().reshape(-1) for name in names])
 
     np.testing.assert_array_equal(weights(), weights())
+    of_others = weights(names=("matrix_0", "numeric_rows"))
+    np.testing.assert_array_equal(weights(names=("matrix_0", "numeric_rows"), vector_widths=()), of_others)
     assert np.mean(weights() == weights("train.seed=2")) < 0.01
 
 

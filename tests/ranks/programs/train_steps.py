@@ -21,6 +21,7 @@ from app.config.device import DeviceOptions
 from common import yaml_settings
 from data_prep.prepared.batches import Batch
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
+from data_prep.prepared.vectors import VectorField
 
 BATCH = 96
 CLOSE_STEPS, STEPS = 20, 40
@@ -58,6 +59,7 @@ def make_schema():
         options={},
         source={},
         other_files=(),
+        vectors=(VectorField("v", 4, "none", (0.0,) * 4, (1.0,) * 4),),
     )
 
 
@@ -69,7 +71,8 @@ def batches(num_steps):
         ids = (3 + rng.random((rows, 4)) ** 3 * 297).astype(np.int32)
         numeric = rng.standard_normal((rows, 3)).astype(np.float32)
         labels, weights = (rng.random(rows) < 0.4).astype(np.float32), rng.choice(np.float32([0.5, 1, 4]), rows)
-        yield Batch(ids, numeric, labels, weights, mean_weight=1.7)
+        vectors = rng.standard_normal((rows, 5)).astype(np.float32)
+        yield Batch(ids, numeric, labels, weights, vectors=vectors, mean_weight=1.7)
 
 
 def take_steps(parts, num_steps):

@@ -121,7 +121,7 @@ def test_a_tower_is_timed_in_a_process_of_its_own(tiny_schema, monkeypatch):
     """In bfloat16 too where the processor lacks it: oneDNN then converts."""
     if not cpu_flags() & BFLOAT16_FLAGS:
         pytest.skip("this processor multiplies no bfloat16")
-    seconds = precision._seconds_of(64, 40, (16, 8), 1)
+    seconds = precision._seconds_of(64, 40, 3, (16, 8), 1)
     assert seconds.keys() == SECONDS.keys()
     assert all(0 < each < 1 for each in seconds.values())
 
@@ -131,7 +131,7 @@ def test_what_other_work_takes_is_not_the_towers_time(monkeypatch):
     """The answer is kept: by the clock, a busy first start gave both precisions the scheduler's turns for good."""
     monkeypatch.setattr(precision, "SECONDS", 0.0)
     monkeypatch.setattr(precision, "_step_of", lambda *_: functools.partial(time.sleep, 0.02))
-    assert max(precision.measure(64, 40, (16, 8), 1).values()) < 0.01
+    assert max(precision.measure(64, 40, 3, (16, 8), 1).values()) < 0.01
 
 
 @needs_library
