@@ -106,6 +106,8 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
     names = [field.name for field in schema.categorical]
     names += [*(field.name for field in schema.numeric if field.transform != INDICATOR), TIME, UNSEEN]
     for name in by:
+        if name in (vector.name for vector in schema.vectors):
+            raise ValueError(f"--by {name} is a vector, whose values form no groups; choose another field")
         if name not in names:
             # Suggest fields whose names begin with `name`, such as the hour that is derived from a timestamp column.
             longer = [each for each in names if each.startswith(name)]

@@ -79,7 +79,8 @@ class Samples:
 
     def _write(self, name: str, rows: Examples) -> None:
         weights = np.ones(len(rows), np.float32) if rows.weights is None else rows.weights
-        write_arrays(self._folder / name, ids=rows.ids, numeric=rows.numeric, labels=rows.labels, weights=weights)
+        arrays = {"ids": rows.ids, "numeric": rows.numeric, "labels": rows.labels, "vectors": rows.vectors}
+        write_arrays(self._folder / name, **arrays, weights=weights)
 
     def _load(self, names: Sequence[str]) -> Iterator[tuple[str, Examples]]:
         """Yield name and rows of each file in `names`, which hold rows of one part of the log each. Skip a missing or

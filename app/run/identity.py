@@ -12,7 +12,8 @@ from app.config.config import Config
 from app.run.older import upgraded
 from common import settings
 from common.packages import python_command
-from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema
+from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema, checksum_of
+from data_prep.prepared.vectors import VectorField
 
 # These settings may differ between a run and its continuation, because they do not change steps already taken.
 FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster")
@@ -21,6 +22,7 @@ FREE_TRAIN_KEYS = ("auto", "epochs", "steps", "log_every_steps", "resume", "prof
 # Settings of section eval that belong to the identity of a run with a plateau schedule: this schedule lowers the
 # learning rate after evaluations, so their frequency and metric affect the steps.
 PLATEAU_EVAL_KEYS = ("every_steps", "metric", "group_field")
+VECTORS = "vectors"  # Key in the description of the data. Data without vectors lack it, as those of earlier releases.
 
 
 def identity(config: Config, schema: Schema) -> dict[str, Any]:
@@ -78,8 +80,10 @@ def data_identity(schema: Schema) -> dict[str, Any]:
     if first := schema.source.get(FIRST_VOCABULARY):
         vocabulary.insert(0, first)
     expired = {"expired": num_expired} if (num_expired := schema.num_expired) else {}
+    vectors = {field.name: _vector_meaning(field) for field in schema.vectors}
     return {
         **expired,
+        **({VECTORS: vectors} if vectors else {}),
         "vocabulary_size": schema.vocabulary_size,
         "numeric": {field.name: as_json(asdict(field)) for field in schema.numeric},
         "categorical": [field.name for field in schema.categorical],
@@ -100,16 +104,30 @@ def _meaning(field: CategoricalField, schema: Schema) -> dict[str, Any]:
     }
 
 
+def _vector_meaning(field: VectorField) -> dict[str, Any]:
+    """Return the properties of a vector that determine what the model's inputs mean.
+
+    `fitted` is a checksum of the numbers that scale its components, or "" if no fitted numbers do.
+    """
+    fitted = checksum_of({"mean": field.mean, "deviation": field.deviation}) if field.scale == "standardize" else ""
+    return {"width": field.width, "scale": field.scale, "fitted": fitted}
+
+
 def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
     """Raise ValueError unless the ids and numeric columns of a prepared folder mean the same as those in training.
 
     `manifest` is the checkpoint's, and `schema` that of the prepared `folder`.
     """
     keys = ("vocabulary_size", "vocabulary", "numeric", "categorical", "fields")
-    # The comparison of mappings ignores the order of numeric columns, but the model identifies columns by their order.
-    # So the columns' names are compared as a list, too.
+    # The comparison of mappings ignores the order of numeric columns and of vectors, but the model identifies them by
+    # their order. So their names are compared as lists, too.
     there, here = (
-        {**{key: data[key] for key in keys}, "expired": data.get("expired"), "numeric columns": list(data["numeric"])}
+        {
+            **{key: data[key] for key in keys},
+            **{key: data.get(key) for key in ("expired", VECTORS)},
+            "numeric columns": list(data["numeric"]),
+            "vector columns": list(data.get(VECTORS, {})),
+        }
         for data in (manifest.data, data_identity(schema))
     )
     changed = first_difference(there, here)

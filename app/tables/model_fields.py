@@ -21,6 +21,11 @@ def fields_of_model(schema: Schema, model: ModelOptions) -> tuple[TableField, ..
     names = [field.name for field in schema.categorical]
     for setting in ("wide_fields", "deep_fields"):
         for name in getattr(model, setting) or ():
+            if name in (vector.name for vector in schema.vectors):
+                raise ValueError(
+                    f"model.{setting}: {name} is a vector, which needs no table rows and always enters the deep part; "
+                    "leave it out here. If the model should not see it, prepare the data with its kind `ignored`"
+                )
             if name not in names:
                 raise ValueError(
                     f"model.{setting}: {name} is no categorical field of the data; {did_you_mean(name, names)}"

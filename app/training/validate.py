@@ -75,6 +75,8 @@ def check_group_field(options: EvalOptions, schema: Schema) -> None:
     names = [*(field.name for field in schema.categorical if field.name not in lists), *schema.keys]
     if options.group_field in lists:
         raise ValueError(f"eval.group_field={options.group_field} is a list; choose a field with one value a row")
+    if options.group_field in (vector.name for vector in schema.vectors):
+        raise ValueError(f"eval.group_field={options.group_field} is a vector; choose a field with one value a row")
     if options.group_field and options.group_field not in names:
         raise ValueError(
             f"eval.group_field={options.group_field} is no categorical field of the data; "

@@ -15,12 +15,13 @@ from app.config.config import ModelOptions
 from app.tables.fields import TableField
 from data_prep.prepared.schema import Schema
 
-Key = tuple[str, str | None]  # Kind of a field (numeric or categorical) and its name.
+Key = tuple[str, str | None]  # Kind of a field (numeric, vector or categorical) and its name.
 Layout = Sequence[tuple[Key, int]]  # The blocks of an array in order: the field and the number of rows of each.
 Arrays = Mapping[str, np.ndarray]
 
-NUMERIC, FIELD = "numeric", "field"
-FIELD_PARAMETERS = ("wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix", "tower.matrix_0")
+NUMERIC, VECTOR, FIELD = "numeric", "vector", "field"
+NUMERIC_PARAMETERS = ("wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix")
+FIELD_PARAMETERS = (*NUMERIC_PARAMETERS, "tower.vector_matrix", "tower.matrix_0")
 
 
 def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOptions) -> dict[str, Layout]:
@@ -35,7 +36,8 @@ def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOpti
     folded = [(key, 1) for key in numeric if model.fold_numeric]
     if not model.fold_numeric:
         inputs = [*numeric, *inputs]
-    layouts: dict[str, Layout] = dict.fromkeys(FIELD_PARAMETERS, folded)
+    layouts: dict[str, Layout] = dict.fromkeys(NUMERIC_PARAMETERS, folded)
+    layouts["tower.vector_matrix"] = [((VECTOR, vector.name), vector.inputs) for vector in schema.vectors]
     return layouts | {"tower.matrix_0": [(key, model.embedding_dim) for key in inputs]}
 
 

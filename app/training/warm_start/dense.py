@@ -13,7 +13,7 @@ from app.tables.interface import DEEP, WIDE
 from app.tables.model_fields import fields_of_model
 from app.tables.optimizers import MEAN
 from app.training.assemble import TrainingState, fold_numeric
-from app.training.warm_start.blocks import NUMERIC, dense_layouts, move_dense
+from app.training.warm_start.blocks import NUMERIC, VECTOR, dense_layouts, move_dense
 from app.training.warm_start.source import Source, open_source
 from app.training.warm_start.start_tables import take_rows
 from data_prep.prepared.schema import Schema
@@ -77,6 +77,7 @@ def _log_fields(source: Source, schema: Schema, config: Config) -> None:
     source_fields, fields_here = (
         dict.fromkeys(
             [(NUMERIC, column.name) for column in of.numeric]
+            + [(VECTOR, vector.name) for vector in of.vectors]
             + [(part, field.name) for field in fields for part in (WIDE, DEEP) if getattr(field, part)]
         )
         for of, fields in ((source.schema, source.fields), (schema, fields_of_model(schema, config.model)))

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from app.config.config import Config
 from app.config.run_settings import TableDtype
 from app.run.decision import ASKED, read_state
 from app.run.folder import CONFIG_FILE, run_config, run_or_checkpoint
-from app.run.identity import data_identity
+from app.run.identity import VECTORS, data_identity
 from app.run.older import read_config
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows
@@ -28,6 +29,7 @@ from app.training.warm_start.origins import row_origins
 from common import settings
 from data_prep.prepared.data_files import schema_at
 from data_prep.prepared.schema import CategoricalField, NumericField, Schema, read_schema
+from data_prep.prepared.vectors import VectorField
 
 OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # Names of the settings that describe a model's tower.
 
@@ -61,9 +63,10 @@ class Source:
 def check_source(config: Config, schema: Schema) -> Path | None:
     """Check the trained model that a new run starts from, and return its path, or None if `train.init_from` is empty.
 
-    Raise ValueError or FileNotFoundError if the model is missing, or if its embedding width, its tower or its setting
-    `fold_numeric` differs from `config`. Also raise an error if values have other ids in the model than in `schema`,
-    and the model's vocabulary, which is needed to translate the ids, is missing.
+    Raise ValueError or FileNotFoundError if the model is missing, or if its embedding width, its tower, its setting
+    `fold_numeric` differs from `config`, or if a vector has another width in `schema`. Also raise an error if values
+    have other ids in the model than in `schema`, and the model's vocabulary, which is needed to translate the ids, is
+    missing.
     """
     if not config.train.init_from:
         return None
@@ -78,6 +81,14 @@ def check_source(config: Config, schema: Schema) -> Path | None:
         if actual != expected:
             advice = "; train.init_take=tables leaves the tower out" if key in OF_TOWER else ""
             raise ValueError(f"train.init_from={path} has model.{key}={actual}, expected {expected}{advice}")
+    there = _vectors(manifest.data) if config.train.init_take != "tables" else {}
+    for vector in schema.vectors:
+        if vector.name in there and (width := there[vector.name]["width"]) != vector.width:
+            raise ValueError(
+                f"train.init_from={path} has the vector {vector.name} with width {width}, the data have it with width "
+                f"{vector.width}; give the column another name in the data's description, so that its weights begin "
+                "anew; train.init_take=tables leaves the tower out"
+            )
     if _needs_mapping(manifest, config, schema):
         _open_dataset(manifest)
     return path
@@ -142,7 +153,7 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
         fields=fields_of_model(columns, trained.model),
         folded=trained.model.fold_numeric,
         origins=row_origins(*_open_dataset(manifest), dataset, schema) if has_other_ids else None,
-        rescaled=_rescaled(columns, schema),
+        rescaled=(*_rescaled(columns, schema), *_rescaled_vectors(manifest, schema)),
         untouched=untouched,
         own_initial=_initial_values(trained) != _initial_values(config) or moves_untouched_rows,
         steps=manifest.step + manifest.schedules.get(STEPS_BEFORE, 0),
@@ -240,7 +251,8 @@ def _trained_columns(manifest: Manifest, schema: Schema) -> Schema:
         )
         for name, of in manifest.data["fields"].items()
     )
-    return replace(schema, numeric=numeric, categorical=categorical)
+    vectors = tuple(VectorField(name, of["width"], of["scale"], (), ()) for name, of in _vectors(manifest.data).items())
+    return replace(schema, numeric=numeric, categorical=categorical, vectors=vectors)
 
 
 def _rescaled(source: Schema, schema: Schema) -> tuple[str, ...]:
@@ -250,6 +262,17 @@ def _rescaled(source: Schema, schema: Schema) -> tuple[str, ...]:
     numeric = [column.name for column in source.numeric if scales.get(column.name, _scale(column)) != _scale(column)]
     lists = [column.name for column in source.categorical if pools.get(column.name, column.pool) != column.pool]
     return *numeric, *lists
+
+
+def _rescaled_vectors(manifest: Manifest, schema: Schema) -> list[str]:
+    """Return the names of the vectors that are scaled otherwise in `schema` than in the checkpoint `manifest`."""
+    here = _vectors(data_identity(schema))
+    return [name for name, of in _vectors(manifest.data).items() if here.get(name, of) != of]
+
+
+def _vectors(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the vectors by name from `data`, a result of `data_identity` of any release."""
+    return dict(data.get(VECTORS, {}))
 
 
 def _scale(column: NumericField) -> tuple[object, ...]:
@@ -297,4 +320,4 @@ def _zoo_source(path: Path, config: Config, schema: Schema) -> Source:
                 "those of the prepared folder, as `prepare --layout zoo` writes them for the zoo"
             )
     fields = tuple(TableField(field.name) for field in schema.categorical)
-    return Source(str(path), state, schema, fields, folded=False)
+    return Source(str(path), state, replace(schema, vectors=()), fields, folded=False)

@@ -71,6 +71,8 @@ def test_what_fits_together_passes(check, words, others):
         (("eval.group_field=C22",), {}, r"eval\.group_field=C22 is no categorical field .*; did you mean 'C2'"),
         (("model.wide_fields=[C1,C44]",), {}, r"model\.wide_fields: C44 is no categorical field .*; did you mean 'C4'"),
         (("model.deep_fields=[C9]",), {}, r"model\.deep_fields: C9 is no categorical field of the data; did you mean"),
+        (("model.deep_fields=[v1]",), {}, r"model\.deep_fields: v1 is a vector, which needs no table rows"),
+        (("eval.group_field=v2",), {}, r"eval\.group_field=v2 is a vector; choose a field with one value a row"),
         # the tables
         (("model.deep_fields=[]",), STOCK, r"stock is for one id of every field in both parts of the model"),
         (("tables.backend=stock",), {**RANKS, **STOCK}, r"tables\.backend=stock is for one rank, found 2"),

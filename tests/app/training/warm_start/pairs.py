@@ -22,7 +22,7 @@ from app.training.learning_rates import table_spec
 from common import settings
 from data_prep.encoding.from_values import lines_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder
-from data_prep.options.log_format import ListForm, LogFormat
+from data_prep.options.log_format import ListForm, LogFormat, VectorForm
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
@@ -31,12 +31,14 @@ from tests.prepared_folders import field_options
 NUMBERS = {"n1": "integer", "n2": "integer", "f1": "float"}
 OTHERS = {"t1": "timestamp", "h1": "hex32", "h2": "hex32", "s1": "string", "s2": "string", "s3": "string"}
 LISTS = {"l1": "list", "l2": "list"}
-KINDS = {**NUMBERS, **OTHERS, **LISTS}
+VECTORS = {"v1": 2, "v2": 3}  # the width of each
+KINDS = {**NUMBERS, **OTHERS, **LISTS, **dict.fromkeys(VECTORS, "vector")}
 CROSSES = (("h1", "s1"), ("s1", "s2"), ("h1", "h2"), ("s1", "t1_hour"), ("n1_bucket", "s2"))
 CROSSES += (("s1", "l1"), ("l1", "l2"), ("l2", "h1", "s2"))
 SIZES = (1, 2, 3, 4, 6, 12)
 DIM, HIDDEN, STEP = 2, 3, 5
-TOWER = ("tower.numeric_rows", "tower.numeric_matrix", "tower.matrix_0", "tower.matrix_1", "tower.bias_0")
+TOWER = ("tower.numeric_rows", "tower.numeric_matrix", "tower.vector_matrix")
+TOWER += ("tower.matrix_0", "tower.matrix_1", "tower.bias_0")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Side:
     seed: int = 1
     transform: str = "log1p"
     integer_buckets: bool = False
+    scale: str = "standardize"
     model_seed: int = 1
     initial_scale: float = 0.1
     unseen: tuple[str, str] = ("", "")  # a field that the wide, and one that the deep part does not see
@@ -69,13 +72,14 @@ class Side:
         kinds = {name: "string" if name in self.texts else KINDS[name] for name in columns}
         texts = [name for name in columns if kinds[name] in ("string", "list")]
         shares = {name: of for name, of in self.shares.items() if {name, of} <= {*texts} and of not in self.shares}
-        crossable = {*columns, *(f"{name}_hour" for name in columns)} - {*NUMBERS, "t1"}
+        crossable = {*columns, *(f"{name}_hour" for name in columns)} - {*NUMBERS, *VECTORS, "t1"}
         crossable |= {f"{name}_bucket" for name in columns if KINDS[name] == "integer" and self.integer_buckets}
         lists = {name: ListForm("|", self.max_length.get(name, 3), self.pool) for name in columns if name in LISTS}
+        vectors = {name: VectorForm(VECTORS[name], self.scale) for name in columns if name in VECTORS}
         crosses = tuple(parts for parts in self.crosses if {*parts} <= crossable)
         of_lists = {"*".join(parts) for parts in crosses if {*parts} & {*LISTS}}
         options = PrepareOptions(
-            data=LogFormat({"click": "label", **kinds}, self.separator, shares=shares, lists=lists),
+            data=LogFormat({"click": "label", **kinds}, self.separator, shares=shares, lists=lists, vectors=vectors),
             vocabulary=self.vocabulary,
             min_count=self.min_count,
             oov_buckets=self.oov_buckets,
@@ -133,6 +137,8 @@ class Side:
             return pa.array([cell and int(cell, 16) for cell in cells], pa.int64())
         if kind == "list" and other:
             return pa.array([cell and cell.split("|") for cell in cells], pa.list_(pa.string()))
+        if kind == "vector" and other:
+            return pa.array([cell and [float(part) for part in cell.split()] for cell in cells], pa.list_(pa.float32()))
         texts = pa.array(cells, pa.string())
         return texts.dictionary_encode() if other else texts
 
@@ -144,7 +150,7 @@ def make_rows(seed: int, num_rows: int = 40) -> list[dict[str, str]]:
     def word() -> str:
         return "abcdefghijklmnop"[min(int(random_.expovariate(0.3)), 15)]
 
-    def cell(kind: str) -> str:
+    def cell(name: str, kind: str) -> str:
         if random_.random() < 0.12:
             return ""
         match kind:
@@ -158,10 +164,13 @@ def make_rows(seed: int, num_rows: int = 40) -> list[dict[str, str]]:
                 return f"{ord(word()) * 2654435761 % 2**32:08x}"
             case "list":
                 return "|".join(word() for _ in range(random_.randint(1, 5)))
+            case "vector":
+                return " ".join(str(random_.randint(-9, 9) / 4) for _ in range(VECTORS[name]))
         return word()
 
     return [
-        {"click": random_.choice("01"), **{name: cell(kind) for name, kind in KINDS.items()}} for _ in range(num_rows)
+        {"click": random_.choice("01"), **{name: cell(name, kind) for name, kind in KINDS.items()}}
+        for _ in range(num_rows)
     ]
 
 
@@ -192,6 +201,7 @@ SETTINGS = {
     "seed": st.integers(1, 3),
     "transform": st.sampled_from(["log1p", "max", "standardize", "log1p_standardize", "quantile"]),
     "integer_buckets": st.booleans(),
+    "scale": st.sampled_from(["standardize", "norm", "none"]),
     "model_seed": st.integers(1, 2),
     "initial_scale": st.sampled_from([0.1, 0.05]),
     "unseen": st.tuples(st.sampled_from(["", "s1", "h1"]), st.sampled_from(["", "s1", "h1", "h1*s1", "s1*l1", "l1"])),
@@ -250,6 +260,8 @@ class Prepared:
         """The shape of each dense parameter."""
         num_numeric, deep = self.schema.num_numeric, max(1, sum(field.deep for field in self.fields.values()))
         shapes = {"wide.bias": (1,), "tower.bias_0": (HIDDEN,), "tower.matrix_1": (HIDDEN, 1)}
+        if self.schema.vectors:
+            shapes["tower.vector_matrix"] = (self.schema.vector_inputs, HIDDEN)
         if not self.side.fold_numeric:
             return shapes | {"tower.matrix_0": ((num_numeric + deep) * DIM, HIDDEN)}
         shapes["tower.matrix_0"] = (deep * DIM, HIDDEN)
@@ -319,6 +331,8 @@ class Prepared:
                 inputs.append((weights[:, :, None] * deep[ids]).sum(1))
         inputs = inputs or [np.zeros((len(rows), DIM))]
         sums = np.concatenate(inputs, 1) @ exact["tower.matrix_0"] + exact["tower.bias_0"]
+        if "tower.vector_matrix" in exact:
+            sums += encoded.vectors @ exact["tower.vector_matrix"]
         if "tower.numeric_rows" in exact:
             sums += np.einsum("bn,nd,ndh->bh", numbers, exact["tower.numeric_rows"], exact["tower.numeric_matrix"])
             logits += numbers @ exact["wide.numeric_weight"][:, 0]

@@ -150,6 +150,10 @@ def blocks_of(folder: Prepared, arrays) -> dict:
         if name.endswith("matrix_0"):
             for place, of_field in enumerate(inputs):
                 found[name, of_field] = array[place * DIM : (place + 1) * DIM]
+        elif name.endswith("vector_matrix"):
+            ends = np.cumsum([vector.inputs for vector in folder.schema.vectors])
+            blocks = zip(folder.schema.vectors, np.split(array, ends[:-1]), strict=True)
+            found |= {(name, vector.name): block for vector, block in blocks}
         elif "numeric" in name:
             assert len(array) == len(numeric)
             found |= {(name, column): values for column, values in zip(numeric, array, strict=True)}
@@ -267,6 +271,11 @@ def check_words(start, text):
     differ = {name for name in scales[0].keys() & scales[1].keys() if scales[0][name] != scales[1][name]}
     pools = [{field.name: field.pool for field in folder.schema.categorical} for folder in (start.before, start.after)]
     differ |= {name for name in pools[0].keys() & pools[1].keys() if pools[0][name] != pools[1][name]}
+    vectors = [
+        {of.name: (of.scale, *(of.mean, of.deviation) * (of.scale == "standardize")) for of in folder.schema.vectors}
+        for folder in (start.before, start.after)
+    ]
+    differ |= {name for name in vectors[0].keys() & vectors[1].keys() if vectors[0][name] != vectors[1][name]}
     assert set(text) == differ
 
 
@@ -280,7 +289,7 @@ def test_data_that_is_not_refused_has_the_ids_and_numbers_of_training(tmp_path_f
     manifest = read_manifest(start.path)
     others = rows + make_rows(seed + 1)
     encoded = [folder.encode(others) for folder in (start.before, start.after)]
-    same = all(np.array_equal(*(getattr(e, name) for e in encoded)) for name in ("ids", "numeric"))
+    same = all(np.array_equal(*(getattr(e, name) for e in encoded)) for name in ("ids", "numeric", "vectors"))
     here = identity(before.config, start.after.schema)
     if not difference({"config": manifest.config, "data": manifest.data}, here):
         assert same
