@@ -32,8 +32,9 @@ def add_parser(commands: Any) -> None:
         help="fit logistic regression to a prepared folder, the floor for a model",
         description="Fit an L2-penalized logistic regression (scikit-learn) to train rows, choose the penalty "
         "by log loss on valid rows, and evaluate it. Takes about 20 bytes per training row and column (0.8 GB for a "
-        "million rows of Criteo's 39), up to 100 bytes per id, and minutes per million rows. If the log has more than "
-        "--max-rows training rows, a fit to all of them would have better metrics, so the printed floor is too low.",
+        "million rows of Criteo's 39), up to 100 bytes per id, and minutes per million rows. Each component of a "
+        "vector is a column, and with wide vectors fewer rows than --max-rows are read. If the log has more training "
+        "rows than are read, a fit to all of them would have better metrics, so the printed floor is too low.",
     )
     parser.add_argument("dataset", type=Path, metavar="DATASET", help="the prepared folder")
     add_shared(parser, "--split")

@@ -119,22 +119,24 @@ def position_weights(ids: np.ndarray, fields: Iterable[tuple[int, bool]]) -> np.
 
 
 def one_hot(rows: Examples, schema: Schema) -> Any:
-    """Return prepared rows as features of a logistic regression: a SciPy CSR matrix [rows, N + V].
+    """Return prepared rows as features of a logistic regression: a SciPy CSR matrix [rows, N + K + V].
 
-    Its columns are the numeric columns times NUMERIC_SCALE, and then a column for each id. The column of an id is 1 in
-    rows that have the id, and 0 in others. In a list field that is averaged (`pool` "mean"), it is 1 / (number of
-    values in the list).
+    Its columns are the numeric columns times NUMERIC_SCALE, the vectors, and then a column for each id. The column of
+    an id is 1 in rows that have the id, and 0 in others. In a list field that is averaged (`pool` "mean"), it is 1 /
+    (number of values in the list).
     """
     from scipy import sparse
 
-    (num_rows, num_numeric), num_positions = rows.numeric.shape, rows.ids.shape[1]
-    width, num_columns = num_numeric + num_positions, num_numeric + schema.vocabulary_size
+    num_rows, num_positions = rows.ids.shape
+    numbers = np.concatenate([rows.numeric * np.float32(NUMERIC_SCALE), rows.vectors], axis=1)
+    first = numbers.shape[1]  # Column of the id 0.
+    width, num_columns = first + num_positions, first + schema.vocabulary_size
     columns = np.empty((num_rows, width), np.int32 if num_columns < 2**31 else np.int64)
-    columns[:, :num_numeric] = np.arange(num_numeric)
-    columns[:, num_numeric:] = np.maximum(rows.ids, 0) + num_numeric
+    columns[:, :first] = np.arange(first)
+    columns[:, first:] = np.maximum(rows.ids, 0) + first
     values = np.ones((num_rows, width), np.float32)
-    values[:, :num_numeric] = rows.numeric * np.float32(NUMERIC_SCALE)
+    values[:, :first] = numbers
     lists = ((field.max_length, field.pool == "mean") for field in schema.categorical)
-    values[:, num_numeric:] = position_weights(rows.ids, lists)
+    values[:, first:] = position_weights(rows.ids, lists)
     starts = np.arange(0, num_rows * width + 1, width)
     return sparse.csr_matrix((values.reshape(-1), columns.reshape(-1), starts), shape=(num_rows, num_columns))

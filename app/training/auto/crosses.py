@@ -21,7 +21,7 @@ from app.distributed.mpirun import CHOICE_OF_CROSSES
 from app.distributed.process_group import started_by_mpi
 from app.run.decision import is_run_of
 from app.training.auto.by_rows import CrossEffects
-from app.training.auto.regression import Solver, fit_best, read_features
+from app.training.auto.regression import Solver, fit_best, most_rows, read_features
 from common.process import run_module
 from data_prep.prepared.schema import Schema, checksum_of
 
@@ -175,8 +175,9 @@ def crosses_gain(folder: Path, schema: Schema) -> CrossesGain | None:
 
     if not _is_measured(schema):
         return None
-    features, labels, weights = read_features(folder, schema, "train")
-    valid, valid_labels, of_valid = read_features(folder, schema, "valid", MAX_CROSSED_ROWS)
+    max_rows = most_rows(schema, MAX_CROSSED_ROWS)
+    features, labels, weights = read_features(folder, schema, "train", max_rows)
+    valid, valid_labels, of_valid = read_features(folder, schema, "valid", max_rows)
     if len(np.unique(labels)) < 2 or len(np.unique(valid_labels)) < 2:
         return None
 
@@ -191,9 +192,10 @@ def crosses_gain(folder: Path, schema: Schema) -> CrossesGain | None:
 
     crossed, inverse_penalty = fit_rows()
     is_cross = np.zeros(features.shape[1], bool)
+    first = features.shape[1] - schema.vocabulary_size  # Column of the id 0.
     ranges = [ids for field in schema.categorical if field.cross for ids in (field.oov_ids, *field.id_ranges)]
     for begin, end in ranges:
-        is_cross[schema.num_numeric + begin : schema.num_numeric + end] = True
+        is_cross[first + begin : first + end] = True
     for matrix in (features, valid):
         matrix.data[is_cross[matrix.indices]] = 0
     plain, _ = fit_rows()

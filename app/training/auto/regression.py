@@ -1,8 +1,8 @@
 """Fit a logistic regression on a prepared folder with scikit-learn, as a baseline for the model.
 
-Features are the one-hot ids of the categorical fields and the numeric columns. The training rows are held in memory.
-Rows of valid and test are read in batches. Shapes use N for the number of numeric columns and V for the vocabulary
-size.
+Features are the one-hot ids of the categorical fields, the numeric columns and the components of vectors. The training
+rows are held in memory. Rows of valid and test are read in batches. Shapes use N for the number of numeric columns, K
+for the inputs of vectors and V for the vocabulary size.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger("app")
 
 MAX_ROWS = 1_000_000
+MAX_VALUES = 150_000_000  # Bound of rows · columns. So many features take 1.2 GB. Wide vectors leave fewer rows.
 # Inverse L2 penalty C: the first value tried, the factor between values, and the limits of the search.
 FIRST_C, STEP_OF_C, SMALLEST_C, LARGEST_C = 10**-1.5, 10**0.5, 1e-4, 1e2
 MAX_NEWTON_STEPS = 100
@@ -36,13 +37,14 @@ class FittedRegression:
     training rows.
     """
 
-    weights: NDArray[np.float64]  # Weights of the numeric columns, then of the ids, [N + V].
+    # Weights of the numeric columns, then of the vectors' inputs, then of the ids, [N + K + V].
+    weights: NDArray[np.float64]
     intercept: float
     inverse_penalty: float
     train_rows: int
 
     def logits(self, features: Any) -> NDArray[np.float32]:
-        """Return the logits, float32 [n], of n rows. `features` is a sparse matrix [n, N + V] from `read_features`."""
+        """Return the logits, float32 [n], of n rows. `features` [n, N + K + V] is sparse, from `read_features`."""
         return features @ np.float32(self.weights) + np.float32(self.intercept)
 
 
@@ -50,9 +52,9 @@ def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> FittedRegress
     """Fit a logistic regression to the training rows of a prepared folder, and return it.
 
     The penalty is chosen by the log loss on the valid rows. Without valid rows it is FIRST_C. At most about `max_rows`
-    training rows are used. Raise ValueError if all training rows have the same label.
+    training rows are used, see `most_rows`. Raise ValueError if all training rows have the same label.
     """
-    features, labels, weights = read_features(folder, schema, "train", max_rows)
+    features, labels, weights = read_features(folder, schema, "train", most_rows(schema, max_rows))
     if len(np.unique(labels)) < 2:
         raise ValueError(
             f"the {len(labels):,} training rows of {folder} have one class only; there is nothing to learn"
@@ -95,7 +97,7 @@ class Solver:
     """
 
     def __init__(self, features: Any, labels: NDArray[np.float32], weights: NDArray[np.float32] | None) -> None:
-        """`features` is a sparse float32 matrix [n, N + V]. `labels` and `weights` have shape [n]."""
+        """`features` is a sparse float32 matrix [n, N + K + V]. `labels` and `weights` have shape [n]."""
         from sklearn.linear_model import LogisticRegression
 
         self._rows = (features, labels, weights)
@@ -121,10 +123,15 @@ def evaluate(fitted: FittedRegression, folder: Path, schema: Schema, split: str)
     return stream.result()
 
 
+def most_rows(schema: Schema, max_rows: int) -> int:
+    """Return `max_rows`, or a smaller number if so many rows would have more than MAX_VALUES features."""
+    return min(max_rows, MAX_VALUES // (schema.num_numeric + schema.vector_inputs + schema.num_positions))
+
+
 def read_features(
     folder: Path, schema: Schema, split: str, max_rows: int | None = None
 ) -> tuple[Any, np.ndarray, np.ndarray | None]:
-    """Return the rows of a split as features, sparse [rows, N + V], labels [rows], and weights [rows] or None.
+    """Return the rows of a split as features, sparse [rows, N + K + V], labels [rows], and weights [rows] or None.
 
     With `max_rows`, read only about that many rows, in blocks spread over the split. Rows with weight 0 are left out.
     """

@@ -41,11 +41,14 @@ def test_at_most_so_many_rows_are_read_from_all_over_the_split(tiny_dataset, tin
 
 
 @pytest.mark.parametrize(("pool", "weight"), [("mean", 1 / 3), ("sum", 1.0)])
-def test_the_values_of_a_list_count_as_the_model_pools_them(tiny_schema, pool, weight):
+def test_vectors_and_lists_count_as_the_model_takes_them(tiny_schema, pool, weight):
     fields = (CategoricalField("C1", (0, 1), ((1, 5),)), CategoricalField("g", (5, 6), ((6, 9),), (), 4, pool))
     schema = dataclasses.replace(tiny_schema, numeric=(), categorical=fields, vocabulary_size=9)
     ids = np.array([[1, 6, 8, 6, -1], [4, 7, -1, -1, -1]], np.int32)
-    dense = one_hot(Examples(ids, np.empty((2, 0), np.float32), np.zeros(2, np.float32)), schema).toarray()
+    vectors = np.float32([[0.5, -3, 0], [0, 0, 1]])
+    features = one_hot(Examples(ids, np.empty((2, 0), np.float32), np.zeros(2, np.float32), vectors=vectors), schema)
+    assert features[:, :3].toarray().tolist() == vectors.tolist()
+    dense = features[:, 3:].toarray()
     assert dense[0, [1, 6, 8]] == pytest.approx([1, 2 * weight, weight])
     assert np.flatnonzero(dense[1]).tolist() == [4, 7] and dense[1, 7] == 1
 
