@@ -9,6 +9,7 @@ rates. `adam` is Adam with weight decay on whole tables, as this project's deep 
 which leaves rows outside the batch alone:
 
     native, native_auto         this project's step in float32, and in the precision that device.precision=auto takes
+    native_vector               native, with a random vector of width 64 in each row
     found_adam, found_sparse    optimizers at their defaults, numbers looked up like the other fields
     best_adam, best_sparse      fused Adam, numbers folded into the first layer
     compiled_adam               best_adam, its tower by torch.compile
@@ -45,8 +46,10 @@ from common import settings
 from common.packages import require
 from data_prep.prepared.batches import Batch, read_batches, training_order
 from data_prep.prepared.schema import Schema, read_schema
+from data_prep.prepared.vectors import VectorField
 
-NATIVE = ("native", "native_auto")
+NATIVE = ("native", "native_auto", "native_vector")
+VECTOR_WIDTH, VECTOR_POOL = 64, 400_000
 PEERS = ("found_adam", "found_sparse", "best_adam", "best_sparse", "compiled_adam", "autocast_adam")
 MODULE, CONFIG = "benchmarks.training.default_step", Path(__file__).parents[2] / "configs" / "auto.yaml"
 PRODUCT_SIZE = 2048  # Rows and columns of the matrices whose product gives the speed of FLOPs.
@@ -79,6 +82,15 @@ def batches(folder: Path, schema: Schema, config: Config) -> Iterator[Batch]:
                 yield batch
 
 
+def with_vectors(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield the batches with a vector in each row, taken at random from a pool, as a run gathers shuffled rows."""
+    rng = np.random.default_rng(0)
+    pool = rng.standard_normal((VECTOR_POOL, VECTOR_WIDTH + 1), np.float32)
+    pool[:, VECTOR_WIDTH] = 0
+    for batch in batches:
+        yield replace(batch, vectors=pool.take(rng.integers(0, len(pool), batch.num_rows), axis=0))
+
+
 def pytorch_step(name: str, workload: Workload, schema: Schema, config: Config) -> tuple[Any, list[Any]]:
     """Return the training step of one of `PEERS`, and the schedules of its learning rates."""
     import torch
@@ -109,7 +121,11 @@ def contender(name: str, folder: Path, batch_size: int) -> Callable[[int], Parts
     """Return a function that takes the steps of the contender `name`. native takes the step of `make train`."""
     schema, config, workload = workload_of(folder, batch_size)
     step: Any
-    schedules: list[Any] = []
+    rows, schedules = batches(folder, schema, config), list[Any]()
+    if name == "native_vector":
+        zeros = (0.0,) * VECTOR_WIDTH
+        schema = replace(schema, vectors=(VectorField("vector", VECTOR_WIDTH, "none", zeros, zeros),))
+        rows = with_vectors(rows)
     if name.startswith("native"):
         asked = replace(config, device=replace(config.device, precision="auto" if name == "native_auto" else "float32"))
         chosen, _ = precision.choose(asked, schema, num_ranks=1)
@@ -127,7 +143,7 @@ def contender(name: str, folder: Path, batch_size: int) -> Callable[[int], Parts
         for schedule in schedules:
             schedule.step()
 
-    return steps_on_batches(step, take, batches(folder, schema, config))
+    return steps_on_batches(step, take, rows)
 
 
 def bound(batch: Batch, workload: Workload) -> Parts:
