@@ -203,8 +203,9 @@ def describe_by_rows(config: Config, train: Split) -> str:
     rows = f"{train.num_counting:,} training rows{among}"
     steps = f", at most {config.train.steps:,} steps" if config.train.steps else ""
     wide, widths = config.wide_optimizer, "-".join(map(str, config.model.hidden_widths))
+    dropout = f" with dropout {config.model.dropout:g}" if config.model.dropout else ""
     return (
-        f"settings for {rows} (train.auto): D {config.model.embedding_dim}, tower {widths}, L2 "
+        f"settings for {rows} (train.auto): D {config.model.embedding_dim}, tower {widths}{dropout}, L2 "
         f"{config.loss.l2_coef:g}; rates wide {wide.learning_rate:g}, deep {config.deep_optimizer.learning_rate:g}, "
         f"tower {config.tower_optimizer.learning_rate:g}; {config.train.epochs} epochs of batches of "
         f"{config.train.batch_size:,} rows{steps}. config.yaml has all of them"

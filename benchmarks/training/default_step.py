@@ -3,6 +3,7 @@
     python -m benchmarks.training.default_step                    400,000 synthetic rows, as the demo has
     python -m benchmarks.training.default_step --rows 5000000 --batch 2000
     python -m benchmarks.training.default_step --contenders native best_adam best_sparse   these alone, soon done
+    python -m benchmarks.training.default_step --contenders native_vector    what a vector costs; needs no PyTorch
 
 The log is made and prepared in a temporary folder. Every contender reads its batches ahead, in a thread, and has cosine
 rates. `adam` is Adam with weight decay on whole tables, as this project's deep table has it, `sparse` is SparseAdam,
@@ -125,7 +126,7 @@ def contender(name: str, folder: Path, batch_size: int) -> Callable[[int], Parts
     if name == "native_vector":
         zeros = (0.0,) * VECTOR_WIDTH
         schema = replace(schema, vectors=(VectorField("vector", VECTOR_WIDTH, "none", zeros, zeros),))
-        rows = with_vectors(rows)
+        rows, config = with_vectors(rows), recipe(schema, batch_size)
     if name.startswith("native"):
         asked = replace(config, device=replace(config.device, precision="auto" if name == "native_auto" else "float32"))
         chosen, _ = precision.choose(asked, schema, num_ranks=1)
@@ -163,7 +164,6 @@ def bound(batch: Batch, workload: Workload) -> Parts:
 
 
 def main() -> None:
-    require("torch")
     parser = new_parser(__doc__)
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--batch", type=int, default=0, help="default: that of the recipe")
@@ -171,6 +171,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="of a contender's turn (60)")
     parser.add_argument("--contenders", nargs="+", choices=(*NATIVE, *PEERS), default=(*NATIVE, *PEERS))
     options = parser.parse_args()
+    if not {*PEERS}.isdisjoint(options.contenders):
+        require("torch")
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work) / "prepared"
         run_command("data_prep", "synthesize", "log.txt", "--rows", str(options.rows), folder=Path(work))

@@ -10,6 +10,7 @@ These rules carry settings over to other data:
 - L2 on the whole table is added to the mean loss, so its coefficient falls as 1 / rows. It is expressed as a number
   of rows. That number grows with the number of fields that the deep part sees, and is at most a tenth of the rows.
 - FTRL sums gradients of batch means, so its l1 and l2 fall as 1 / batch size.
+- If the data have vectors, whose many components the tower fits easily, units are dropped.
 - Both parts see crosses. If clicks follow the crosses, as logistic regressions with and without them show on the
   split valid, the wide part gets a higher learning rate, less l2 and more epochs. The stronger the effects, the
   lower the l2.
@@ -67,6 +68,11 @@ _WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {
     "weak": (20, 0.3, 1e-2),
     "strong": (20, 0.3, 3e-3),
 }
+# Share of the tower's units that each step drops if the data have vectors. Without dropout, a tower fits noise after
+# two epochs. If clicks follow a vector of width 64, its AUC on valid rows then ends 0.004 lower on 320,000 rows, and
+# 0.015 to 0.02 lower on 32,000. With 0.4 instead of 0.2, the AUC is up to 0.006 higher if clicks follow the vector
+# linearly, and up to 0.012 lower if they do not.
+_DROPOUT_OF_VECTORS = 0.2
 # The learning rates at the end of the last epoch are this share of the learning rates at the start.
 _FINAL_FACTOR = 0.05
 # In a warm start, learning rates are multiplied by this factor. On the next 100,000 rows, the AUC differs from that of
@@ -149,8 +155,9 @@ def settings_by_rows(
         "decay_steps": max(1, num_steps(train.rows, epochs, batch_size, steps)),
         "final_factor": _FINAL_FACTOR,
     }
+    dropout = {"dropout": _DROPOUT_OF_VECTORS} if schema.vectors else {}
     return {
-        "model": {"embedding_dim": 8, "hidden_widths": [width, width // 2], **_parts(schema, fields)},
+        "model": {"embedding_dim": 8, "hidden_widths": [width, width // 2], **dropout, **_parts(schema, fields)},
         "loss": {"l2_coef": float(f"{l2_rows / max(num_rows, 1):.3g}")},
         "wide_optimizer": {
             "name": "ftrl",

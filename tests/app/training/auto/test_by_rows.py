@@ -14,6 +14,7 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import CategoricalField, Split
+from data_prep.prepared.vectors import VectorField
 
 
 @pytest.fixture
@@ -106,6 +107,13 @@ def test_crosses_are_seen_by_both_parts_with_more_l2_and_change_nothing_else(res
     assert chosen.pop("model") == without.pop("model") | {"wide_fields": names, "deep_fields": names}
     del without["loss"]
     assert chosen == without
+
+
+def test_vectors_add_dropout_and_change_nothing_else(resolved):
+    plain = resolved.schema(94_000)
+    chosen = settings_by_rows(dataclasses.replace(plain, vectors=(VectorField("v", 2, "none", (0, 0), (1, 1)),)))
+    assert chosen["model"].pop("dropout") == 0.2
+    assert chosen == settings_by_rows(plain)
 
 
 @pytest.mark.parametrize(
