@@ -111,6 +111,9 @@ BENCHMARKS = {
     "scaled_numbers": Benchmark(
         "Transforms of numbers", "benchmarks.accuracy.scaled_numbers", "--seeds 5", "--seeds 1 --logs plain"
     ),
+    "vectors": Benchmark(
+        "Logs with a vector column", "benchmarks.accuracy.vectors", "", "--rows 20000 --logs plain missing"
+    ),
     "real_tables": Benchmark(
         "Real tables, five folds", "benchmarks.accuracy.real_tables", "--threads 1", needs="REAL_LOGS"
     ),
