@@ -104,7 +104,7 @@ class Samples:
             return {}
         here, before = Distribution(schema), Distribution(schema)
         for counts, rows in ((here, _sampled(part)), (before, concatenate(earlier))):
-            counts.add(rows.ids, rows.numeric, np.zeros(len(rows)))
+            counts.add(rows, np.zeros(len(rows)))
         of_time = {f"{name}{ending}" for name in log_format.time_fields for ending in TIME_FEATURES.values()}
         for field in here.drift_from(before):
             # The population stability index (PSI) of a field is None if there are few rows. The name of a cross, which
@@ -147,7 +147,7 @@ def served_logits(served: Predictor, rows: Examples, schema: Schema) -> np.ndarr
         return None  # The bundle numbers the values of a field differently, so its ids belong to other values.
     of_positions = np.repeat([oov[0] for _, oov, _ in ours], [length for _, _, length in ours])
     ids = np.where(rows.ids >= served.schema.vocabulary_size, of_positions, rows.ids).astype(rows.ids.dtype)
-    return served.logits_of_ids(ids, rows.numeric)
+    return served.logits_of_encoded(replace(rows, ids=ids))
 
 
 def why_worse(candidate: np.ndarray, served: np.ndarray, rows: Examples, most_worse: float) -> str:

@@ -118,25 +118,24 @@ class BundleModel:
         """
         if isinstance(chunk, RawTable):
             rows = self.encoder.encode_rows(chunk.rows)
-            logits = self.logits_of_ids(rows.ids, rows.numeric)
+            logits = self.logits_of_encoded(rows)
             return Scored(chunk.rows.row_numbers, logits, {}, rows)
         if not chunk.num_lines:
             return Scored(np.zeros(0, np.int64), np.zeros(0, np.float32), {})
         parsed, rows = self.encoder.encode(chunk)
         reasons = rejected(chunk, parsed)
         places = parsed.rows.row_numbers - chunk.first_line
-        return Scored(places, self.logits_of_ids(rows.ids, rows.numeric), reasons, rows)
+        return Scored(places, self.logits_of_encoded(rows), reasons, rows)
 
-    def logits_of_ids(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        """Return the logits, float32 [n], of n encoded rows: `ids` [n, P] and `numeric` [n, N]."""
-        slices = [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(ids), ROWS_AT_ONCE)]
-        parts = [self._tower(*self.tower_inputs(ids[part]), numeric[part]) for part in slices]
+    def logits_of_encoded(self, rows: Examples) -> np.ndarray:
+        """Return the logits, float32 [n], of n encoded rows."""
+        slices = [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(rows), ROWS_AT_ONCE)]
+        parts = [self._tower(*self.tower_inputs(rows.ids[part]), rows.numeric[part]) for part in slices]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.float32), *parts])
 
     def logits_of_parsed(self, rows: ParsedRows) -> np.ndarray:
         """Return the logits, float32 [n], of rows whose cells are parsed (typed columns) but not yet encoded as ids."""
-        encoded = self.encoder.encode_rows(rows)
-        return self.logits_of_ids(encoded.ids, encoded.numeric)
+        return self.logits_of_encoded(self.encoder.encode_rows(rows))
 
     def tower_inputs(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Look up `ids` [B, P] of a batch, and return the tower's inputs. For each batch row, they are the embedding

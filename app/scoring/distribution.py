@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from app.scoring.bundle_model import DISTRIBUTION, BundleModel
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import Schema
 
 SCORE_BINS = 20
@@ -51,10 +52,11 @@ class Distribution:
         """Number of rows that have been counted so far."""
         return int(self.scores.sum())
 
-    def add(self, ids: np.ndarray, numeric: np.ndarray, logits: np.ndarray) -> None:
-        """Add n rows to the counts, given their `ids` [n, P], `numeric` [n, N] and `logits` [n]. The entry -1 in `ids`
-        pads a list that is shorter than its positions and is not counted.
+    def add(self, rows: Examples, logits: np.ndarray) -> None:
+        """Add n encoded rows to the counts, given their `logits` [n]. The entry -1 in `rows.ids` pads a list that is
+        shorter than its positions and is not counted.
         """
+        ids, numeric = rows.ids, rows.numeric
         self.scores += count_scores(logits)
         is_unknown = (ids >= self._unknown[:, 0]) & (ids < self._unknown[:, 1])
         rank = np.maximum(ids - self._first, 0) + 1

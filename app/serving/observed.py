@@ -17,6 +17,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -37,7 +38,7 @@ from app.serving.batching import REFUSED
 from app.serving.generations import Generations
 from app.serving.options import RECENT_BYTES
 from common import RELEASE
-from data_prep.encoding.encoder import Examples
+from data_prep.prepared.examples import Examples, concatenate
 
 SECONDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
@@ -230,8 +231,9 @@ class Observed:
             self._windows = [Distribution(predictor.schema)]
         if self._windows[-1].num_rows >= WINDOW_ROWS:
             self._windows = [self._windows[-1], Distribution(predictor.schema)]
-        ids, numeric = (np.concatenate([getattr(rows, name) for _, rows, _ in noted]) for name in ("ids", "numeric"))
-        self._windows[-1].add(ids, numeric, logits)
+        # Weights and keys are left out, because only some forms of rows have them.
+        rows = concatenate([replace(rows, weights=None, keys={}) for _, rows, _ in noted])
+        self._windows[-1].add(rows, logits)
 
     def _drift(self) -> dict[str, Any] | None:
         """Return the drift of the rows that this process has scored recently: their number, the score counts of the

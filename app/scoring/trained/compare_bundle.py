@@ -23,7 +23,7 @@ from common.console import progress_bar
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
 from data_prep.encoding.rows_to_score import table_to_chunk
-from data_prep.prepared.batches import Batch, read_batches, written_order
+from data_prep.prepared.batches import batches_of, read_batches, written_order
 
 SELF_TEST_ROWS = 1000
 
@@ -51,10 +51,10 @@ def check_made_rows(
         encoder = open_encoder(trained.folder, False, trained.schema)
     # Encode the same raw values with the prepared folder's vocabulary, not with the bundle's.
     _, encoded = encoder.encode(table_to_chunk(table, encoder.log_format))
-    batches = [slice(start, start + trained.batch_size) for start in range(0, len(table), trained.batch_size)]
-    expected = np.concatenate([_logits_of(scorer, encoded.ids[part], encoded.numeric[part]) for part in batches])
+    batches = batches_of(encoded, trained.batch_size)
+    expected = np.concatenate([scorer.score(batch, scorer.prepare(batch)) for batch in batches])
     logits = predictor.logits(table)
-    tolerances = logit_tolerances(predictor, dense, encoded.ids, encoded.numeric)
+    tolerances = logit_tolerances(predictor, dense, encoded)
     bad = np.flatnonzero(are_apart(logits, expected, tolerances))
     if bad.size:
         row = bad[0]
@@ -63,12 +63,6 @@ def check_made_rows(
             f"training code, first row {row}: {logits[row]} and {expected[row]}; rounding explains a difference of "
             f"{tolerances[row]:.0e}"
         )
-
-
-def _logits_of(scorer: Scorer, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-    """Score encoded rows, `ids` [n, C] and `numeric` [n, N], with the training code. Return the logits, float32 [n]."""
-    batch = Batch(ids, numeric, np.zeros(len(ids), np.float32))
-    return scorer.score(batch, scorer.prepare(batch))
 
 
 def evaluate_both(predictor: Predictor, trained: Trained, scorer: Scorer) -> Evaluated | None:
@@ -92,10 +86,10 @@ def _evaluate_split(predictor: Predictor, trained: Trained, scorer: Scorer, spli
     batches = read_batches(trained.folder, schema, split, written_order(schema, split), trained.batch_size)
     with progress_bar(total=schema.splits[split].rows, desc=f"compare {split}", unit="row", unit_scale=True) as bar:
         for batch in batches:
-            logits = predictor.logits_of_ids(batch.ids, batch.numeric)
-            expected = _logits_of(scorer, batch.ids, batch.numeric)
+            logits = predictor.logits_of_encoded(batch)
+            expected = scorer.score(batch, scorer.prepare(batch))
             largest = max(largest, float(np.abs(logits - expected).max()))
-            held_out.add(batch.ids, batch.numeric, logits)
+            held_out.add(batch, logits)
             of_bundle.add(logits, batch.labels, batch.weights)
             of_training.add(expected, batch.labels, batch.weights)
             bar.update(batch.num_rows)

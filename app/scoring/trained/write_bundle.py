@@ -50,6 +50,7 @@ from data_prep.encoding.prepared_vocabulary import (
 from data_prep.encoding.rows_to_score import table_to_chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.data_files import union, write_schema
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -257,19 +258,16 @@ def _changed_rows(
     return np.concatenate(changed), np.setdiff1d(before, row_ids, assume_unique=True)
 
 
-def logit_tolerances(
-    predictor: Predictor, dense: Mapping[str, np.ndarray], ids: np.ndarray, numeric: np.ndarray
-) -> np.ndarray:
-    """Return for each encoded row how far two correct float32 computations of its logit may differ, [n]. The result is
-    at least GOLDEN_TOLERANCE.
+def logit_tolerances(predictor: Predictor, dense: Mapping[str, np.ndarray], rows: Examples) -> np.ndarray:
+    """Return for each of n encoded rows how far two correct float32 computations of its logit may differ, [n]. The
+    result is at least GOLDEN_TOLERANCE.
 
-    `ids` [n, P] and `numeric` [n, N] are the rows. `dense` holds the arrays that the bundle's tower was built from. See
-    `rounding_bound`.
+    `dense` holds the arrays that the bundle's tower was built from. See `rounding_bound`.
     """
-    deep, _ = predictor.tower_inputs(ids)
-    _, wide = lookup(predictor.tables, np.maximum(ids, 0))
+    deep, _ = predictor.tower_inputs(rows.ids)
+    _, wide = lookup(predictor.tables, np.maximum(rows.ids, 0))
     slope = abs(predictor.manifest.model.get("calibration", {}).get("slope", 1))
-    return np.maximum(GOLDEN_TOLERANCE, slope * rounding_bound(dense, deep, wide, numeric))
+    return np.maximum(GOLDEN_TOLERANCE, slope * rounding_bound(dense, deep, wide, rows.numeric))
 
 
 def _write_vocabulary(
@@ -316,7 +314,7 @@ def _write_golden(predictor: Predictor, table: pa.Table, dense: Mapping[str, np.
     """
     scored = predictor.score_chunk(table_to_chunk(table, predictor.log_format))
     assert scored.encoded is not None
-    tolerances = logit_tolerances(predictor, dense, scored.encoded.ids, scored.encoded.numeric)
+    tolerances = logit_tolerances(predictor, dense, scored.encoded)
     scores = {"logit": scored.logits, "score": probabilities(scored.logits), TOLERANCE: tolerances}
     for name, values in scores.items():
         table = table.append_column(name, pa.array(values))

@@ -89,7 +89,7 @@ def test_ids_that_the_served_model_lacks_are_out_of_its_vocabulary():
     seen = []
     served = SimpleNamespace(
         schema=SimpleNamespace(categorical=fields, numeric=(number,), vocabulary_size=8),
-        logits_of_ids=lambda ids, numeric: seen.append(ids.tolist()) or ids[:, 0],
+        logits_of_encoded=lambda rows: seen.append(rows.ids.tolist()) or rows.ids[:, 0],
     )
     rows = Examples(np.array([[4, 6, -1], [9, 8, 7], [1, 2, 12]], np.int32), np.zeros((3, 1)), np.zeros(3))
     assert served_logits(served, rows, ours) is not None

@@ -186,8 +186,8 @@ def test_a_vocabulary_that_is_not_the_tables_is_refused(copied):
 
 def test_golden_rows_that_score_otherwise_are_found(copied, monkeypatch):
     predictor = Predictor.open(copied)
-    logits = predictor.logits_of_ids
-    monkeypatch.setattr(predictor, "logits_of_ids", lambda *encoded: logits(*encoded) + np.float32(2e-5))
+    logits = predictor.logits_of_encoded
+    monkeypatch.setattr(predictor, "logits_of_encoded", lambda rows: logits(rows) + np.float32(2e-5))
     with pytest.raises(ValueError, match=r"row 0 of .*golden.parquet has logit"):
         predictor.verify()
 

@@ -8,6 +8,7 @@ import pytest
 
 from app.scoring.bundle_model import BundleModel
 from app.scoring.distribution import _MOST_BY_CHANCE, CHANGE, VALUE_BINS, Distribution, held_out_rows, stability_index
+from data_prep.prepared.examples import Examples
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def rows(tiny_schema):
             ids[:, place] = first + (generator.random(count) ** 2 * (end - first)).astype(np.int32)
             ids[generator.random(count) < unknown, place] = field.oov_ids[0]
         numeric = generator.standard_normal((count, tiny_schema.num_numeric)).astype(np.float32)
-        return ids, numeric, generator.standard_normal(count).astype(np.float32)
+        return Examples(ids, numeric, np.zeros(count)), generator.standard_normal(count).astype(np.float32)
 
     return draw
 
@@ -79,7 +80,7 @@ def test_empty_places_of_lists_are_not_counted(tiny_schema):
     schema = dataclasses.replace(tiny_schema, categorical=(dataclasses.replace(first, max_length=3), *others))
     counts = Distribution(schema)
     ids = np.array([[first.id_ranges[0][0], first.oov_ids[0], -1, *(field.oov_ids[0] for field in others)]])
-    counts.add(ids, np.zeros((1, schema.num_numeric), np.float32), np.zeros(1, np.float32))
+    counts.add(Examples(ids, np.zeros((1, schema.num_numeric)), np.zeros(1)), np.zeros(1))
     assert counts.values[0].sum() == 2
     assert counts.values[0][0] == 1
 

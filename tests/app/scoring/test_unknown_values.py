@@ -50,7 +50,7 @@ def bundle(make_bundle, make_state, tiny_config, tmp_path_factory, table):
         bundle = make_bundle(prepared, config, make_state(schema, config))
         predictor, counts = Predictor.open(bundle), Distribution(schema)
         rows = predictor.encoder.encode_rows(predictor.parsed(table))
-        counts.add(rows.ids, rows.numeric, predictor.logits(table))
+        counts.add(rows, predictor.logits(table))
         counts.write(bundle)
         return bundle
 
