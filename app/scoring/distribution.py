@@ -110,9 +110,10 @@ def held_out_rows(model: BundleModel) -> Distribution | None:
         return None
     distribution = Distribution(model.schema)
     for name, counts in model.held_out_counts.items():
-        if counts.shape != getattr(distribution, name).shape:
+        expected = getattr(distribution, name)
+        if counts.size != expected.size:
             return None
-        setattr(distribution, name, counts)
+        setattr(distribution, name, counts.reshape(expected.shape))  # The counts of no fields were written as [].
     return distribution
 
 

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from app.scoring.bundle_model import BundleModel
-from app.scoring.distribution import _MOST_BY_CHANCE, CHANGE, VALUE_BINS, Distribution, held_out_rows, stability_index
+from app.scoring.distribution import (
+    _MOST_BY_CHANCE,
+    CHANGE,
+    NUMBER_BINS,
+    VALUE_BINS,
+    Distribution,
+    held_out_rows,
+    stability_index,
+)
 from data_prep.prepared.examples import Examples
 
 
@@ -90,3 +98,9 @@ def test_a_bundle_without_counts_or_with_other_fields_has_none(tiny_schema, bund
     fewer = dataclasses.replace(tiny_schema, categorical=tiny_schema.categorical[1:])
     Distribution(fewer).write(tmp_path)
     assert held_out_rows(bundle(tiny_schema)) is None
+
+
+def test_counts_without_numeric_columns_are_found(tiny_schema, bundle, tmp_path):
+    schema = dataclasses.replace(tiny_schema, numeric=())
+    Distribution(schema).write(tmp_path)
+    assert held_out_rows(bundle(schema)).numbers.shape == (0, NUMBER_BINS)
