@@ -140,7 +140,7 @@ def served_logits(served: Predictor, rows: Examples, schema: Schema) -> np.ndarr
     out-of-vocabulary values.
     """
     ours, theirs = ([(f.name, f.oov_ids, f.max_length) for f in each.categorical] for each in (schema, served.schema))
-    if ours != theirs or served.schema.numeric != schema.numeric:
+    if ours != theirs or (served.schema.numeric, served.schema.vectors) != (schema.numeric, schema.vectors):
         return None
     fields = zip(served.schema.categorical, schema.categorical, strict=True)
     if any(there != here for old, new in fields for there, here in zip(old.id_ranges, new.id_ranges, strict=False)):

@@ -2,7 +2,7 @@
 
     manifest.json      model, rows, vocabulary, checkpoint, versions, size and checksum of every other file
     schema.json        fields, their transforms and the form of a log, as in a prepared folder
-    tower.onnx         the tower: table rows and numeric columns to a logit (weights in tower.onnx.data if large)
+    tower.onnx         the tower: table rows, numbers and vectors to a logit (weights in tower.onnx.data if large)
     tables.safetensors, checksums.safetensors   see bundle_tables.py. A delta holds only the changed rows
     lookup.bin         the vocabulary in a form that can be searched. A delta holds only the added values
     expired.npy        deltas only: [g] int64, ascending ids whose values are out of vocabulary now
@@ -33,6 +33,7 @@ FORMAT_VERSION = 3
 EXPIRED_VERSION = 4  # Format version of a delta (a bundle with changed rows only) that lists expired values.
 # Format version of a bundle whose initial rows (the embedding rows before training) are rounded to bfloat16.
 BFLOAT16_VERSION = 5
+VECTOR_VERSION = 6  # Format version of a bundle whose model has vectors, which are a further input of its tower.
 MANIFEST = "manifest.json"
 GOLDEN = "golden.parquet"
 TOLERANCE = "tolerance"  # Column of golden.parquet.
@@ -42,8 +43,8 @@ TOLERANCE = "tolerance"  # Column of golden.parquet.
 class BundleManifest:
     """Content of manifest.json."""
 
-    # Description of the model: settings such as hidden_widths and activation, weights of the numeric columns, and
-    # calibration.
+    # Description of the model: settings such as hidden_widths and activation, weights of the numeric columns, widths of
+    # the vectors if there are any, and calibration.
     model: dict[str, Any]
     rows: dict[str, Any]  # Fields of `bundle_tables.BundleTablesSpec`.
     vocabulary: dict[str, Any]  # Record returned by `data_prep.encoding.prepared_vocabulary.write_lookup`.
@@ -110,7 +111,7 @@ def read_manifest(folder: Path) -> BundleManifest:
     if kind != FORMAT:
         raise ValueError(f"{path} is of {kind!r}, this program reads {FORMAT!r}; give the folder of a bundle")
     advice = f"score with {folder}/code, the bundle's own, or export again"
-    check_format_version(path, version, BFLOAT16_VERSION, advice, FORMAT_VERSION)
+    check_format_version(path, version, VECTOR_VERSION, advice, FORMAT_VERSION)
     try:
         manifest = record_of(content, BundleManifest)
         if manifest.parent is not None and not {"id", "name"} <= manifest.parent.keys():

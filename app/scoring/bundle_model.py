@@ -110,7 +110,7 @@ class BundleModel:
         """
         path = self.folder / DISTRIBUTION
         content = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return {name: np.array(counts, np.int64) for name, counts in content.items()}
+        return {name: np.array(counts) for name, counts in content.items()}
 
     def score_chunk(self, chunk: Chunk | RawTable) -> Scored:
         """Score a table of raw rows, or the good lines of a chunk of a log. Return their logits, and the reasons why
@@ -130,7 +130,9 @@ class BundleModel:
     def logits_of_encoded(self, rows: Examples) -> np.ndarray:
         """Return the logits, float32 [n], of n encoded rows."""
         slices = [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(rows), ROWS_AT_ONCE)]
-        parts = [self._tower(*self.tower_inputs(rows.ids[part]), rows.numeric[part]) for part in slices]
+        parts = [
+            self._tower(*self.tower_inputs(rows.ids[part]), rows.numeric[part], rows.vectors[part]) for part in slices
+        ]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.float32), *parts])
 
     def logits_of_parsed(self, rows: ParsedRows) -> np.ndarray:

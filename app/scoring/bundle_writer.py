@@ -24,6 +24,7 @@ from app.scoring.bundle_folder import (
     FORMAT,
     FORMAT_VERSION,
     MANIFEST,
+    VECTOR_VERSION,
     BundleManifest,
     check_files,
     checksum_of,
@@ -63,10 +64,12 @@ WRITTEN_ROWS = 1 << 16  # Number of table rows that are held in memory at a time
 WORK = ".{}.partial"
 
 
-def version_of(rows: dict[str, Any], expired: bool = False) -> int:
-    """Return the lowest format version that can express a bundle. `rows` is the manifest's description of the tables,
-    and `expired` says if the bundle is a delta that lists expired values.
+def version_of(model: dict[str, Any], rows: dict[str, Any], expired: bool = False) -> int:
+    """Return the lowest format version that can express a bundle. `model` and `rows` are the manifest's descriptions of
+    the model and of the tables. `expired` says if the bundle is a delta that lists expired values.
     """
+    if "vectors" in model:
+        return VECTOR_VERSION
     if "initial_dtype" in rows:
         return BFLOAT16_VERSION
     return EXPIRED_VERSION if expired else FORMAT_VERSION
@@ -266,7 +269,8 @@ def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Bund
     Rows are copied without converting their dtype, WRITTEN_ROWS at a time. Raise ValueError if a file is damaged.
     """
     chain = read_chain(Path(delta))
-    newest = replace(chain[-1][1], format_version=version_of(chain[-1][1].rows))
+    newest = chain[-1][1]
+    newest = replace(newest, format_version=version_of(newest.model, newest.rows))
     # Enter `new_bundle` first, because checking all files takes long, and `new_bundle` fails at once if the output
     # cannot be written.
     with new_bundle(Path(output), overwrite) as folder:

@@ -1,5 +1,6 @@
-"""Count rows in bins of their scores, values and numbers. A bundle stores the counts of the rows on which it was
-evaluated (held-out rows), and the counts of rows that are scored later are compared with these counts.
+"""Count rows in bins of their scores, values and numbers, and sum how far their vectors are from the training mean. A
+bundle stores the counts of the rows on which it was evaluated (held-out rows), and the counts of rows that are scored
+later are compared with these counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from app.scoring.bundle_model import DISTRIBUTION, BundleModel
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import Schema
+from data_prep.prepared.vectors import vector_distances, vector_slices
 
 SCORE_BINS = 20
 # Bins for the values of a field: bin 0 for unknown values, then bin k for values whose rank by frequency is from
@@ -29,15 +31,22 @@ CHANGE = 0.25  # A population stability index (PSI) above this counts as a chang
 _MOST_BY_CHANCE = CHANGE / 5
 
 
+COUNTS = ("scores", "values", "numbers", "vectors")  # Names of the arrays of `Distribution`.
+
+
 class Distribution:
     """Counts of rows in bins: of the score (`scores`), of each categorical field's values (`values`), and of each
     numeric column's numbers (`numbers`).
+
+    For each vector, `vectors` float64 [F, 2] has the sum of the distances of the rows' vectors from the training mean,
+    and the number of rows without the vector.
     """
 
     def __init__(self, schema: Schema) -> None:
         """Start with no rows counted. `schema` says which fields and numeric columns the rows have."""
         fields = schema.categorical
         self.names = [field.name for field in fields] + [field.name for field in schema.numeric]
+        self.vector_fields = schema.vectors
         of_position = np.repeat(np.arange(len(fields)), [field.max_length for field in fields])
         self._field = of_position
         self._unknown = np.array([field.oov_ids for field in fields], np.int64)[of_position]  # [P, 2]
@@ -46,6 +55,7 @@ class Distribution:
         self.scores = np.zeros(SCORE_BINS, np.int64)
         self.values = np.zeros((len(fields), VALUE_BINS), np.int64)
         self.numbers = np.zeros((schema.num_numeric, NUMBER_BINS), np.int64)
+        self.vectors = np.zeros((len(schema.vectors), 2))
 
     @property
     def num_rows(self) -> int:
@@ -65,14 +75,30 @@ class Distribution:
         power = np.frexp(np.abs(numeric))[1].clip(-7, 8) + 8
         bins = np.where(numeric == 0, 0, power + 16 * (numeric < 0))
         _count(self.numbers, (np.arange(numeric.shape[1]) * NUMBER_BINS + bins).reshape(-1))
+        for sums, field, part in zip(self.vectors, self.vector_fields, vector_slices(self.vector_fields), strict=True):
+            is_missing = rows.vectors[:, part.stop] > 0
+            sums += vector_distances(field, rows.vectors[~is_missing, part]).sum(), is_missing.sum()
+
+    def vector_figures(self) -> np.ndarray:
+        """Return two figures of each vector, [F, 2]: the mean distance from the training mean, and the share missing.
+
+        The distance of one vector is the root mean square of its components' distances in standard deviations, which is
+        about 1 for rows like the training rows. The mean is 0 if all rows lack the vector.
+        """
+        sums, missing = self.vectors.T
+        distances = sums / np.maximum(self.num_rows - missing, 1)
+        return np.stack([distances, missing / max(self.num_rows, 1)], axis=1)
 
     def drift_from(self, expected: Distribution) -> list[dict[str, Any]]:
-        """Return for each field and numeric column how far its distribution here is from its distribution in
+        """Return for each field, numeric column and vector how far its distribution here is from its distribution in
         `expected`. The entry with the farthest distribution comes first.
 
         Each entry has the name (`field`), the population stability index (`psi`, see `stability_index`), and for a
         categorical field the shares of unknown values here (`unseen`) and in `expected` (`unseen_there`). Both are None
         for a numeric column. `psi` is None if it could be large by chance, because there are few rows.
+
+        The entry of a vector has these figures as None. It has the `vector_figures` `distance` and `missing`, and those
+        in `expected` as `distance_there` and `missing_there`. It is sorted by the difference of the distances.
         """
         pairs = (self.values, expected.values), (self.numbers, expected.numbers)
         psi = [
@@ -86,12 +112,22 @@ class Distribution:
             is_field = place < len(unseen)
             shares = (float(unseen[place]), float(there[place])) if is_field else (None, None)
             drifts.append({"field": name, "psi": psi[place], "unseen": shares[0], "unseen_there": shares[1]})
-        return sorted(drifts, key=lambda field: -(field["psi"] or 0.0))
+        vectors = zip(self.vector_fields, self.vector_figures(), expected.vector_figures(), strict=True)
+        for field, ours, theirs in vectors:
+            figures = zip(("distance", "missing", "distance_there", "missing_there"), [*ours, *theirs], strict=True)
+            entry = {"field": field.name, "psi": None, "unseen": None, "unseen_there": None}
+            drifts.append(entry | {name: float(figure) for name, figure in figures})
+        return sorted(drifts, key=_size_of_drift, reverse=True)
 
     def write(self, folder: Path) -> None:
         """Write the counts as distribution.json into a bundle's folder."""
-        counts = {name: getattr(self, name).tolist() for name in ("scores", "values", "numbers")}
+        # The bytes of a bundle without vectors are those of earlier releases.
+        counts = {name: getattr(self, name).tolist() for name in COUNTS if name != "vectors" or self.vector_fields}
         (folder / DISTRIBUTION).write_text(json.dumps(counts) + "\n", encoding="utf-8")
+
+
+def _size_of_drift(entry: dict[str, Any]) -> float:
+    return abs(entry.get("distance", 0.0) - entry.get("distance_there", 0.0)) + (entry["psi"] or 0.0)
 
 
 def count_scores(logits: np.ndarray) -> np.ndarray:

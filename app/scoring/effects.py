@@ -37,6 +37,7 @@ VALUES = 20  # Number of values listed for a categorical column: those with the 
 # A value is not listed if it occurs in fewer than 1 in 1,000 rows, because its mean change is mostly noise.
 RARE = 1_000
 ROWS = 100_000  # Default number of lines drawn from a log.
+VECTOR = "vector"  # Name, in `ColumnEffect.cells`, of the cells of a vector column that are not missing.
 _MOST_CELLS = 3  # Number of ranges or values that the text output shows for a column.
 
 
@@ -45,7 +46,7 @@ class ColumnEffect:
     """Mean change, and mean absolute change, of the logit over some cells of a column, each compared with a blank cell.
 
     `cells` says which cells these are: `all`, the `missing` ones, those with a number in a `range`, those with a time
-    in one `hour` or `weekday`, or those with one `value`. `rows` is their number.
+    in one `hour` or `weekday`, those with one `value`, or those with a `vector`. `rows` is their number.
     """
 
     column: str
@@ -134,6 +135,8 @@ def describe_effects(table: pa.Table) -> str:
     for column, (whole, *parts) in by_column.items():
         strongest = sorted(parts, key=lambda part: -abs(part["mean_change"]))[:_MOST_CELLS]
         texts = [f"{_short(part)} {part['mean_change']:+.4f}" for part in strongest if part["value"] is not None]
+        if any(part["cells"] == VECTOR for part in parts):
+            texts = ["(a vector, which has no ranges and no values)"]
         lines.append(f"  {column:16} {whole['mean_absolute_change']:.4f}  {', '.join(texts)}")
     return "\n".join(lines)
 
@@ -195,7 +198,9 @@ def _up_to(bound: np.uint64, keys: np.ndarray, chunk: Chunk) -> tuple[np.ndarray
     if len(places) == len(keys):
         return keys, chunk
     lines = chunk.lines.split(b"\n")
-    return keys[places], replace(chunk, num_lines=len(places), lines=b"".join(lines[at] + b"\n" for at in places))
+    text = b"".join(lines[at] + b"\n" for at in places)
+    vectors = {name: cells.take(places) for name, cells in chunk.vectors.items()}
+    return keys[places], replace(chunk, num_lines=len(places), lines=text, vectors=vectors)
 
 
 def _summed(explained: Sequence[Explained], log_format: LogFormat, values: int) -> list[ColumnEffect]:
@@ -205,7 +210,9 @@ def _summed(explained: Sequence[Explained], log_format: LogFormat, values: int) 
         present = np.concatenate([rows.columns[name].present for rows, _ in explained])
         whole = [_mean(name, "all", changes)]
         whole += [_mean(name, "missing", changes[~present])] if not present.all() else []
-        if name in log_format.numeric_fields:
+        if name in log_format.vector_fields:
+            parts = [_mean(name, VECTOR, changes[present])]
+        elif name in log_format.numeric_fields:
             numbers = np.concatenate([rows.columns[name].values for rows, _ in explained])
             is_time = name in log_format.time_fields
             parts = _by_clock(name, explained, changes[present], log_format) if is_time else []

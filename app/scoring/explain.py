@@ -27,6 +27,7 @@ INTERCEPT = "(intercept)"  # Name under which the logit of a row with only blank
 ORDERS = 4
 _SEED = 0
 _SHOWN_TIME = "%Y-%m-%d %H:%M:%S"
+_SHOWN_NUMBERS = 4  # Number of a vector's components that are shown.
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ class FieldEffect:
     """
 
     field: str
-    value: str | None  # The cell. A time that the log writes as a number is written as a date here.
-    in_vocabulary: bool | None  # None for numeric columns.
+    # The cell. A time that the log writes as a number is written as a date here, and a vector by its first numbers.
+    value: str | None
+    in_vocabulary: bool | None  # None for numeric columns and vectors.
     wide: float
     change: float
 
@@ -105,6 +107,9 @@ def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
         # Show a time that the log writes as a number as a date, which people can read.
         if is_present and model.log_format.time_form(name) in UNITS:
             cells[name] = f"{time_text(int(time), _SHOWN_TIME)} UTC"
+    for name in model.log_format.vector_fields:
+        (vector,), (is_present,) = parsed.rows.columns[name]
+        cells[name] = _vector_text(vector) if is_present else None
     (changes,) = changes_of_logits(model, parsed.rows).T
     ids, numeric = encoded.ids[0], encoded.numeric[0] * model.manifest.model["numeric_weights"]
     _, wide = lookup(model.tables, np.maximum(encoded.ids, 0))
@@ -120,6 +125,12 @@ def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
         for (name, _), change in zip(model.log_format.fields, changes, strict=True)
     ]
     return sorted(of_columns, key=lambda effect: -abs(effect.change))
+
+
+def _vector_text(vector: np.ndarray) -> str:
+    """Return the first numbers of a vector as text, and how many numbers it has."""
+    shown = " ".join(f"{number:.4g}" for number in vector[:_SHOWN_NUMBERS])
+    return shown if len(vector) <= _SHOWN_NUMBERS else f"{shown} … ({len(vector):,} numbers)"
 
 
 def _wide_weight(model: BundleModel, wide: np.ndarray, numeric: np.ndarray, column: str) -> float:

@@ -43,7 +43,7 @@ class OnnxTower:
                 f"{path} cannot be used by onnxruntime {onnxruntime.__version__}: {error}; install the version of the "
                 "bundle's requirements.txt"
             ) from error
-        self._names = ("deep_rows", "wide_rows", "numeric")
+        self._names = [value.name for value in self._session.get_inputs()]
         self._widths = [value.shape[1:] for value in self._session.get_inputs()]
         self._sizes = [*self._sizes_that_agree(), MANY]
 
@@ -59,18 +59,20 @@ class OnnxTower:
             if np.array_equal(np.concatenate(parts), expected):
                 yield size
 
-    def __call__(self, deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray) -> np.ndarray:
+    def __call__(self, deep_rows: np.ndarray, wide_rows: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
         """Return the logits, float32 [n], of n rows: their deep rows side by side [n, C * D], the sums of their wide
-        rows [n] and their numeric columns [n, N].
+        rows [n] and, as `numbers`, their numeric columns [n, N] and their vectors [n, K]. The vectors of a model
+        without any may be left out.
         """
+        values = [deep_rows, wide_rows, *numbers][: len(self._names)]
         if len(wide_rows) in self._sizes:
-            return self._run([deep_rows, wide_rows, numeric])
+            return self._run(values)
         logits = np.empty(len(wide_rows), np.float32)
         start = 0
         while start < len(logits):
             remaining = len(logits) - start
             size = next(size for size in self._sizes if remaining <= MOST_ROWS.get(size, remaining))
-            inputs = [_padded(values[start : start + size], size) for values in (deep_rows, wide_rows, numeric)]
+            inputs = [_padded(each[start : start + size], size) for each in values]
             logits[start : start + size] = self._run(inputs)[:remaining]
             start += size
         return logits

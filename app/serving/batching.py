@@ -303,9 +303,9 @@ def score_batch(queue: deque[Work], limits: Limits) -> ScoredBatch:
             decoded.append((work, chunk))
             num_rows += chunk.num_lines
     seen: list[ScoredRows] = []
-    # Rows can be scored together if they have the same model and the same form: quoted lines, unquoted lines or rows of
-    # a table. So score consecutive requests that agree in both together.
-    for _, alike in groupby(decoded, lambda each: (id(each[0].predictor), each[1].is_bare)):
+    # Rows can be scored together if they have the same model and are of the same kind. So score consecutive requests
+    # that agree in both together.
+    for _, alike in groupby(decoded, lambda each: (id(each[0].predictor), kind_of(each[1]))):
         works, chunks = zip(*alike, strict=True)
         results, scored = score_together(works[0].predictor, chunks)
         answers += zip(works, results, strict=True)
@@ -357,16 +357,28 @@ def _answer(work: Work, result: Result) -> None:
         work.future.set_result(result)
 
 
+def kind_of(chunk: RowsToScore) -> tuple[str, bool]:
+    """Return the kind of a chunk: quoted lines, unquoted lines or a table, and True if its vectors are beside its
+    lines. `join` can join chunks of one kind.
+    """
+    return str(chunk.is_bare), isinstance(chunk, Chunk) and bool(chunk.vectors)
+
+
 def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
-    """Join the rows of several requests: return one chunk with the rows of all `chunks`, in their order. All must hold
-    quoted lines, all unquoted lines, or all must be tables.
+    """Join the rows of several requests: return one chunk with the rows of all `chunks`, in their order. All must be
+    of the same kind, see `kind_of`.
     """
     if len(chunks) == 1:
         return chunks[0]
     if chunks[0].is_bare is None:
         return _join_tables([chunk for chunk in chunks if isinstance(chunk, RawTable)])
-    lines = b"".join(chunk.lines for chunk in chunks if isinstance(chunk, Chunk))
-    return Chunk(0, sum(chunk.num_lines for chunk in chunks), lines, is_bare=chunks[0].is_bare)
+    parts = [chunk for chunk in chunks if isinstance(chunk, Chunk)]
+    vectors = {
+        name: Cells(*map(np.concatenate, zip(*(part.vectors[name] for part in parts), strict=True)))
+        for name in parts[0].vectors
+    }
+    lines = b"".join(part.lines for part in parts)
+    return Chunk(0, sum(part.num_lines for part in parts), lines, is_bare=parts[0].is_bare, vectors=vectors)
 
 
 def _join_tables(parts: Sequence[RawTable]) -> RawTable:

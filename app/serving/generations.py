@@ -38,7 +38,7 @@ from app.scoring.bundle_tables import BundleTables
 from app.scoring.bundle_writer import clear_leftovers, is_written
 from app.scoring.distribution import held_out_rows
 from app.scoring.predictor import Predictor
-from app.serving.batching import join
+from app.serving.batching import join, kind_of
 from app.serving.forms.form import RowsToScore
 from app.serving.options import ServerOptions
 from app.serving.statement import Statement, choose
@@ -63,13 +63,6 @@ FOLDED = "-folded"
 # First and longest pause in seconds before a bundle that could not be opened is tried again. The pause is doubled each
 # time.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-
-
-def _kind(chunk: RowsToScore) -> str:
-    """Return the form of a request's rows as text: quoted lines, unquoted lines or a table. `join` can concatenate
-    chunks of the same form.
-    """
-    return str(chunk.is_bare)
 
 
 @dataclass
@@ -307,7 +300,7 @@ class Generations:
         recent = [chunk for log_format, chunk in list(self._recent) if log_format == predictor.log_format]
         # Score the rows in large chunks. Scoring thousands of chunks of one row each would take seconds, during which
         # other threads could hardly score requests.
-        for _, alike in groupby(sorted(recent, key=_kind), _kind):
+        for _, alike in groupby(sorted(recent, key=kind_of), kind_of):
             chunk = join(list(alike))
             if not np.isfinite(predictor.score_chunk(chunk).logits).all():
                 raise ValueError(f"{predictor.folder} scores a row of the last requests as NaN or infinity")
@@ -317,8 +310,10 @@ class Generations:
         """Keep the rows of scored requests, at most RECENT_ROWS. The next model is checked with these rows if the model
         has the same log format. The event loop's thread calls this method.
         """
-        is_large = isinstance(chunk, Chunk) and len(chunk.lines) > RECENT_ROW_BYTES * chunk.num_lines
-        if self._is_folder and not is_large:
+        num_bytes = 0
+        if isinstance(chunk, Chunk):
+            num_bytes = len(chunk.lines) + sum(cells.values.nbytes for cells in chunk.vectors.values())
+        if self._is_folder and num_bytes <= RECENT_ROW_BYTES * chunk.num_lines:
             self._recent.append((log_format, chunk))
             self._num_recent += chunk.num_lines
             while self._num_recent > RECENT_ROWS:

@@ -32,7 +32,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from app.scoring.bundle_model import Scored
-from app.scoring.distribution import SCORE_BINS, Distribution, count_scores, held_out_rows
+from app.scoring.distribution import COUNTS, SCORE_BINS, Distribution, count_scores, held_out_rows
 from app.scoring.predictor import Predictor
 from app.serving.batching import REFUSED
 from app.serving.generations import Generations
@@ -138,9 +138,18 @@ class Observed:
         self._num_swaps = 0  # Number of model swaps that the counter `_swaps` already includes.
         self._num_waiting = 0  # Number of waiting requests that the gauge shows.
         most = {"multiprocess_mode": "livemax"}
-        self._psi = self._make(Gauge, "psi", "Drift of a field from the held-out rows.", ["field"], **most)
-        self._drift_rows = self._make(Gauge, "drift_rows", "Recent rows that psi and unseen are about.", **most)
-        self._unseen = self._make(Gauge, "unseen", "Share of values outside the vocabulary.", ["field"], **most)
+        self._drift_rows = self._make(Gauge, "drift_rows", "Recent rows that the figures of drift are about.", **most)
+        # Gauges of drift, by the name of the figure in the result of `Distribution.drift_from`.
+        self._drift_gauges = {
+            name: self._make(Gauge, name, text, ["field"], **most)
+            for name, text in (
+                ("psi", "Drift of a field from the held-out rows."),
+                ("unseen", "Share of values outside the vocabulary."),
+                ("distance", "Mean distance of a vector from the training mean, in standard deviations."),
+                ("missing", "Share of rows without a vector."),
+            )
+        }
+        self._drift_shown: set[tuple[str, str]] = set()  # Pairs (gauge, field) that have been set.
         self._refused = self._make(Gauge, "refused_bundles", "Bundles of the folder that are refused.", **most)
         text = "Time for which the newest bundle is in the folder and does not serve."
         self._newest_age = self._make(Gauge, "newest_age_seconds", text, **most)
@@ -219,13 +228,10 @@ class Observed:
         for number in np.flatnonzero(counts):
             self._bins[number].inc(int(counts[number]))
         if predictor is not self._predictor:
-            before = self._held_out
             # The new model may lack fields of the old model. Set the drift of the old model's fields to 0, because a
             # gauge that several processes share cannot be removed.
-            if before is not None:
-                for gauge, names in ((self._psi, before.names), (self._unseen, before.names[: len(before.values)])):
-                    for name in names:
-                        gauge.labels(name).set(0)
+            for gauge, field in self._drift_shown:
+                self._drift_gauges[gauge].labels(field).set(0)
             self._predictor = predictor
             self._held_out = held_out_rows(predictor)
             self._windows = [Distribution(predictor.schema)]
@@ -244,7 +250,7 @@ class Observed:
         if self._held_out is None or self._predictor is None:
             return None
         served = Distribution(self._predictor.schema)
-        for name in ("scores", "values", "numbers"):
+        for name in COUNTS:
             setattr(served, name, sum(getattr(window, name) for window in self._windows))
         fields = served.drift_from(self._held_out)
         return {"rows": served.num_rows, "scores": self._held_out.scores.tolist(), "fields": fields}
@@ -254,10 +260,10 @@ class Observed:
         drift = self._drift() or {"rows": 0, "fields": []}
         self._drift_rows.set(drift["rows"])
         for field in drift["fields"]:
-            if field["psi"] is not None:
-                self._psi.labels(field["field"]).set(field["psi"])
-            if field["unseen"] is not None:
-                self._unseen.labels(field["field"]).set(field["unseen"])
+            for name in self._drift_gauges:
+                if field.get(name) is not None:
+                    self._drift_gauges[name].labels(field["field"]).set(field[name])
+                    self._drift_shown.add((name, field["field"]))
         return generate_latest(self._collected()), CONTENT_TYPE_LATEST
 
     def _collected(self) -> CollectorRegistry:

@@ -72,7 +72,7 @@ def _card(
 ) -> str:
     rows, checkpoint = manifest.rows, manifest.checkpoint
     options = schema.options
-    log_name = re.sub(r"[^\w ./-]", lambda match: f"&#{ord(match[0])};", printable(str(schema.source.get("name"))))
+    log_name = _escaped(str(schema.source.get("name")))
     sections = dump_yaml({**settings, "prepare": options}).rstrip()
     # The fence of the Markdown code block must be longer than any run of backticks inside the block.
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", sections)), default=0))
@@ -95,6 +95,10 @@ def _card(
         f"{options.get('min_count')} times shares its field's id for unknown values",
         f"- {schema.num_numeric} numeric columns, transform {options.get('numeric_transform')}; a missing value is a "
         "value of its own",
+        *(
+            f"- vector {_escaped(field.name)}: {field.width:,} numbers, scale {field.scale}, and 1 if it is missing"
+            for field in schema.vectors
+        ),
         "",
         "## Model",
         "",
@@ -119,6 +123,11 @@ def _card(
         fence,
     ]
     return "\n".join(lines) + "\n"
+
+
+def _escaped(name: str) -> str:
+    """Return a name from a log as text in Markdown, without any markup that it may contain."""
+    return re.sub(r"[^\w ./-]", lambda match: f"&#{ord(match[0])};", printable(name))
 
 
 def _calibration_of(manifest: BundleManifest) -> str:

@@ -12,6 +12,7 @@ from data_prep.encoding.prepared_vocabulary import BaseVocabulary
 from data_prep.options.kinds import KINDS, time_range, time_text
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.schema import DAY, NEWEST
+from data_prep.prepared.vectors import VectorField
 
 OUTSIDE, MISSING = 0.1, 0.1  # Share of made-up cells with a value outside the vocabulary, and share of missing cells.
 # If the schema has no newest time for a time column, the column's made-up times lie before this time (in milliseconds
@@ -57,6 +58,9 @@ def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, 
         columns[column.name] = [None if chance < MISSING else cell for chance, cell in zip(chances, cells, strict=True)]
     types = {name: pa.string() for name in columns} | dict.fromkeys(log_format.integer_fields, pa.int64())
     types |= dict.fromkeys(log_format.float_fields, pa.float64())
+    for vector in vocabulary.schema.vectors:
+        types[vector.name] = pa.list_(pa.float64())
+        columns[vector.name] = _vectors(vector, num_rows, generator)
     order = [name for name in log_format.columns if name in columns]
     return pa.table({name: pa.array(columns[name], types[name]) for name in order})
 
@@ -68,6 +72,15 @@ def _times(ages: Sequence[float | None], newest: float, form: str) -> list[str |
     first, last = time_range(form)
     times = (None if age is None else int(newest - age * DAY) for age in ages)
     return [None if time is None else time_text(min(max(time, first), last), form) for time in times]
+
+
+def _vectors(field: VectorField, num_rows: int, generator: np.random.Generator) -> list[list[float] | None]:
+    """Return vectors drawn around the training mean, with few digits so that examples of requests stay short."""
+    drawn = generator.normal(field.mean, field.deviation, (num_rows, field.width)).tolist()
+    present = generator.random(num_rows) >= MISSING
+    return [
+        [float(f"{x:.3g}") for x in vector] if there else None for vector, there in zip(drawn, present, strict=True)
+    ]
 
 
 def _integers(num_rows: int, generator: np.random.Generator) -> list[int | None]:

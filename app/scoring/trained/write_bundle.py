@@ -200,6 +200,7 @@ def _manifest_of(
     content: dict[str, Any] = {"hidden_widths": list(options.hidden_widths), "activation": options.activation}
     if not is_plain(fields):
         content["fields"] = [field._asdict() for field in fields]
+    content |= {"vectors": {field.name: field.width for field in schema.vectors}} if schema.vectors else {}
     content |= {"batch_norm": options.batch_norm, "label_smoothing": model.config.loss.label_smoothing}
     content |= {"calibration": asdict(model.calibration)} if model.calibration else {}
     content["numeric_weights"] = model.state.dense.get("wide.numeric_weight", np.zeros(0)).ravel().tolist()
@@ -208,7 +209,7 @@ def _manifest_of(
         rows=spec.as_json(),
         vocabulary=vocabulary,
         checkpoint=model.checkpoint,
-        format_version=version_of(spec.as_json(), NUM_EXPIRED in vocabulary),
+        format_version=version_of(content, spec.as_json(), NUM_EXPIRED in vocabulary),
         versions={"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
     )
     if parent is None:
@@ -267,7 +268,7 @@ def logit_tolerances(predictor: Predictor, dense: Mapping[str, np.ndarray], rows
     deep, _ = predictor.tower_inputs(rows.ids)
     _, wide = lookup(predictor.tables, np.maximum(rows.ids, 0))
     slope = abs(predictor.manifest.model.get("calibration", {}).get("slope", 1))
-    return np.maximum(GOLDEN_TOLERANCE, slope * rounding_bound(dense, deep, wide, rows.numeric))
+    return np.maximum(GOLDEN_TOLERANCE, slope * rounding_bound(dense, deep, wide, rows.numeric, rows.vectors))
 
 
 def _write_vocabulary(

@@ -1,6 +1,6 @@
 """Build an ONNX model of the tower together with the wide part's sum from a checkpoint's parameters.
 
-    logit = Σ_f wide row_f + numeric · w + b + tower([deep row_f …, numeric])
+    logit = Σ_f wide row_f + numeric · w + b + tower([deep row_f …, numeric, vectors])
 
 For a calibrated bundle, the result is slope · logit + intercept.
 
@@ -39,6 +39,7 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 # Assumed rounding error of a float32 sum, relative to the square root of the sum of its squared terms. See
 # `rounding_bound`.
 ROUNDING = 2.0**-20
+VECTOR_MATRIX = "tower.vector_matrix"  # Name of the vectors' part of the first layer's matrix, [K, H1], in checkpoints.
 
 
 def write_tower(
@@ -66,8 +67,8 @@ def build_tower(
 ) -> onnx.ModelProto:
     """Return the ONNX model of the tower together with the wide part's sum.
 
-    Its inputs are deep_rows [n, C * D], wide_rows [n] (summed over fields) and numeric [n, N], its output logits [n],
-    all float32.
+    Its inputs are deep_rows [n, C * D], wide_rows [n] (summed over fields), numeric [n, N] and, only if the model has
+    vectors, vectors [n, K]. Its output is logits [n]. All are float32.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -78,14 +79,13 @@ def build_tower(
         return output
 
     layers, last = folded_layers(dense)
-    num_numeric = len(dense.get("wide.numeric_weight", ()))
+    sizes = {"numeric": len(dense.get("wide.numeric_weight", ())), "vectors": len(dense.get(VECTOR_MATRIX, ()))}
     weights = {f"matrix_{i}": matrix for i, (matrix, _) in enumerate(layers)}
     weights |= {f"bias_{i}": bias for i, (_, bias) in enumerate(layers)}
     weights |= {"last_matrix": last, "bias": dense["wide.bias"].reshape(1), "flat": np.array([-1], np.int64)}
     hidden = "deep_rows"
-    if num_numeric:
-        weights["numeric_weight"] = dense["wide.numeric_weight"]
-        hidden = add("Concat", ["deep_rows", "numeric"], "inputs", axis=1)
+    if numbers := [name for name, size in sizes.items() if size]:
+        hidden = add("Concat", ["deep_rows", *numbers], "inputs", axis=1)
     for i in range(len(layers)):
         sums = add("Gemm", [hidden, f"matrix_{i}", f"bias_{i}"], f"sums_{i}")
         hidden = f"hidden_{i}"
@@ -95,22 +95,20 @@ def build_tower(
             operator, attributes = ACTIVATIONS[activation]
             add(operator, [sums], hidden, **attributes)
     column = add("MatMul", [hidden, "last_matrix"], "tower_column")
-    if num_numeric:
+    if sizes["numeric"]:
+        weights["numeric_weight"] = dense["wide.numeric_weight"]
         column = add("Add", [column, add("MatMul", ["numeric", "numeric_weight"], "numeric_column")], "column")
     logits = add("Add", [add("Reshape", [column, "flat"], "tower_logits"), "wide_rows"], "without_bias")
     logits = add("Add", [logits, "bias"], "logits" if calibration is None else "uncalibrated")
     if calibration is not None:
         weights |= {name: np.array([getattr(calibration, name)], np.float32) for name in ("slope", "intercept")}
         add("Add", [add("Mul", [logits, "slope"], "scaled"), "intercept"], "logits")
-    num_deep = len(layers[0][0]) - num_numeric
+    shapes = {"deep_rows": [len(layers[0][0]) - sum(sizes.values())], "wide_rows": [], "numeric": [sizes["numeric"]]}
+    shapes |= {"vectors": [sizes["vectors"]]} if sizes["vectors"] else {}
     graph = helper.make_graph(
         nodes,
         "wide_deep",
-        [
-            helper.make_tensor_value_info("deep_rows", TensorProto.FLOAT, ["n", num_deep]),
-            helper.make_tensor_value_info("wide_rows", TensorProto.FLOAT, ["n"]),
-            helper.make_tensor_value_info("numeric", TensorProto.FLOAT, ["n", num_numeric]),
-        ],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", *shape]) for name, shape in shapes.items()],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n"])],
         [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in weights.items()],
     )
@@ -121,6 +119,8 @@ def build_tower(
 def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
     """Return (matrix, bias) of each hidden layer and the last layer's matrix [H, 1], in float32. The numeric fields'
     rows and batch normalization are merged into the matrices and biases, in float64.
+
+    The rows of the first matrix belong to the inputs in this order: deep rows, numeric fields, vectors.
     """
     num_hidden = sum(name.startswith("tower.bias_") for name in dense)
     layers = []
@@ -133,6 +133,8 @@ def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarra
             rows, matrices = dense["tower.numeric_rows"], dense["tower.numeric_matrix"]
             folded = np.einsum("nd,ndh->nh", rows.astype(np.float64), matrices.astype(np.float64))
             matrix = np.concatenate([matrix, folded])
+        if i == 0 and VECTOR_MATRIX in dense:
+            matrix = np.concatenate([matrix, dense[VECTOR_MATRIX]])
         if f"tower.norm_scale_{i}" in dense:
             names = ("norm_scale", "norm_shift", "running_mean", "running_variance")
             scale, shift, mean, variance = (dense[f"tower.{name}_{i}"].astype(np.float64).reshape(-1) for name in names)
@@ -143,11 +145,16 @@ def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarra
 
 
 def rounding_bound(
-    dense: Mapping[str, np.ndarray], deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray
+    dense: Mapping[str, np.ndarray],
+    deep_rows: np.ndarray,
+    wide_rows: np.ndarray,
+    numeric: np.ndarray,
+    vectors: np.ndarray,
 ) -> np.ndarray:
     """Return for each of n rows a bound on the difference between two correct float32 computations of its logit, [n].
 
     `deep_rows` are the deep rows side by side, [n, C * D], and `wide_rows` [n, C] the single wide rows, not their sum.
+    `numeric` [n, N] and `vectors` [n, K] are those of the encoded rows.
 
     A float32 sum of n terms has an error of about √n · 2⁻²⁴ relative to the root of its terms' sum of squares, because
     rounding errors behave like random steps (Higham & Mary, "A New Approach to Probabilistic Rounding Error Analysis",
@@ -157,7 +164,7 @@ def rounding_bound(
     relative to the sum itself, which is computed as if each activation were ReLU.
     """
     layers, last = folded_layers(dense)
-    values = np.concatenate([deep_rows, numeric], axis=1).astype(np.float64)
+    values = np.concatenate([deep_rows, numeric, vectors], axis=1).astype(np.float64)
     squares, errors = np.square(values), np.zeros_like(values)
     for matrix, bias in (*layers, (last, dense["wide.bias"])):
         weights = np.square(matrix, dtype=np.float64)

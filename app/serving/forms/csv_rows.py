@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, rows_to_chunk
+from app.serving.forms.form import Form, RequestError, RowsToScore, cell_text, check_rows, rows_to_chunk
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
@@ -79,7 +79,7 @@ def name_row(body: bytes, row: int) -> str:
 def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
     """Return what the OpenAPI document says about a body of this form: its schema, and the row `row` as an example."""
     names, text = [name for name, _ in log_format.fields], io.StringIO()
-    csv.writer(text).writerows([names, [row.get(name) for name in names]])
+    csv.writer(text).writerows([names, [cell_text(row.get(name)) for name in names]])
     return {"schema": {"type": "string"}, "example": text.getvalue()}
 
 

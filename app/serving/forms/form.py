@@ -85,6 +85,13 @@ def check_rows(num_rows: int, limits: Limits) -> None:
         raise RequestError(413, f"the request has {num_rows:,} rows, expected at most {limits.max_rows:,}")
 
 
+def cell_text(value: Any, between: str = "|") -> str:
+    """Return a value of an example row as the text of a cell. The numbers of a vector are put between `between`."""
+    if isinstance(value, list):
+        return between.join(map(str, value))
+    return "" if value is None else str(value)
+
+
 def without_mark(body: bytes) -> bytes:
     """Return a body without UTF-8's byte order mark, which some programs write at the beginning."""
     return body[len(BOM_UTF8) :] if body.startswith(BOM_UTF8) else body

@@ -103,6 +103,9 @@ def row_schema(log_format: LogFormat) -> dict[str, Any]:
         types = [*schema["type"], *["boolean"] * bool(log_format.texts_of_booleans(name))]
         lists = {"type": [*types, "array"], "items": {"type": types}} if "lists" in KINDS[kind].arrow else {}
         fields[name] = {**schema, "type": types, **lists}
+        if kind == "vector":  # An empty list is a missing vector.
+            width = log_format.vectors[name].width
+            fields[name] |= {"maxItems": width, "anyOf": [{"minItems": width}, {"maxItems": 0}]}
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 

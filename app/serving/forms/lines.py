@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.serving.forms.form import Form, RowsToScore, check_rows, rows_to_chunk, without_mark
+from app.serving.forms.form import Form, RowsToScore, cell_text, check_rows, rows_to_chunk, without_mark
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
@@ -24,7 +24,8 @@ def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
     """Return what the OpenAPI document says about a body of this form: its schema, and the row `row` as an example."""
     # `row` has the fields only. A line needs all columns but the label, for example a weight, too.
     blanks = {name: cell for name, cell in log_format.blank_row.items() if name != log_format.label_column}
-    cells = [blank if row.get(name) is None else str(row[name]) for name, blank in blanks.items()]
+    between = ";" if log_format.separator == "|" else "|"
+    cells = [blank if row.get(name) is None else cell_text(row[name], between) for name, blank in blanks.items()]
     if log_format.quotes:
         cells = ['"' + cell.replace('"', '""') + '"' for cell in cells]
     return {"schema": {"type": "string"}, "example": log_format.separator.join(cells) + "\n"}

@@ -1,7 +1,7 @@
-"""Read rows from V2 requests (Open Inference Protocol), which have one input tensor of n values for each field of the
-log.
+"""Read rows from V2 requests (Open Inference Protocol), which have one input tensor for each field of the log.
 
-Values are part of the JSON or follow it as binary data. Shapes use n for the number of rows.
+The tensor of a vector of W numbers has the shape [n, W], or [n] if its values are texts. All other tensors have n
+values. Values are part of the JSON or follow it as binary data. Shapes use n for the number of rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from app.serving.forms.form import RequestError, RowsToScore, check_rows, decode_json, rows_to_chunk
+from app.serving.forms.form import RequestError, RowsToScore, cell_text, check_rows, decode_json, rows_to_chunk
 from app.serving.options import Limits
 from data_prep.options.kinds import KINDS, Kind
 from data_prep.options.log_format import LogFormat
@@ -24,6 +24,7 @@ HEADER_LENGTH = "inference-header-content-length"
 _TYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     **{f"{sign}INT{bits}": np.dtype(f"{sign.lower()}int{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)},
+    "FP16": np.dtype(np.float16),
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
 }
@@ -125,24 +126,28 @@ def to_chunk(request: InferRequest, binary: memoryview, log_format: LogFormat, l
     columns, start = [], 0
     for tensor in request.inputs:
         num_rows = request.inputs[0].shape[0] if request.inputs[0].shape else 0
-        if tensor.shape not in ([num_rows], [num_rows, 1]) or num_rows < 0:
+        _check_type(tensor, kinds[tensor.name])
+        is_vector = kinds[tensor.name] == "vector" and tensor.datatype != "BYTES"
+        width = log_format.vectors[tensor.name].width if is_vector else 1
+        if tensor.shape not in ([num_rows, width], *([] if is_vector else [[num_rows]])) or num_rows < 0:
+            expected = f"[n, {width}]" if is_vector else "[n] or [n, 1]"
             raise RequestError(
-                400, f"input {tensor.name!r} has shape {tensor.shape}, expected [n] or [n, 1] with one n for all inputs"
+                400, f"input {tensor.name!r} has shape {tensor.shape}, expected {expected} with one n for all inputs"
             )
         check_rows(num_rows, limits)
-        _check_type(tensor, kinds[tensor.name])
         size = (tensor.parameters or {}).get("binary_data_size")
         if size is None:
-            columns.append(_json_column(tensor, num_rows))
-            continue
-        if type(size) is not int or not 0 <= size <= len(binary) - start or tensor.data is not None:
+            column = _json_column(tensor, num_rows, width)
+        elif type(size) is int and 0 <= size <= len(binary) - start and tensor.data is None:
+            column = _binary_column(tensor, binary[start : start + size], num_rows * width)
+            start += size
+        else:
             raise RequestError(
                 400,
                 f"input {tensor.name!r} has binary_data_size {size!r}, and {len(binary) - start} bytes of binary data "
                 "are left; it must have no data in JSON",
             )
-        columns.append(_binary_column(tensor, binary[start : start + size], num_rows))
-        start += size
+        columns.append(_vectors(column, width) if is_vector else column)
     if start != len(binary):
         raise RequestError(400, f"{len(binary) - start} bytes of binary data belong to no input")
     return rows_to_chunk(pa.table(columns, names=names), log_format, limits)
@@ -156,19 +161,27 @@ def _check_type(tensor: Tensor, kind: Kind) -> None:
         )
 
 
-def _json_column(tensor: Tensor, num_rows: int) -> pa.Array:
+def _json_column(tensor: Tensor, num_rows: int, width: int) -> pa.Array:
+    """Return the n · W values of a tensor whose JSON lists them, or has a list of W values, or null, for each row."""
     data = tensor.data or []
-    if data and all(isinstance(value, list) and len(value) == 1 for value in data):
-        data = [value[0] for value in data]
-    if len(data) != num_rows:
-        raise RequestError(400, f"input {tensor.name!r} has {len(data)} values, expected {num_rows}")
+    if all(value is None or isinstance(value, list) for value in data):
+        for row, value in enumerate(data):
+            if value is not None and len(value) != width:
+                raise RequestError(
+                    400, f"row {row}, input {tensor.name!r}: found {len(value)} values, expected {width} or null"
+                )
+        data = [each for value in data for each in value or [None] * width]
+    if len(data) != num_rows * width:
+        raise RequestError(400, f"input {tensor.name!r} has {len(data)} values, expected {num_rows * width}")
     of_type = pa.string() if tensor.datatype == "BYTES" else pa.from_numpy_dtype(_TYPES[tensor.datatype])
     try:
         return pa.array(data, of_type)
     except _WRONG_VALUE:
-        row = next(i for i, value in enumerate(data) if not _is_of(value, of_type))
+        place, wrong = next((i, value) for i, value in enumerate(data) if not _is_of(value, of_type))
         raise RequestError(
-            400, f"row {row}, input {tensor.name!r}: expected a value of {tensor.datatype} or null, found {data[row]!r}"
+            400,
+            f"row {place // width}, input {tensor.name!r}: expected a value of {tensor.datatype} or null, found "
+            f"{wrong!r}",
         ) from None
 
 
@@ -180,15 +193,21 @@ def _is_of(value: Any, of_type: pa.DataType) -> bool:
     return True
 
 
-def _binary_column(tensor: Tensor, data: memoryview, num_rows: int) -> pa.Array:
+def _vectors(numbers: pa.Array, width: int) -> pa.Array:
+    """Return n vectors made of n · W numbers. A vector is missing if all its numbers are null or NaN."""
+    is_missing = np.isnan(numbers.to_numpy(zero_copy_only=False)).reshape(-1, width).all(axis=1)
+    return pa.FixedSizeListArray.from_arrays(numbers, width, mask=pa.array(is_missing))
+
+
+def _binary_column(tensor: Tensor, data: memoryview, num_values: int) -> pa.Array:
     if tensor.datatype == "BYTES":
-        return _texts(tensor.name, data, num_rows)
+        return _texts(tensor.name, data, num_values)
     dtype = _TYPES[tensor.datatype]
-    if len(data) != num_rows * dtype.itemsize:
+    if len(data) != num_values * dtype.itemsize:
         raise RequestError(
             400,
-            f"input {tensor.name!r} has {len(data)} bytes of binary data, expected {num_rows * dtype.itemsize}: "
-            f"{num_rows} values of {tensor.datatype}",
+            f"input {tensor.name!r} has {len(data)} bytes of binary data, expected {num_values * dtype.itemsize}: "
+            f"{num_values} values of {tensor.datatype}",
         )
     if dtype == np.bool_:  # In binary data of type BOOL, any byte except 0 means true.
         return pa.array(np.frombuffer(data, np.uint8) != 0)
@@ -280,7 +299,11 @@ def inputs_of(log_format: LogFormat) -> list[dict[str, Any]]:
     """Return name, datatype and shape of each input (one for each field of the log), as V2's metadata of a model
     describes them.
     """
-    return [{"name": name, "datatype": KINDS[kind].datatype, "shape": [-1]} for name, kind in log_format.fields]
+    widths = {name: [form.width] for name, form in log_format.vectors.items()}
+    return [
+        {"name": name, "datatype": KINDS[kind].datatype, "shape": [-1, *widths.get(name, [])]}
+        for name, kind in log_format.fields
+    ]
 
 
 def outputs_of_model() -> list[dict[str, Any]]:
@@ -306,15 +329,19 @@ def example(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
     """Return a V2 request with the row `row`, in which the values are part of the JSON. Texts, such as "1" for true,
     are sent as BYTES.
     """
-    cells = [{**tensor, "shape": [1], "data": [row.get(tensor["name"])]} for tensor in inputs_of(log_format)]
-    return {"inputs": [each | {"datatype": "BYTES"} if isinstance(each["data"][0], str) else each for each in cells]}
+    cells = [
+        {**tensor, "shape": [1, *tensor["shape"][1:]], "data": [row.get(tensor["name"])]}
+        for tensor in inputs_of(log_format)
+    ]
+    of_texts = {"datatype": "BYTES", "shape": [1]}
+    return {"inputs": [each | of_texts if isinstance(each["data"][0], str) else each for each in cells]}
 
 
 def binary_example(log_format: LogFormat, row: dict[str, Any]) -> tuple[bytes, int]:
     """Return the body of a V2 request in which the values of the row `row` follow the JSON as binary data, and the
     number of bytes of its JSON.
     """
-    texts = {name: b"" if row.get(name) is None else str(row[name]).encode() for name, _ in log_format.fields}
+    texts = {name: cell_text(row.get(name)).encode() for name, _ in log_format.fields}
     tensor = {"shape": [1], "datatype": "BYTES"}
     inputs = [
         {"name": name, **tensor, "parameters": {"binary_data_size": 4 + len(text)}} for name, text in texts.items()

@@ -15,7 +15,9 @@ from app.scoring.bundle_tables import BundleTables
 from app.scoring.predictor import Predictor
 from app.scoring.trained.card import Evaluated
 from app.scoring.trained.export_bundle import _why_no_probabilities
+from data_prep.options.log_format import LogFormat, VectorForm
 from data_prep.options.options_file import read_options
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 
 
@@ -63,6 +65,24 @@ def test_a_bundle_scores_as_training_does(run_here, trained, tiny_log, tmp_path,
     monkeypatch.setattr(BundleTables, "rows", lambda self, places: [r + np.float32(1e-4) for r in rows(self, places)])
     assert "the self-test failed" in fails(caplog, "export", "device_0", "wrong")
     assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.parametrize("batch_norm", ["false", "true"])
+def test_a_bundle_with_vectors_scores_as_training_does(run_here, project, tmp_path, batch_norm):
+    rng = np.random.default_rng(1)
+    rows = [
+        f"{row % 3 // 2}\tsite {row % 7}\t{row % 5}\t{a} {b}" for row, (a, b) in enumerate(rng.normal(size=(900, 2)))
+    ]
+    (tmp_path / "log.txt").write_text("".join(f"{row}\n" for row in rows))
+    columns = {"label": "label", "site": "string", "count": "integer", "item": "vector"}
+    log_format = LogFormat(columns, vectors={"item": VectorForm(2)})
+    prepare(tmp_path / "log.txt", tmp_path / "prepared", PrepareOptions(data=log_format, workers=1))
+    words = ("train.epochs=1", f"model.batch_norm={batch_norm}")
+    config = project / "configs" / "tiny.yaml"
+    run_here(app, "train", "--config", config, "--dataset", tmp_path / "prepared", *words)
+    printed = run_here(app, "export", "device_0", "bundle")
+    assert float(re.search(r"logits differ by at most (\S+)", printed)[1]) <= 1e-5
+    assert "- vector item: 2 numbers, scale standardize" in (tmp_path / "bundle" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

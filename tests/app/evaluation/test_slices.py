@@ -1,5 +1,6 @@
 """Parts of the rows against the same rows chosen by NumPy, in batches of any size."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -12,6 +13,7 @@ from app.evaluation.results import names_of_ids
 from app.evaluation.slices import OTHER, OUT_OF_VOCABULARY, SliceStream, check_slices, find_parts
 from common.text import natural_order
 from data_prep.prepared.batches import read_batches, written_order
+from data_prep.prepared.vectors import VectorField
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +146,11 @@ def test_intervals_hold_the_metrics_and_few_rows_have_none(sliced, tiny_schema):
         ("C99", "test", "--by C99 is no field of the data; did you mean 'C9'"),
         ("tmie", "test", "did you mean 'time'"),
         ("I1_missing", "test", "I1_missing is no field of the data"),
+        ("item", "test", "--by item is a vector, whose values form no groups"),
         ("time", "train", "--by time needs the log's order, and the rows of train are shuffled"),
     ],
 )
 def test_what_cannot_be_sliced_by(tiny_schema, by, split, message):
+    schema = dataclasses.replace(tiny_schema, vectors=(VectorField("item", 1, "none", (0,), (1,)),))
     with pytest.raises(ValueError, match=message):
-        check_slices([by], tiny_schema, split)
+        check_slices([by], schema, split)

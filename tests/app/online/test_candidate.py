@@ -10,6 +10,7 @@ from app.online.candidate import LAST_PARTS, SAMPLE_ROWS, Samples, served_logits
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import CategoricalField, NumericField
+from data_prep.prepared.vectors import VectorField
 
 
 def rows_of(num_rows, weights=None, first=0):
@@ -47,6 +48,7 @@ def test_the_field_that_changed_most_is_found_in_the_rows_of_files_that_are_ther
         categorical=[CategoricalField("C1", (2, 3), ((3, 600),))],
         numeric=[NumericField(name, name, "log1p", {}) for name in ("I1", "I2")],
         num_numeric=2,
+        vectors=(),
     )
     samples, before = Samples(tmp_path), rows_of(2_000)
     without_time, with_time = LogFormat(), LogFormat(columns={"label": "label", "I2": "integer", "at": "timestamp"})
@@ -85,14 +87,16 @@ def test_samples_are_rows_of_the_last_parts(tmp_path):
 def test_ids_that_the_served_model_lacks_are_out_of_its_vocabulary():
     fields = (CategoricalField("a", (0, 2), ((4, 6),)), CategoricalField("b", (2, 3), ((6, 8),), max_length=2))
     number = NumericField("n", "n", "log1p", {})
-    ours = SimpleNamespace(categorical=fields, numeric=(number,))
+    ours = SimpleNamespace(categorical=fields, numeric=(number,), vectors=())
     seen = []
     served = SimpleNamespace(
-        schema=SimpleNamespace(categorical=fields, numeric=(number,), vocabulary_size=8),
+        schema=SimpleNamespace(categorical=fields, numeric=(number,), vectors=(), vocabulary_size=8),
         logits_of_encoded=lambda rows: seen.append(rows.ids.tolist()) or rows.ids[:, 0],
     )
     rows = Examples(np.array([[4, 6, -1], [9, 8, 7], [1, 2, 12]], np.int32), np.zeros((3, 1)), np.zeros(3))
     assert served_logits(served, rows, ours) is not None
     assert seen == [[[4, 6, -1], [0, 2, 7], [1, 2, 2]]]
     served.schema.numeric = ()
+    assert served_logits(served, rows, ours) is None
+    served.schema.numeric, served.schema.vectors = (number,), (VectorField("v", 1, "none", (0,), (1,)),)
     assert served_logits(served, rows, ours) is None

@@ -16,7 +16,7 @@ from app.scoring.trained.write_bundle import ExportedModel, finish, write_model
 from app.tables.interface import TableState
 from app.tables.model_fields import fields_of_model, num_deep_inputs
 from data_prep.encoding.rows_to_score import arrow_table
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import LogFormat, VectorForm
 from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare, prepare_table
@@ -39,6 +39,8 @@ def random_dense(schema, config, generator):
         dense["wide.numeric_weight"] = draw(num_numeric, 1)
         dense["tower.numeric_rows"] = draw(num_numeric, width)
         dense["tower.numeric_matrix"] = draw(num_numeric, width, widths[1], scale=1 / width)
+    if schema.vector_inputs:
+        dense["tower.vector_matrix"] = draw(schema.vector_inputs, widths[1], scale=schema.vector_inputs**-0.5)
     for i, (rows, columns) in enumerate(itertools.pairwise(widths)):
         dense[f"tower.matrix_{i}"] = draw(rows, columns, scale=rows**-0.5)
         dense[f"tower.bias_{i}"] = draw(columns)
@@ -126,7 +128,7 @@ def text_bundle(make_bundle, text_dataset, tiny_config):
 
 @pytest.fixture(scope="module")
 def typed_bundle(make_bundle, make_state, tiny_config, tmp_path_factory):
-    """Floats, times, lists, booleans, a cross of a bucket and one of a list."""
+    """Floats, times, lists, booleans, vectors, a cross of a bucket and one of a list."""
     generator, count = np.random.default_rng(1), 300
     columns = {
         "count": pd.Series(generator.integers(0, 50, count), dtype="Int64").mask(generator.random(count) < 0.2),
@@ -136,9 +138,12 @@ def typed_bundle(make_bundle, make_state, tiny_config, tmp_path_factory):
         "shop": generator.choice(["a", "b", None], count),
         "clicked": generator.random(count) < 0.3,
         "new": pd.Series(generator.random(count) < 0.5, dtype="boolean").mask(generator.random(count) < 0.2),
+        "item": [generator.normal(size=3) if generator.random() > 0.2 else None for _ in range(count)],
     }
-    kinds = dict(zip(columns, ("integer", "float", "timestamp", "list", "string", "label", "boolean"), strict=True))
-    log_format = LogFormat(kinds, timestamps={"seen": "milliseconds"})
+    kinds = ("integer", "float", "timestamp", "list", "string", "label", "boolean", "vector")
+    log_format = LogFormat(
+        dict(zip(columns, kinds, strict=True)), timestamps={"seen": "milliseconds"}, vectors={"item": VectorForm(3)}
+    )
     crosses = (("shop", "count_bucket"), ("tags", "shop"))
     options = PrepareOptions(data=log_format, min_count=1, workers=1, integer_buckets=True, crosses=crosses)
     folder = tmp_path_factory.mktemp("typed") / "prepared"

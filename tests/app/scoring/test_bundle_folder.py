@@ -142,6 +142,12 @@ def test_the_format_version_rises_with_the_form(predictor, text_bundle, copied):
     )
 
 
+def test_a_bundle_with_vectors_has_another_version(typed_bundle):
+    """Earlier releases would score its rows without the vectors."""
+    manifest = bundle_folder.read_manifest(typed_bundle)
+    assert (manifest.format_version, manifest.model["vectors"]) == (6, {"item": 3})
+
+
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("size", [0, 0.5, -2])
 def test_a_file_that_was_cut_is_refused_at_open(copied, name, size):
@@ -160,7 +166,7 @@ def test_a_file_that_is_missing_is_refused_at_open(copied):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "format version 2, this program reads 3 to 5; score with .*code.*or export again"),
+        ({"format_version": 2}, "format version 2, this program reads 3 to 6; score with .*code.*or export again"),
         ({"format": "other"}, "is of 'other'"),
     ],
 )

@@ -17,20 +17,26 @@ from app.scoring import bundle_folder, bundle_writer
 from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
-from data_prep.options.log_format import ListForm, LogFormat
+from data_prep.options.log_format import ListForm, LogFormat, VectorForm
 from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 
+KINDS = [("numbers", "float32"), ("texts", "int8"), ("vectors", "float32")]
 
-@pytest.fixture(scope="module", params=[("numbers", "float32"), ("texts", "int8")], ids=["numbers", "texts"])
+
+@pytest.fixture(scope="module", params=KINDS, ids=[name for name, _ in KINDS])
 def days(request, tmp_path_factory, tiny_log, make_avazu, project):
     """Lines of three days' logs, their folders, each extending the vocabulary before, and how rows are stored."""
     folder = tmp_path_factory.mktemp("days")
     values, stored_as = request.param
     if values == "numbers":
         options, header, lines = PrepareOptions(min_count=2, workers=1), [], tiny_log.read_text().splitlines()[:900]
+    elif values == "vectors":
+        log_format = LogFormat({"label": "label", "site": "string", "item": "vector"}, vectors={"item": VectorForm(3)})
+        options, header = PrepareOptions(data=log_format, min_count=1, workers=1), []
+        lines = [f"{row % 3 // 2}\tsite {row % 280 + row // 12}\t[{row % 7} -0.5 {row / 900}]" for row in range(900)]
     else:
         options = read_options(None, ["prepare.min_count=2", "prepare.workers=1"], project / "configs/data/avazu.yaml")
         header, *lines = make_avazu(900).splitlines()
@@ -102,6 +108,7 @@ def test_a_folded_chain_is_the_whole_bundle(chain, tmp_path):
     fold(tmp_path / "1", tmp_path / "folded")
     folded = Predictor.open(tmp_path / "folded")
     assert folded.verify() == 100
+    assert folded.manifest.format_version == bundle_folder.read_manifest(wholes[1]).format_version
     for name in ("tables.safetensors", "checksums.safetensors", "lookup.bin"):
         assert (tmp_path / "folded" / name).read_bytes() == (wholes[1] / name).read_bytes(), name
     assert (folded.version, folded.generation) == (Predictor.open(folder / "1").version, 1)

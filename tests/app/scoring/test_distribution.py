@@ -17,6 +17,7 @@ from app.scoring.distribution import (
     stability_index,
 )
 from data_prep.prepared.examples import Examples
+from data_prep.prepared.vectors import VectorField
 
 
 @pytest.fixture
@@ -91,6 +92,27 @@ def test_empty_places_of_lists_are_not_counted(tiny_schema):
     counts.add(Examples(ids, np.zeros((1, schema.num_numeric)), np.zeros(1)), np.zeros(1))
     assert counts.values[0].sum() == 2
     assert counts.values[0][0] == 1
+
+
+def test_vectors_have_a_distance_and_a_share_missing(tiny_schema, bundle, tmp_path):
+    """Two vectors; of the second, every fourth row has none, and its last component is constant."""
+    fields = (VectorField("a", 2, "standardize", (5, 6), (2, 3)), VectorField("b", 3, "none", (1, 2, 0), (1, 0.5, 0)))
+    schema = dataclasses.replace(tiny_schema, vectors=fields)
+    held_out, served = Distribution(schema), Distribution(schema)
+    for counts, shift in ((held_out, 0), (served, 3)):
+        a = np.tile(np.float32([[1 + shift, -1 - shift, 0]]), (8, 1))
+        b = np.tile(np.float32([[1, 2 + shift, 0, 0]]), (8, 1))
+        b[::4] = [0, 0, 0, 1]
+        zeros = np.zeros((8, schema.num_positions), np.int32), np.zeros((8, schema.num_numeric)), np.zeros(8)
+        for part in (slice(3), slice(3, None)):
+            rows = Examples(*zeros, vectors=np.concatenate([a, b], axis=1)).take(part)
+            counts.add(rows, np.zeros(len(rows)))
+    held_out.write(tmp_path)
+    found = {each["field"]: each for each in served.drift_from(held_out_rows(bundle(schema))) if "distance" in each}
+    names = ("distance", "missing", "distance_there", "missing_there")
+    assert [found["a"][name] for name in names] == [4, 0, 1, 0]
+    assert [found["b"][name] for name in names] == pytest.approx([math.sqrt(6**2 / 2), 0.25, 0, 0.25])
+    assert [*found] == ["b", "a"]  # the one that changed most comes first
 
 
 def test_a_bundle_without_counts_or_with_other_fields_has_none(tiny_schema, bundle, tmp_path):

@@ -25,6 +25,8 @@ def test_they_are_the_means_of_the_explanations_of_the_rows(scored):
         if line["cells"] == "missing":
             changes = changes[is_missing(cells)]
             assert not changes.any()
+        elif line["cells"] == "vector":
+            changes = changes[cells.notna()]
         elif line["cells"] == "range":
             numbers = pd.to_numeric(cells)
             changes = changes[numbers.between(line["low"], line["high"])]

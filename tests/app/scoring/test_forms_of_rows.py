@@ -8,6 +8,7 @@ import dataclasses
 import gzip
 import io
 import json
+import math
 import random
 import struct
 from contextlib import suppress
@@ -33,7 +34,7 @@ from app.serving.options import Limits
 from data_prep.encoding.from_values import split_line
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.parsed import Chunk
-from data_prep.options.log_format import BOOLEANS
+from data_prep.options.log_format import BOOLEANS, VectorForm
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare, prepare_table
 from data_prep.prepared.schema import read_schema
@@ -58,6 +59,8 @@ class World:
             self.log_format = dataclasses.replace(self.log_format, point_zero=self.written_with_point)
         self.rows = [self._cells(log, line) for line in log.lines]
         self.names = list(log.columns)
+        if self.random.random() < 0.6:
+            self._add_vectors()
         self.path = folder / "log.csv"
         with self.path.open("w", newline="") as file:
             file.write("".join(f"{line}\n" for line in self.lines(self.names, header=log.log_format.header)))
@@ -78,6 +81,26 @@ class World:
         lines = self.lines(list(self.log_format.columns))
         chunk = Chunk(0, len(lines), "".join(f"{line}\n" for line in lines).encode())
         self.parsed = numpy_kernels.parse_chunk(chunk, self.log_format).rows
+
+    def _add_vectors(self):
+        """Add a column of vectors, which are written in any way that the format allows, at the end of the rows."""
+        log_format, width = self.log_format, self.random.choice([1, 2, 5])
+        form = VectorForm(width, self.random.choice(["standardize", "norm", "none"]))
+        columns = {**log_format.columns, "vector": "vector"}
+        self.log_format = dataclasses.replace(log_format, columns=columns, vectors={"vector": form})
+        marks = [mark for mark in (", ", " ", "|", "; ") if log_format.quotes or log_format.separator not in mark]
+        marks = [mark for mark in marks if log_format.decimal == "." or "," not in mark]
+        for row in self.rows:
+            numbers = [
+                self.random.choice(["0", "-0.0", "7", "1e-3", repr(self.random.gauss(0, 9))]) for _ in range(width)
+            ]
+            brackets = self.random.choice(["{}", "[{}]"])
+            missing = self.random.choice(["", "[]", *log_format.missing])
+            row["vector"] = (
+                missing if self.random.random() < 0.2 else brackets.format(self.random.choice(marks).join(numbers))
+            )
+        self.names.append("vector")
+        self.roles["vector"] = "text"
 
     def _crosses(self):
         """Return a cross of each list with another categorical field, which may be a list too."""
@@ -146,10 +169,10 @@ class World:
         numbers, present = self.parsed.columns[name]
         if not present[row]:
             return None
-        value = numbers[row].item()
+        value = numbers[row].tolist()
         if kind == "boolean":
             return role(value)
-        if kind != "timestamp":
+        if kind != "timestamp":  # The value of a vector is a list.
             return value
         # Without a zone it would be by the clock of the column's zone.
         return (EPOCH + timedelta(milliseconds=value)).replace(tzinfo=UTC if name in self.log_format.timezone else None)
@@ -182,8 +205,23 @@ def typed_table(world):
             of_type = pa.timestamp(
                 world.random.choice(["ms", "us"]), "UTC" if name in world.log_format.timezone else None
             )
+        if world.log_format.columns[name] == "vector":
+            number = world.random.choice([pa.float32(), pa.float64()])
+            # pyarrow cannot read a null list of a fixed size back from Parquet, so `fixed_size` makes these in memory.
+            of_type = world.random.choice([pa.list_(number), pa.large_list(number)])
         columns[name] = pa.array(values, of_type)
     return pa.table(columns)
+
+
+def fixed_size(world):
+    """Return the typed table with vectors as lists of a fixed size."""
+    table = typed_table(world)
+    for name, form in world.log_format.vectors.items():
+        place = table.column_names.index(name)
+        table = table.set_column(
+            place, name, table[name].cast(pa.list_(table.schema.field(name).type.value_type, form.width))
+        )
+    return table
 
 
 def other_types(world):
@@ -197,7 +235,9 @@ def other_types(world):
             casts.append(lambda c: c.cast(pa.uint64()))
         if pa.types.is_timestamp(field.type):
             casts += [lambda c: c.cast(pa.timestamp("us", "UTC")), lambda c: c.cast(pa.timestamp("ms", "Asia/Tokyo"))]
-        if pa.types.is_list(field.type):
+        if field.name in world.log_format.vector_fields:
+            casts = [lambda c: pa.array([row and "|".join(map(repr, row)) for row in c.to_pylist()])]
+        elif pa.types.is_list(field.type):
             casts.append(lambda c: c.cast(pa.large_list(pa.large_string())))
         else:
             casts.append(lambda c: c.dictionary_encode())
@@ -219,11 +259,24 @@ def as_csv(world):
 
 
 def as_tensors(world, is_binary):
-    """Text rows by V2, the values in the JSON or behind it: the body, and what its header says of the JSON's length."""
+    """Text rows by V2, the values in the JSON or behind it: the body, and what its header says of the JSON's length.
+
+    Vectors are texts or numbers.
+    """
     rows, inputs, binary = text_rows(world), [], b""
-    for name, _ in world.log_format.fields:
+    for name, kind in world.log_format.fields:
         tensor = {"name": name, "shape": [len(rows)], "datatype": "BYTES"}
-        if is_binary:
+        if kind == "vector" and world.random.random() < 0.7:
+            width, datatype = world.log_format.vectors[name].width, world.random.choice(["FP32", "FP64"])
+            tensor |= {"shape": [len(rows), width], "datatype": datatype}
+            vectors = [world.typed(name, row) for row in range(len(rows))]
+            if is_binary:
+                blank = [math.nan] * width
+                data = np.array([row or blank for row in vectors], {"FP32": "<f4", "FP64": "<f8"}[datatype])
+                tensor["parameters"], binary = {"binary_data_size": data.nbytes}, binary + data.tobytes()
+            else:
+                tensor["data"] = vectors
+        elif is_binary:
             cells = [row[name].encode() for row in rows]
             data = b"".join(struct.pack("<I", len(cell)) + cell for cell in cells)
             tensor["parameters"], binary = {"binary_data_size": len(data)}, binary + data
@@ -310,6 +363,7 @@ def forms(world, folder):
         "frame of nullable types": score(lambda: typed_frame(world).convert_dtypes()),
         "text table": score(lambda: pa.Table.from_pylist(text_rows(world))),
         "typed table": score(lambda: typed_table(world)),
+        "lists of a fixed size": score(lambda: fixed_size(world)),
         "table of other types": score(lambda: other_types(world)),
         "Arrow stream": served("application/vnd.apache.arrow.stream", lambda: stream(typed_table(world))),
         "V2": lambda: by_tensors(is_binary=False),
@@ -346,7 +400,7 @@ def check(world, folder):
         assert not world.in_doubt
 
 
-def labelled_table(world):
+def labelled_table(world, table=None):
     """Typed rows as a log: with the label, which may be a boolean, weights and keys."""
     label = world.log_format.label_column
     columns = {
@@ -355,7 +409,7 @@ def labelled_table(world):
     booleans = world.log_format.texts_of_booleans(label)
     if {*columns[label]} <= {*booleans}:
         columns[label] = [cell == booleans[0] for cell in columns[label]]
-    table = typed_table(world)
+    table = typed_table(world) if table is None else table
     for name, cells in columns.items():
         table = table.append_column(name, pa.array(cells))
     return table
@@ -400,7 +454,7 @@ def check_prepared(world, folder):
     log_format = dataclasses.replace(world.log_format, point_zero=world.written_with_point)
     options = dataclasses.replace(world.options, data=log_format)
     table = labelled_table(world)
-    tables = {"Arrow": table}
+    tables = {"Arrow": table, "lists of a fixed size": labelled_table(world, fixed_size(world))}
     if not world.has_extremes:  # pandas has whole numbers beside missing ones as floats
         tables["pandas"] = pa.Table.from_pandas(table.to_pandas(), preserve_index=False)
     for name, each in tables.items():

@@ -88,19 +88,21 @@ def test_rounding_stays_within_its_bound_and_a_wrong_weight_does_not(tmp_path, w
             dense[f"tower.bias_{i}"] = rng.standard_normal(fan_out, np.float32)
     deep, wide = rng.standard_normal((200, 40), np.float32), rng.standard_normal((200, 7), np.float32)
     numeric = rng.standard_normal((200, 3), np.float32) * np.float32(scale)
+    vectors = rng.standard_normal((200, 5), np.float32)
+    dense["tower.vector_matrix"] = rng.standard_normal((5, widths[0]), np.float32) / 4
 
-    hidden = np.concatenate([deep, numeric], axis=1).astype(np.float64)
+    hidden = np.concatenate([deep, numeric, vectors], axis=1).astype(np.float64)
     layers, last = writer.folded_layers(dense)
     for matrix, bias in layers:
         hidden = np.maximum(hidden @ matrix.astype(np.float64) + bias, 0)
     exact = (hidden @ last + numeric.astype(np.float64) @ dense["wide.numeric_weight"])[:, 0]
     exact += wide.astype(np.float64).sum(1) + dense["wide.bias"]
-    bound = writer.rounding_bound(dense, deep, wide, numeric)
+    bound = writer.rounding_bound(dense, deep, wide, numeric, vectors)
     assert np.median(bound) == pytest.approx(1e-5 * scale, rel=1)
 
     def scored(arrays):
         write_tower(tmp_path, arrays, "relu")
-        return OnnxTower(tmp_path / TOWER, 1)(deep, wide.sum(1), numeric)
+        return OnnxTower(tmp_path / TOWER, 1)(deep, wide.sum(1), numeric, vectors)
 
     assert (np.abs(scored(dense) - exact) <= bound).all()
     wrong = {**dense, "tower.matrix_0": dense["tower.matrix_0"] * np.float32(1.001)}
@@ -117,5 +119,5 @@ def test_the_bound_allows_steps_of_float32_at_a_large_logit():
         "tower.matrix_1": np.full((400, 1), -0.1, np.float32),
     }
     deep, wide = np.full((1, 40), 0.2, np.float32), np.zeros((1, 7), np.float32)
-    bound = writer.rounding_bound(dense, deep, wide, np.zeros((1, 0), np.float32))
+    bound = writer.rounding_bound(dense, deep, wide, *np.zeros((2, 1, 0), np.float32))
     assert 4 * np.spacing(np.float32(36)) <= bound[0] <= 32 * np.spacing(np.float32(36))

@@ -16,20 +16,39 @@ from app.serving.options import Limits
 from data_prep.encoding.from_values import choose_kernels, rejected
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.kinds import FIELD_KINDS
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import LogFormat, VectorForm
 from tests.app.scoring.conftest import typed_bundle  # noqa: F401
 from tests.app.serving.conftest import Client
 
 LOG_FORMATS = [
-    LogFormat(dict(zip(["clicked", *FIELD_KINDS], ["label", *FIELD_KINDS], strict=True)), **more)
+    LogFormat(
+        dict(zip(["clicked", *FIELD_KINDS], ["label", *FIELD_KINDS], strict=True)),
+        vectors={"vector": VectorForm(3)},
+        **more,
+    )
     for more in ({}, {"quotes": True, "missing": ("NULL",), "decimal": ","}, {"booleans": {"string": ("yes", "no")}})
 ]
-TEXTS = ["5", "-1.5", "1,5", "true", "0", "", "NULL", "68fd1e64", "1772319616", "Zürich\u3000東京", "a|b", "2026-02-28"]
+TEXTS = [
+    "1|0.5|-2",
+    "5",
+    "-1.5",
+    "1,5",
+    "true",
+    "0",
+    "",
+    "NULL",
+    "68fd1e64",
+    "1772319616",
+    "Zürich\u3000東京",
+    "a|b",
+    "2026-02-28",
+]
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(0, 9), st.floats(allow_nan=False),
     st.sampled_from(TEXTS), st.text(),
 )  # fmt: skip
-CELLS = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(), SCALARS, max_size=1)
+VECTORS = st.lists(st.integers(-(2**70), 2**70) | st.floats(width=32), min_size=3, max_size=3)
+CELLS = SCALARS | VECTORS | st.lists(SCALARS, max_size=4) | st.dictionaries(st.text(), SCALARS, max_size=1)
 
 
 def is_scored(row, log_format):
@@ -56,7 +75,8 @@ def test_every_scored_row_is_valid(log_format, kind, cell):
 def test_every_type_of_the_schema_is_scored(log_format, kind):
     """A schema that allows anything would hold all scored rows, too."""
     cells = {
-        "null": [None], "boolean": [True], "integer": [1772319616, 0], "array": [["a", 1, None]], "string": TEXTS,
+        "null": [None], "boolean": [True], "integer": [1772319616, 0], "string": TEXTS,
+        "array": [["a", 1, None], [0.5, 1, -2]],
     }  # fmt: skip
     schema = row_schema(log_format)["properties"][kind]
     for name, examples in cells.items():
@@ -73,6 +93,7 @@ def test_the_example_of_each_form_is_accepted(log_format, content_type):
     weighted = replace(log_format, columns={"weight": "weight", **log_format.columns})
     text = f'a{log_format.separator} "b"' if log_format.quotes else "a b"
     rows = [{"integer": 5, "float": 0.625, "boolean": True, "string": text, "list": "a|b"}, {"hex32": "68fd1e64"}]
+    rows[0]["vector"] = [0.5, 1, -2]
     for row in rows:
         example = FORMS[content_type].describe(weighted, dict.fromkeys(FIELD_KINDS) | row)["example"]
         assert is_accepted(content_type, example if isinstance(example, str) else json.dumps(example), weighted)

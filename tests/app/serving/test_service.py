@@ -23,6 +23,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
 from app.scoring.distribution import Distribution
+from app.scoring.predictor import Predictor
 from app.serving import observed
 from app.serving.batching import (
     FREE_REFUSALS,
@@ -37,6 +38,7 @@ from app.serving.batching import (
 from app.serving.forms import tensors
 from app.serving.forms.form import RequestError
 from app.serving.forms.tensors import HEADER_LENGTH
+from tests.app.scoring.conftest import typed_bundle  # noqa: F401
 from tests.app.serving.conftest import Client, run_beside
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -223,6 +225,19 @@ def test_drift_is_reported_once_rows_suffice(make_service, tiny_bundle, predicto
         assert {field["psi"] is not None for field in client.get("/v1/status").json()["drift"]["fields"]} == {
             total > 660
         }
+
+
+def test_the_drift_of_a_vector_is_a_metric(make_service, typed_bundle, monkeypatch):  # noqa: F811
+    predictor = Predictor.open(typed_bundle)
+    monkeypatch.setattr(observed, "held_out_rows", lambda _: Distribution(predictor.schema))
+    client = Client(make_service(typed_bundle))
+    blank = dict.fromkeys(name for name, _ in predictor.log_format.fields)
+    field = predictor.schema.vectors[0]
+    far = [mean + 2 * deviation for mean, deviation in zip(field.mean, field.deviation, strict=True)]
+    score(client, [blank | {"item": far}, blank | {"item": far}, blank | {"item": field.mean}, blank])
+    metrics = dict(re.findall(r"wide_deep_(distance|missing)\{field=\"item\"\} (\S+)", client.get("/metrics").text))
+    assert float(metrics["distance"]) == pytest.approx(4 / 3, abs=1e-6)
+    assert metrics["missing"] == "0.25"
 
 
 def test_requests_wait_no_more_once_the_service_is_idle(make_service, tiny_bundle):

@@ -7,6 +7,7 @@ from markdown_it import MarkdownIt
 from app.scoring.bundle_folder import read_manifest
 from app.scoring.trained.card import texts
 from common.settings import as_dict
+from data_prep.prepared.vectors import VectorField
 from tests.app.scoring.conftest import (  # noqa: F401 (fixtures)
     make_bundle,
     tiny_bundle,
@@ -20,10 +21,16 @@ def test_names_are_no_markup(tiny_bundle, tiny_schema, tiny_config):  # noqa: F8
     columns = {"click": "label", MARKUP: "string", "\n````\n<script>": "string"}
     options = {**tiny_schema.options, "data": {**tiny_schema.options["data"], "columns": columns}}
     schema = replace(tiny_schema, source={**tiny_schema.source, "name": MARKUP}, options=options)
-    card = texts(read_manifest(tiny_bundle), as_dict(tiny_config()), schema, None, table_bytes=1)["README.md"]
-    plain = texts(read_manifest(tiny_bundle), as_dict(tiny_config()), tiny_schema, None, table_bytes=1)["README.md"]
-    found, expected = (MarkdownIt("commonmark").parse(text) for text in (card, plain))
+    schemas = (replace(each, vectors=(VectorField(name, 2, "norm", (0, 0), (1, 1)),))
+               for each, name in ((schema, MARKUP), (tiny_schema, "item")))  # fmt: skip
+    found, expected = (
+        MarkdownIt("commonmark").parse(
+            texts(read_manifest(tiny_bundle), as_dict(tiny_config()), each, None, table_bytes=1)["README.md"]
+        )
+        for each in schemas
+    )
     kinds = [[(token.type, [each.type for each in token.children or ()]) for token in of] for of in (found, expected)]
     assert kinds[0] == kinds[1]
     shown = "".join(each.content for token in found for each in token.children or ())
+    assert f"vector {MARKUP}"[:40] in shown
     assert f"Scores raw rows of {MARKUP}".replace("\x1b", "\\x1b").replace("\n", "\\n")[:60] in shown

@@ -1,16 +1,19 @@
 """Bodies that other libraries write: blank lines at the end, Arrow files, numbers that JSON does not have."""
 
 import io
+import json
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.feather
 import pytest
 
+from app.serving.decoding import decode_checked, decode_rows, decode_tensors
 from app.serving.forms import FORMS
 from app.serving.forms.form import RequestError, rejected_row
 from app.serving.options import Limits
 from data_prep.encoding.from_values import lines_to_chunk
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import LogFormat, VectorForm
 
 FORMAT = LogFormat({"label": "label", "site": "string", "price": "float"}, separator=",")
 EXPECTED = b"0,a,1.5\n0,,2\n"
@@ -43,6 +46,50 @@ def test_nan_in_json_is_answered_with_null(number):
     with pytest.raises(RequestError) as error:
         FORMS["application/json"].to_chunk(b'{"rows": [{"site": "NaN" "a"}]}', FORMAT, Limits())
     assert "null" not in str(error.value)
+
+
+VECTORS = LogFormat({"label": "label", "item": "vector"}, vectors={"item": VectorForm(3)})
+ROWS = [[1.5, 2, 3], [4, 5], None]
+
+
+def arrow_of(table):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def tensor_of(shape, datatype, data):
+    return json.dumps({"inputs": [{"name": "item", "shape": shape, "datatype": datatype, "data": data}]}).encode()
+
+
+TEXTS = ["1.5 2 3", "[4, 5]", ""]
+BAD_VECTORS = {
+    "JSON": ("application/json", json.dumps({"rows": [{"item": row} for row in ROWS]}).encode()),
+    "JSON of text": ("application/json", json.dumps({"rows": [{"item": text} for text in TEXTS]}).encode()),
+    "lines": ("text/plain", "".join(f"{text}\n" for text in TEXTS).encode()),
+    "CSV": ("text/csv", b'item\n1.5|2|3\n"[4, 5]"\n\n'),
+    "Arrow": ("application/vnd.apache.arrow.stream", arrow_of(pa.table({"item": ROWS}))),
+    "Arrow of text": ("application/vnd.apache.arrow.stream", arrow_of(pa.table({"item": TEXTS}))),
+    "V2": ("", tensor_of([3, 3], "FP32", ROWS)),
+    "V2 of text": ("", tensor_of([3], "BYTES", TEXTS)),
+}
+
+
+@pytest.mark.parametrize("form", BAD_VECTORS)
+def test_a_vector_of_another_width_is_named(form):
+    content_type, body = BAD_VECTORS[form]
+    decode = partial(decode_rows, content_type) if content_type else partial(decode_tensors, None)
+    name_row = FORMS[content_type].name_row if content_type else None
+    with pytest.raises(RequestError, match=r"^(row 1|line 3)\b.*'item'.* 2 (numbers|values), expected 3") as error:
+        decode_checked(partial(decode, VECTORS, Limits()), name_row, VECTORS, body)
+    assert error.value.status == 400
+
+
+@pytest.mark.parametrize("shape", [[1, 2], [3], [1, 3, 1]])
+def test_a_shape_that_is_no_vector_s_is_refused(shape):
+    with pytest.raises(RequestError, match=r"'item' has shape .*, expected \[n, 3\]"):
+        decode_tensors(None, VECTORS, Limits(), tensor_of(shape, "FP64", [1, 2, 3]))
 
 
 def test_the_reason_and_the_cell_of_a_rejected_row_belong_together():
