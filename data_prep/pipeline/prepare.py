@@ -355,6 +355,11 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
     file's modification time is fixed. So the same call resumes an interrupted preparation of the same table.
     """
     check_columns("the table", table.schema, options.data)
+    # pyarrow cannot read lists of a fixed size back from a Parquet file if one of them is null (pyarrow 25).
+    for place, field in enumerate(table.schema):
+        if pa.types.is_fixed_size_list(field.type):
+            lists = table.column(place).cast(pa.list_(field.type.value_type))
+            table = table.set_column(place, field.name, lists)
     output = real_output(output)
     make_folder(output.parent)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f"{output.name}.table-") as temporary:
