@@ -2,8 +2,8 @@
 
 - `parsed` defines chunks of lines and the rows that the parser makes of them. `strings` defines arrays of byte strings,
   and of lists of byte strings.
-- `parse` turns lines into arrays and rejects bad lines, `times` parses times, and `crosses` combines the values of
-  several columns.
+- `parse` turns lines into arrays and rejects bad lines, `times` parses times, `vectors` parses vectors, and `crosses`
+  combines the values of several columns.
 - `numpy_kernels` and `native` (C++ in csrc/) have the same functions. `native` also chooses between the two.
 
 Array shapes use these letters: n rows (in `strings`: strings), C categorical columns, N numeric columns, K values of a
