@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_DEVIATIONS = 10.0  # Bound of the standardized components, and of numbers with the transform log1p_standardize.
+_BOUND = np.float32(MOST_DEVIATIONS)
+_ROWS_AT_ONCE = 512  # This many rows are scaled at a time, so that their vectors stay in the cache.
 NORM_RANKS = np.linspace(0, 1, 11)  # Ranks of the quantiles in `VectorField.norms`.
 
 
@@ -45,18 +47,20 @@ class VectorField:
 
     @functools.cached_property
     def _fitted(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        return np.array(self.mean, np.float32), np.array(self.deviation, np.float32)
+        """The means and the divisors [W] of the scale "standardize". Division by infinity makes a component 0."""
+        mean, deviation = np.array(self.mean, np.float32), np.array(self.deviation, np.float32)
+        return mean, np.where(deviation > 0, deviation, np.float32(np.inf))
 
-    @property
+    @functools.cached_property
     def scaled_mean(self) -> NDArray[np.float32]:
         """Mean [W] of each component after the scaling, as a model sees it."""
-        mean, _ = self._fitted
+        mean = np.array(self.mean, np.float32)
         return np.zeros_like(mean) if self.scale == "standardize" else mean
 
-    @property
+    @functools.cached_property
     def scaled_deviation(self) -> NDArray[np.float32]:
         """Standard deviation [W] of each component after the scaling. It is 0 for a constant component."""
-        _, deviation = self._fitted
+        deviation = np.array(self.deviation, np.float32)
         return np.sign(deviation) if self.scale == "standardize" else deviation
 
 
@@ -89,19 +93,25 @@ def scale_vectors(field: VectorField, values: NDArray[np.float32], present: NDAr
     A vector that is not `present` becomes zeros and the indicator 1. The inputs of a row do not depend on other rows.
     """
     inputs = np.empty((len(values), field.inputs), np.float32)
-    components = inputs[:, : field.width]
-    if field.scale == "standardize":
-        mean, deviation = field._fitted
-        with np.errstate(over="ignore"):  # A quotient that overflows becomes infinite, and is clipped.
-            np.subtract(values, mean, out=components)
-            components /= np.where(deviation > 0, deviation, np.float32(np.inf))
-        np.clip(components, -MOST_DEVIATIONS, MOST_DEVIATIONS, out=components)
-    else:
-        components[:] = divided_by_norm(values) if field.scale == "norm" else values
-    components[~present] = 0
-    components += np.float32(0)  # Turns -0.0 into 0.0, so that the bits do not depend on how a zero was written.
+    for first in range(0, len(values), _ROWS_AT_ONCE):
+        rows = slice(first, first + _ROWS_AT_ONCE)
+        inputs[rows, : field.width] = _scaled(field, values[rows])
+    inputs[~present, : field.width] = 0
     inputs[:, field.width] = ~present
     return inputs
+
+
+def _scaled(field: VectorField, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    if field.scale == "standardize":
+        mean, divisor = field._fitted
+        with np.errstate(over="ignore"):  # A quotient that overflows becomes infinite, and is clipped.
+            scaled = values - mean
+            scaled /= divisor
+        np.clip(scaled, -_BOUND, _BOUND, out=scaled)
+    else:
+        scaled = divided_by_norm(values) if field.scale == "norm" else values.copy()
+    scaled += np.float32(0)  # Turns -0.0 into 0.0, so that the bits do not depend on how a zero was written.
+    return scaled
 
 
 def vector_distances(field: VectorField, scaled: NDArray[np.float32]) -> NDArray[np.float64]:

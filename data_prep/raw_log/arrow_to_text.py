@@ -89,6 +89,8 @@ class TableChunk:
             values = np.zeros((self.num_lines, width), np.float32)
             return Cells(values, np.zeros(self.num_lines, np.bool_)), self._cells_between(name, separator)
         cells, good = vectors_of(decoded(self.rows.column(name)), width, log_format)
+        if good.all():
+            return cells, pa.repeat(pa.scalar(b"", pa.large_binary()), self.num_lines)
         bad = np.flatnonzero(~good)
         texts = np.full(self.num_lines, b"", object)
         for row, value in zip(bad, self.rows.column(name).take(bad).to_pylist(), strict=True):
