@@ -3,7 +3,6 @@
 The modules:
 - `schema`: the content of schema.json. `data_files`: the files that schema.json lists, checks for damage, and files
   that record which ids expired or were renumbered.
-- `vectors`: the vector columns in schema.json, and the scaling of their vectors.
 - `examples`: rows as arrays, also as features of a logistic regression.
 - `writer`: write rows as MindRecord files. `reader`: read rows from these files.
 - `batches`: rows in batches, in the shuffled order of a training or in the order in which they were written.

@@ -87,7 +87,9 @@ class World:
         log_format, width = self.log_format, self.random.choice([1, 2, 5])
         form = VectorForm(width, self.random.choice(["standardize", "norm", "none"]))
         columns = {**log_format.columns, "vector": "vector"}
-        self.log_format = dataclasses.replace(log_format, columns=columns, vectors={"vector": form})
+        self.log_format = dataclasses.replace(
+            log_format, columns=columns, vectors=log_format.vectors | {"vector": form}
+        )
         marks = [mark for mark in (", ", " ", "|", "; ") if log_format.quotes or log_format.separator not in mark]
         marks = [mark for mark in marks if log_format.decimal == "." or "," not in mark]
         for row in self.rows:

@@ -15,7 +15,7 @@ from data_prep.checks.propose import describe
 from data_prep.encoding.from_values import mappings_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.encoding.rows_to_score import LogToScore, arrow_table, table_to_chunk
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import LogFormat, VectorForm
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare_table
 
@@ -59,6 +59,7 @@ COLUMNS = {
     "zoned": (lambda r: pd.Series(times(r)).dt.tz_localize("UTC"), ("timestamp",)),
     "lists": (lambda r: pd.Series([r.choice(["t1", "t2"], n).tolist() for n in r.integers(0, 3, NUM_ROWS)]), ("list",)),
     "numbers": (lambda r: pd.Series([r.integers(0, 9, n).tolist() for n in r.integers(0, 3, NUM_ROWS)]), ("list",)),
+    "vector": (lambda r: pd.Series(with_gaps(r, np.round(r.normal(size=(NUM_ROWS, 3)), 3).tolist())), ("vector",)),
 }
 
 
@@ -119,7 +120,8 @@ def test_a_frame_scores_alike_in_every_form(tmp_path_factory, seed, names):
     frame["click"] = np.arange(NUM_ROWS) % 2
     kinds = {name: random.choice(COLUMNS[name][1]) for name in names} | {"key": "string", "click": "label"}
     forms = {name: "iso" for name in kinds if kinds[name] == "timestamp"}
-    log_format = LogFormat(kinds, separator=",", header=True, quotes=True, timestamps=forms)
+    vectors = {name: VectorForm(3) for name in kinds if kinds[name] == "vector"}
+    log_format = LogFormat(kinds, separator=",", header=True, quotes=True, timestamps=forms, vectors=vectors)
     folder = tmp_path_factory.mktemp("frames")
     options = PrepareOptions(data=log_format, workers=1, min_count=1, oov_buckets=3, numeric_transform="standardize")
     prepare_table(arrow_table(frame), folder / "prepared", options)
@@ -130,6 +132,7 @@ def test_a_frame_scores_alike_in_every_form(tmp_path_factory, seed, names):
         parsed, rows = zip(*map(encoder.encode, chunks), strict=True)
         assert not any(each.rejects_by_reason for each in parsed), form
         assert np.array_equal(np.concatenate([each.ids for each in rows]), expected.ids), form
+        assert np.array_equal(np.concatenate([each.vectors for each in rows]), expected.vectors), form
         np.testing.assert_allclose(np.concatenate([each.numeric for each in rows]), expected.numeric, 1e-6, 1e-6, form)
 
     check("mappings", [mappings_to_chunk(frame.to_dict("records"), encoder.log_format)])

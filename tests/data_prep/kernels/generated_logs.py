@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from data_prep.kernels.parsed import MAX_LINE_BYTES, Chunk, FileOfLog
 from data_prep.options.kinds import UNITS, time_range, time_text
-from data_prep.options.log_format import RELATIONS, ListForm, LogFormat
+from data_prep.options.log_format import RELATIONS, ListForm, LogFormat, VectorForm
 
-_KINDS = ("integer", "hex32", "string", "ignored", "id", "list", "float", "timestamp", "boolean")
+_KINDS = ("integer", "hex32", "string", "ignored", "id", "list", "float", "timestamp", "boolean", "vector")
 _LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))
 _MISSING = ((), (), ("NULL",), ("NA", "a_long_mark"), ("-",))
 _INTEGERS = ("0", "1", "-1", "-0", "007", "9223372036854775807", "-9223372036854775808", "0" * 19)
@@ -84,7 +84,7 @@ def generate_log(seed: int, num_lines: int = 300, bad_share: float | None = None
 
 
 def _draw_format(random_: random.Random) -> LogFormat:
-    kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1, 0.5, 1, 1, 0.7, 1), k=random_.randint(1, 12))]
+    kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1, 0.5, 1, 1, 0.7, 1, 0.7), k=random_.randint(1, 12))]
     kinds += ["weight"] * (random_.random() < 0.3)
     if not set(kinds) & {"hex32", "string"}:
         kinds.append(random_.choice(["hex32", "string"]))
@@ -122,6 +122,11 @@ def _draw_format(random_: random.Random) -> LogFormat:
         decimal=random_.choice([".", ".", ","]) if can_be_decimal else ".",
         lists=lists,
         shares=shares,
+        vectors={
+            name: VectorForm(random_.choice([1, 2, 3, 9]), random_.choice(["standardize", "norm", "none"]))
+            for name, kind in columns.items()
+            if kind == "vector"
+        },
         missing=random_.choice(_MISSING),
         **random_.choice([{"clicked": clicked, "not_clicked": not_clicked}] * 3 + [{"clicked": rule}]),
         label=random_.choice(["required", "required", "optional"]),
@@ -155,7 +160,7 @@ class _Cells:
         self._bad_reasons = ["columns", *([] if any_label else ["label"]), *self._reasons_of_kinds()]
 
     def _reasons_of_kinds(self):
-        for kind in ("integer", "float", "timestamp"):
+        for kind in ("integer", "float", "timestamp", "vector"):
             if self._format.columns_of_kind(kind):
                 yield kind
         yield "categorical"
@@ -197,9 +202,12 @@ class _Cells:
             "float": _BAD_DECIMALS,
             "timestamp": _BAD_TIMES,
         }
-        cell = choose(
-            _BAD_DECIMALS if reason == "label" and self._format.click_rule else bad[self._format.columns[name]]
-        )
+        if reason == "vector":
+            cell = self._bad_vector(name)
+        else:
+            cell = choose(
+                _BAD_DECIMALS if reason == "label" and self._format.click_rule else bad[self._format.columns[name]]
+            )
         if "rest" in (self._format.clicked, self._format.not_clicked) and reason == "label":
             cell = choose(["", *self._format.missing])
         if isinstance(cell, str) and self._format.separator in cell and not self._format.quotes:
@@ -234,6 +242,8 @@ class _Cells:
             return random_.choice(["", *self._format.missing])
         if kind == "timestamp":
             return self._time(self._format.time_form(name), self._format.timezone.get(name, ""))
+        if kind == "vector":
+            return "[]" if random_.random() < 0.1 else self._vector(self._numbers(name))
         if kind == "float":
             return random_.choice(["-", ""]) + self._decimal().removeprefix("+")
         rank = int(random_.paretovariate(0.8))
@@ -245,6 +255,27 @@ class _Cells:
         if kind == "hex32":
             return f"{rank * 2654435761 % 2**32:08x}"
         return random_.choice([*self._texts(), f"value {rank}" if self._format.separator != " " else f"value-{rank}"])
+
+    def _numbers(self, name: str) -> list[str]:
+        return [
+            self._random.choice(["", "-"]) + self._decimal().lstrip("+")
+            for _ in range(self._format.vectors[name].width)
+        ]
+
+    def _vector(self, numbers: list[str]) -> str:
+        """Write numbers as a vector: between any marks that do not separate the columns, with brackets or without."""
+        between = [" ", "  ", ";", " |", *[",", ", "] * (self._format.decimal == ".")]
+        if not self._format.quotes:
+            between = [mark for mark in between if self._format.separator not in mark]
+        text = numbers[0] + "".join(self._random.choice(between) + number for number in numbers[1:])
+        blank = " " * (self._format.separator != " ")
+        return self._random.choice(["{}", "[{}]", "({})", "{{{}}}", f"[{blank}{{}}{blank}]"]).format(text)
+
+    def _bad_vector(self, name: str) -> str:
+        numbers = self._numbers(name)
+        place = self._random.randrange(len(numbers))
+        wrong = [*numbers[:place], self._random.choice([*_BAD_DECIMALS, "null", "[1"]), *numbers[place + 1 :]]
+        return self._vector(self._random.choice([wrong, [*numbers, "1"], [*numbers, *numbers], [*numbers, "x"]]))
 
     def _time(self, form: str, zone: str) -> str:
         random_ = self._random

@@ -8,6 +8,7 @@ import fnmatch
 import itertools
 import math
 import re
+import struct
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,8 +23,8 @@ MONTHS = ["january", "february", "march", "april", "may", "june", "july", "augus
 MONTHS += ["november", "december"]
 DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 EPOCH, MS = datetime(1970, 1, 1), timedelta(milliseconds=1)
-# Number of the line in the log, label, ids, numeric columns, weight (1 without one), keys.
-Row = tuple[int, int, list[int], list[float], float, dict[str, int]]
+# Number of the line in the log, label, ids, numeric columns, weight (1 without one), keys, inputs of vectors.
+Row = tuple[int, int, list[int], list[float], float, dict[str, int], list[float]]
 
 
 @dataclass
@@ -68,7 +69,7 @@ def parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict]
     if len(texts) != len(kinds):
         return "columns", 0, {}
     missing = [b"", *(word.encode() for word in form.missing)]
-    found = {kind: [] for kind in ("label", "integer", "categorical", "weight", "float", "timestamp")}
+    found = {kind: [] for kind in ("label", "integer", "categorical", "weight", "float", "timestamp", "vector")}
     cells, label = {}, 0
     for (name, kind), text in zip(kinds.items(), texts, strict=True):
         text = text.strip(b" ") if form.trim else text
@@ -104,7 +105,26 @@ def parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict]
             time = _time(text, form.timestamps[name], form.timezone.get(name, "")) if text else NO_TIME
             found["timestamp"].append(time is not None)
             cells[name] = None if time == NO_TIME else time
+        elif kind == "vector":
+            cells[name] = _vector(text, form)
+            found["vector"].append(len(cells[name]) in (0, form.vectors[name].width) and None not in cells[name])
+            cells[name] = cells[name] or None
     return next((reason for reason, good in found.items() if not all(good)), ""), label, cells
+
+
+def _float32(number: float) -> float:
+    return struct.unpack("<f", struct.pack("<f", number))[0]
+
+
+def _vector(text: bytes, form) -> list[float | None]:
+    """The numbers of a vector, rounded to float32, with None for one that is no number; [] if it is missing."""
+    text = text.strip(b" \t")
+    if len(text) > 1 and text[:1] + text[-1:] in (b"[]", b"()", b"{}"):
+        text = text[1:-1].strip(b" \t")
+    for mark in (b";", b"|", *[b","] * (form.decimal == ".")):
+        text = re.sub(b"[ \t]*" + re.escape(mark) + b"[ \t]*", b"\n", text)
+    numbers = [_decimal(part, form) for part in re.sub(b"[ \t]+", b"\n", text).split(b"\n")] if text else []
+    return [number if number is None else _float32(number) for number in numbers]
 
 
 def _label(text: bytes, form) -> int | None:
@@ -372,6 +392,27 @@ def _fitted(transform: str, training: list):
     return lambda x: (x - float(mean)) / (deviation or 1.0)
 
 
+def _fitted_vector(scale: str, width: int, training: list):
+    """The inputs of a vector: its components, scaled by the training rows' vectors, and an indicator."""
+    columns = [list(map(Fraction, column)) for column in zip(*training, strict=True)] or [[Fraction(0)]] * width
+    means = [sum(column) / len(column) for column in columns]
+    variances = [
+        sum((x - mean) ** 2 for x in column) / len(column) for column, mean in zip(columns, means, strict=True)
+    ]
+    bounds = [(_float32(float(mean)), _float32(math.sqrt(each))) for mean, each in zip(means, variances, strict=True)]
+
+    def scaled(vector):
+        if vector is None:
+            return [0.0] * width + [1.0]
+        if scale == "standardize":
+            pairs = zip(vector, bounds, strict=True)
+            return [min(max((x - mean) / (deviation or math.inf), -10), 10) for x, (mean, deviation) in pairs] + [0.0]
+        norm = math.hypot(*vector) if scale == "norm" else 1.0
+        return [x / (norm or 1.0) for x in vector] + [0.0]
+
+    return scaled
+
+
 def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) -> Prepared:
     kinds = options.data.columns
     integers = [name for name, kind in kinds.items() if kind == "integer"]
@@ -457,6 +498,12 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             vocabulary.append((name, "" if value is None else str(value), -n, next_id))
             next_id += 1
 
+    vectors = {
+        name: _fitted_vector(form.scale, form.width, [cells[name] for cells in training if cells[name] is not None])
+        for name, kind in kinds.items()
+        if kind == "vector"
+        for form in [options.data.vectors[name]]
+    }
     newest = {name: max((cells[name] for cells in training if cells[name] is not None), default=0) for name in numeric}
     present = {name: [number_of(cells, name) for cells in training if cells[name] is not None] for name in numeric}
     transforms = {name: _fitted(options.numeric_transform, present[name]) for name in numeric}
@@ -474,5 +521,6 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
         numbers = [0.0 if x is None else transforms[name](x) for name, x in zip(numeric, found, strict=True)]
         numbers += [float(x is None) for x in found] if options.layout != "zoo" else []
         keys = {name: _key(cells[name]) for name, kind in kinds.items() if kind == "id"}
-        prepared[split].append((line, label or 0, of_row, numbers, weight, keys))
+        inputs = [number for name, scaled in vectors.items() for number in scaled(cells[name])]
+        prepared[split].append((line, label or 0, of_row, numbers, weight, keys, inputs))
     return Prepared(num_lines, rejects, prepared, vocabulary)

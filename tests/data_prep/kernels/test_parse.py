@@ -32,7 +32,8 @@ def cells_of(rows, log_format):
         assert present.flags.c_contiguous and (isinstance(values, Strings) or values.flags.c_contiguous)
         values = values.tolist()
         if kind != "list":  # A list without values keeps its text, such as "|", which nobody reads.
-            assert not any(value for value, there in zip(values, present, strict=True) if not there)
+            absent = [value for value, there in zip(values, present, strict=True) if not there]
+            assert not any(any(value) if kind == "vector" else value for value in absent)
         if kind in ("string", "list"):
             values = [value.decode() for value in values]
         elif kind == "hex32":

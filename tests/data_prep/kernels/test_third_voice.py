@@ -128,11 +128,12 @@ def check_folder(folder: Path, schema, expected) -> None:
                 block.numeric[row].tolist(),
                 1.0 if block.weights is None else float(block.weights[row]),
                 {name: int(keys[row]) % 2**64 for name, keys in block.keys.items()},
+                block.vectors[row].tolist(),
             )
             for block in read_blocks(folder, schema, split)
             for row in range(len(block))
         ]
-        rows = [(*row[1:4], float(np.float32(row[4])), row[5]) for row in expected.rows[split]]
+        rows = [(*row[1:4], float(np.float32(row[4])), *row[5:]) for row in expected.rows[split]]
         of_split = schema.splits[split]
         assert (of_split.rows, of_split.clicks) == (len(rows), sum(label for label, *_ in rows))
         numbers = np.array([row[0] for row in expected.rows[split]], np.int64)
@@ -141,8 +142,9 @@ def check_folder(folder: Path, schema, expected) -> None:
             rows = in_written_order(rows, schema)
         elif (folder / row_numbers_file(split)).exists():
             assert np.load(folder / row_numbers_file(split)).tolist() == [row[0] for row in expected.rows[split]]
-        assert [(*row[:2], *row[3:]) for row in found] == [(*row[:2], *row[3:]) for row in rows]
+        assert [(*row[:2], *row[3:5]) for row in found] == [(*row[:2], *row[3:5]) for row in rows]
         assert np.allclose([row[2] for row in found], [row[2] for row in rows], rtol=1e-6, atol=1e-6)
+        assert np.allclose([row[5] for row in found], [row[5] for row in rows], rtol=1e-5, atol=1e-5)
 
 
 def check_scoring(folder: Path, log, files: dict[str, bytes], expected) -> None:
@@ -154,11 +156,13 @@ def check_scoring(folder: Path, log, files: dict[str, bytes], expected) -> None:
         lines += b"\n" * (lines[-1:] not in (b"", b"\n"))
         parsed, rows = encoder.encode(Chunk(first, lines.count(b"\n"), lines, file))
         numbers = parsed.rows.row_numbers.tolist()
-        found |= dict(zip(numbers, zip(rows.ids.tolist(), rows.numeric.tolist(), strict=True), strict=True))
+        of_rows = (rows.ids.tolist(), rows.numeric.tolist(), rows.vectors.tolist())
+        found |= dict(zip(numbers, zip(*of_rows, strict=True), strict=True))
         first += lines.count(b"\n")
     rows = [row for of_split in expected.rows.values() for row in of_split]
     assert [found[row[0]][0] for row in rows] == [row[2] for row in rows]
     assert np.allclose([found[row[0]][1] for row in rows], [row[3] for row in rows], rtol=1e-6, atol=1e-6)
+    assert np.allclose([found[row[0]][2] for row in rows], [row[6] for row in rows], rtol=1e-5, atol=1e-5)
 
 
 def compare(seed: int, num_lines: int, folder: Path) -> tuple[int, int]:
