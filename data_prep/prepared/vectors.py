@@ -47,9 +47,12 @@ class VectorField:
 
     @functools.cached_property
     def _fitted(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The means and the divisors [W] of the scale "standardize". Division by infinity makes a component 0."""
+        """Halves of the means and of the divisors [W] of the scale "standardize".
+
+        Division by infinity makes a component 0.
+        """
         mean, deviation = np.array(self.mean, np.float32), np.array(self.deviation, np.float32)
-        return mean, np.where(deviation > 0, deviation, np.float32(np.inf))
+        return mean / 2, np.where(deviation > 0, deviation / 2, np.float32(np.inf))
 
     @functools.cached_property
     def scaled_mean(self) -> NDArray[np.float32]:
@@ -103,10 +106,12 @@ def scale_vectors(field: VectorField, values: NDArray[np.float32], present: NDAr
 
 def _scaled(field: VectorField, values: NDArray[np.float32]) -> NDArray[np.float32]:
     if field.scale == "standardize":
-        mean, divisor = field._fitted
+        # Halves are subtracted, because the difference of two large numbers of opposite signs could be infinite.
+        half_mean, half_divisor = field._fitted
         with np.errstate(over="ignore"):  # A quotient that overflows becomes infinite, and is clipped.
-            scaled = values - mean
-            scaled /= divisor
+            scaled = values * np.float32(0.5)
+            scaled -= half_mean
+            scaled /= half_divisor
         np.clip(scaled, -_BOUND, _BOUND, out=scaled)
     else:
         scaled = divided_by_norm(values) if field.scale == "norm" else values.copy()
@@ -144,9 +149,10 @@ def fit_vector(
         zeros = (0.0,) * width
         return VectorField(name, width, scale, zeros, zeros, missing)
     components = (divided_by_norm(values) if scale == "norm" else values).astype(np.float64)
-    # The statistics are rounded to float32, as `scale_vectors` uses them. A constant component has exactly 0.
+    # The statistics are rounded to float32, as `scale_vectors` uses them. The deviation of a constant component is 0,
+    # and so is a deviation that is too small for a division.
     mean, deviation = components.mean(axis=0).astype(np.float32), components.std(axis=0).astype(np.float32)
-    deviation[np.ptp(components, axis=0) == 0] = 0
+    deviation[(np.ptp(components, axis=0) == 0) | (deviation < np.finfo(np.float32).smallest_normal)] = 0
     norms = tuple(np.quantile(vector_norms(values), NORM_RANKS).tolist())
     field = VectorField(name, width, scale, tuple(mean.tolist()), tuple(deviation.tolist()), missing, norms)
     scaled = scale_vectors(field, values, np.ones(len(values), np.bool_))[:, :width]

@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import gzip
 import io
+import itertools
 import json
 import math
 import random
@@ -59,8 +60,7 @@ class World:
             self.log_format = dataclasses.replace(self.log_format, point_zero=self.written_with_point)
         self.rows = [self._cells(log, line) for line in log.lines]
         self.names = list(log.columns)
-        if self.random.random() < 0.6:
-            self._add_vectors()
+        self._rewrite_vectors()
         self.path = folder / "log.csv"
         with self.path.open("w", newline="") as file:
             file.write("".join(f"{line}\n" for line in self.lines(self.names, header=log.log_format.header)))
@@ -82,27 +82,30 @@ class World:
         chunk = Chunk(0, len(lines), "".join(f"{line}\n" for line in lines).encode())
         self.parsed = numpy_kernels.parse_chunk(chunk, self.log_format).rows
 
-    def _add_vectors(self):
-        """Add a column of vectors, which are written in any way that the format allows, at the end of the rows."""
-        log_format, width = self.log_format, self.random.choice([1, 2, 5])
-        form = VectorForm(width, self.random.choice(["standardize", "norm", "none"]))
-        columns = {**log_format.columns, "vector": "vector"}
-        self.log_format = dataclasses.replace(
-            log_format, columns=columns, vectors=log_format.vectors | {"vector": form}
-        )
+    def _rewrite_vectors(self):
+        """Rewrite the vectors, without the largest numbers, in any way that the format allows. Often add a column."""
+        log_format = self.log_format
+        if self.random.random() < 0.5:
+            form = VectorForm(self.random.choice([1, 2, 5]), self.random.choice(["standardize", "norm", "none"]))
+            self.log_format = log_format = dataclasses.replace(
+                log_format,
+                columns={**log_format.columns, "vector": "vector"},
+                vectors={**log_format.vectors, "vector": form},
+            )
+            self.names.append("vector")
+            self.roles["vector"] = "text"
         marks = [mark for mark in (", ", " ", "|", "; ") if log_format.quotes or log_format.separator not in mark]
         marks = [mark for mark in marks if log_format.decimal == "." or "," not in mark]
-        for row in self.rows:
+        for name, row in itertools.product(log_format.vector_fields, self.rows):
             numbers = [
-                self.random.choice(["0", "-0.0", "7", "1e-3", repr(self.random.gauss(0, 9))]) for _ in range(width)
+                self.random.choice(["0", "-0.0", "7", "1e-3", repr(self.random.gauss(0, 9))])
+                for _ in range(log_format.vectors[name].width)
             ]
             brackets = self.random.choice(["{}", "[{}]"])
             missing = self.random.choice(["", "[]", *log_format.missing])
-            row["vector"] = (
+            row[name] = (
                 missing if self.random.random() < 0.2 else brackets.format(self.random.choice(marks).join(numbers))
             )
-        self.names.append("vector")
-        self.roles["vector"] = "text"
 
     def _crosses(self):
         """Return a cross of each list with another categorical field, which may be a list too."""

@@ -406,7 +406,10 @@ def _fitted_vector(scale: str, width: int, training: list):
             return [0.0] * width + [1.0]
         if scale == "standardize":
             pairs = zip(vector, bounds, strict=True)
-            return [min(max((x - mean) / (deviation or math.inf), -10), 10) for x, (mean, deviation) in pairs] + [0.0]
+            return [
+                min(max((x - mean) / (deviation if deviation >= 2**-126 else math.inf), -10), 10)
+                for x, (mean, deviation) in pairs
+            ] + [0.0]
         norm = math.hypot(*vector) if scale == "norm" else 1.0
         return [x / (norm or 1.0) for x in vector] + [0.0]
 
