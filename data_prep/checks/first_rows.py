@@ -42,6 +42,7 @@ TYPE_IN_NAME = re.compile(r":(token|float|token_seq|float_seq)$")
 CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # Matches the position between two words of a name in camelCase.
 _SEPARATORS, _RARE_SEPARATORS = "\t,;|\x01 ", "^~\x02"
 _MOST_FILES = 20  # If a log has several files, at most this many of them are read.
+_LISTS_LOOKED_AT = 1_000  # This many lists of floats show whether they are vectors or lists of ids.
 _LAYOUT_ROWS = 1_000  # The separator, the header and the quotes are decided from this many lines.
 # The lines count as written in a form such as libsvm's, and not in columns, if at least this fraction of them matches
 # it.
@@ -107,6 +108,9 @@ class Column:
     codes: NDArray[np.int64]  # The index of each cell's value [n] in `values`, or -1 if the cell is missing.
     values: Sequence[str] | NDArray[Any]  # The V distinct values.
     of_type: pa.DataType | None = None  # Type of the column in a Parquet file or an Arrow table. None in a text log.
+    # If the cells are lists of numbers with a fraction: the length of each list [n], 0 for a missing list, and -1 for a
+    # list with a missing, infinite or NaN number. All present cells then have the code 0, and `values` is an example.
+    lengths: NDArray[np.int64] | None = None
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -586,8 +590,12 @@ def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
     """
     import pyarrow as pa
 
-    from data_prep.raw_log.arrow_to_text import cells_as_text, decoded
+    from data_prep.raw_log.arrow_to_text import cells_as_text, decoded, is_list
 
+    if is_list(cells.type) and pa.types.is_floating(cells.type.value_type):
+        column = _of_vectors(name, cells.combine_chunks())
+        if column is not None:
+            return column
     # Decode Arrow dictionaries, which may contain values that occur in no row.
     encoded = decoded(cells.combine_chunks())
     try:
@@ -601,6 +609,23 @@ def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
     numbers: dict[str, int] = {}
     codes = [numbers.setdefault(text, len(numbers)) for text in texts]
     return Column(name, np.array([*codes, -1])[places], list(numbers), cells.type)
+
+
+def _of_vectors(name: str, cells: pa.Array) -> Column | None:
+    """Convert an Arrow column of lists of floats to a `Column` with `lengths`.
+
+    Return None if all floats in the first lists are whole, because the lists may then be lists of ids.
+    """
+    from data_prep.raw_log.arrow_to_text import list_numbers
+
+    first = cells.drop_null()[:_LISTS_LOOKED_AT]
+    numbers = list_numbers(first)[1]
+    if not (numbers[np.isfinite(numbers)] % 1).any():
+        return None
+    lengths, numbers = list_numbers(cells)
+    bad = np.flatnonzero(~np.isfinite(numbers))
+    lengths[np.searchsorted(np.cumsum(lengths), bad, side="right")] = -1
+    return Column(name, np.where(lengths == 0, -1, 0), [str(first[0].as_py())], cells.type, lengths)
 
 
 def cell_text(value: Any) -> str:

@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from data_prep.checks.first_rows import DECIMAL, INTEGER, TYPE_IN_NAME, Column
 from data_prep.checks.guess_time import time_form
 from data_prep.checks.held_out import category_losses, deviations, entropy, number_losses, some_rows
+from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.strings import Strings, spans_in_brackets, split_lists
+from data_prep.kernels.vectors import DECIMAL as DECIMAL_BYTES
+from data_prep.kernels.vectors import vector_parts
 from data_prep.options.kinds import ISO, Kind
-from data_prep.options.log_format import BOOLEANS, MAX_LIST_LENGTH, ListForm
+from data_prep.options.log_format import BOOLEANS, MAX_LIST_LENGTH, MAX_WIDTH, ListForm
 from data_prep.options.prepare_options import PrepareOptions
 
 _HARD_WORDS = (
@@ -99,10 +102,11 @@ _COUNTRY = re.compile("[A-Z]{2}")
 _WITH_ZONE = re.compile(r".*:[0-9.]+ ?(Z|UTC|GMT|[+-][0-9:]{2,5})")
 # A word in brackets without quotes, such as [INFO], is a text and not a list.
 _ONE_IN_BRACKETS = re.compile(r"\[ *(['\"0-9-].*)?\]")
-_FRACTION = re.compile(r" *-?[0-9]+\.[0-9]*([eE]-?[0-9]+)? *")
 _WEIGHTED = re.compile(r".+[:=]-?[0-9]+\.?[0-9]*")
 _UNIQUE_NUMBER = "an identifier, or a time; integer if it is an amount"
-_VECTOR = "a vector: no kind has several numbers in a cell, so give each a column of its own"
+_LOOKED_AT = 1_000  # This many values of a column show whether its cells are vectors.
+_COMPONENT = re.compile(DECIMAL_BYTES.pattern + rb"|[-+]?(nan|inf|infinity|null|none)", re.IGNORECASE)
+_FRACTION = re.compile(rb"\.[0-9]*[1-9]|[0-9.][eE]-")
 _VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|[0-9]{1,3}")
 _VERSION_NAMES = re.compile(r"(^|[_ .-])(v|ver|version|release|os|sdk|build|firmware)$", re.IGNORECASE)
 # A padded list ends in copies of the padding value. A value counts as padding if, among all lists that end in two equal
@@ -122,6 +126,7 @@ class Guess:
     reason: str
     form: str = ""  # If the kind is timestamp: how its times are written, as in LogFormat.timestamps.
     list_form: ListForm | None = None
+    width: int = 0  # If the kind is vector: the number of components.
     has_blanks: bool = False  # True if blanks stand around the values of a list.
     decimal: str = "."
     # True if the description should also add a categorical field that is made from the numbers by dividing them into
@@ -238,10 +243,10 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return Guess(
             column.name, "string", f"{of}; to have numbers, leave only digits, points and minus signs in its cells"
         )
+    if vector := _vector_of_texts(column):
+        return vector
     if list_form := _list_form(column, separator):
         lists = [re.split(rf" *{re.escape(list_form.separator)} *", value.strip("[]{}() ")) for value in column.values]
-        if all(_FRACTION.fullmatch(part) for parts in lists for part in parts):
-            return Guess(column.name, "ignored", f"{of}; {_VECTOR}")
         has_blanks = any(value[0] not in "[{(" and f"{list_form.separator} " in value for value in column.values)
         return Guess(column.name, "list", of + _of_list(lists), list_form=list_form, has_blanks=has_blanks)
     if _is_unique(column):
@@ -298,6 +303,8 @@ def _of_type(column: Column, of: str) -> Guess | None:
     from data_prep.raw_log.arrow_to_text import is_list, is_moment, is_readable
 
     assert column.of_type is not None
+    if column.lengths is not None:
+        return _vector(column.name, column.lengths, column.values[0])
     if not is_readable(column.of_type, "list" if is_list(column.of_type) else "string"):
         what = "objects: give their keys columns of their own" if pa.types.is_struct(column.of_type) else "of type {}"
         return Guess(column.name, "ignored", what.format(column.of_type))
@@ -307,14 +314,49 @@ def _of_type(column: Column, of: str) -> Guess | None:
         return Guess(column.name, "timestamp", f"times: {examples_of(column.frequent(_EXAMPLES))}, …", ISO)
     if not is_list(column.of_type):
         return None
-    if pa.types.is_floating(column.of_type.value_type) and any("." in value for value in column.values):
-        return Guess(column.name, "ignored", f"{of}; {_VECTOR}")
     lists = [value.split("\t") for value in column.values]
     texts = dict.fromkeys(text for each in lists for text in each if text)
     between = next((mark for mark in _LIST_SEPARATORS if not any(mark in text for text in texts)), "|")
     longest = min(max(map(len, lists), default=1), MAX_LIST_LENGTH)
     shown = ", ".join(itertools.islice(texts, _EXAMPLES))
     return Guess(column.name, "list", f"{len(texts):,} values: {shown}", list_form=ListForm(between, longest))
+
+
+def _vector_of_texts(column: Column) -> Guess | None:
+    """Guess the width of a column whose cells are written as vectors, such as `[0.1, 0.2]` or `0.1 0.2`.
+
+    Return None if the cells hold something else. Numbers without a fraction are codes.
+    """
+    cells = [value.encode() for value in column.values]
+    first = [vector_parts(cell, ".") for cell in cells[:_LOOKED_AT]]
+    are_vectors = all(_COMPONENT.fullmatch(part) for parts in first for part in parts)
+    width = Counter(map(len, first)).most_common(1)[0][0]
+    if not are_vectors or max(map(len, first)) < 2 or not any(map(_FRACTION.search, cells[:_LOOKED_AT])):
+        return None
+    _, present, good = choose_kernels("auto").parse_vectors(Strings.of(cells), width, ".")
+    lengths = width * present.astype(np.int64)
+    for place in np.flatnonzero(~good):
+        length = len(vector_parts(cells[place], "."))
+        lengths[place] = -1 if length == width else length
+    return _vector(column.name, np.repeat(lengths, column.counts), column.values[0])
+
+
+def _vector(name: str, lengths: NDArray[np.int64], example: str) -> Guess:
+    """Return a `Guess` for a column of vectors: its kind is vector if nearly all vectors have the same length.
+
+    `lengths` has the length of each vector: 0 if it is missing, and -1 if it is bad. `example` is a vector as text.
+    """
+    found, counts = np.unique(lengths[lengths != 0], return_counts=True)
+    width, others = int(found[counts.argmax()]), int(counts.sum() - counts.max())
+    shown = f"such as {example[:24]}{'…' * (len(example) > 24)}"
+    if others <= _SLIP_SHARE * counts.sum() and 1 <= width <= MAX_WIDTH:
+        remark = f"; rows with another vector are rejected: {others:,}" if others else ""
+        return Guess(name, "vector", f"{width:,} numbers, {shown}{remark}", width=width)
+    of = (
+        f"{found[found > 0][0]:,} to {found[-1]:,} numbers" if found[-1] > 0 else "numbers that are missing or infinite"
+    )
+    needs = f"a vector needs the same number of finite ones in every row, at most {MAX_WIDTH:,}"
+    return Guess(name, "ignored", f"{of} in a cell, {shown}; {needs}. list, if each number is a category")
 
 
 def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
@@ -328,7 +370,7 @@ def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
         longest = max(value.count(between) + 1 for value in column.values)
         return Guess(column.name, "list", of, list_form=ListForm(between, min(longest, MAX_LIST_LENGTH)))
     if declared == "float_seq":
-        return Guess(column.name, "ignored", f"{of}; no kind has several numbers in a cell")
+        return _vector_of_texts(column) or Guess(column.name, "ignored", f"{of}; no numbers with a fraction")
     if declared == "float" and (form := time_form(column, is_code=False)[0]):
         return Guess(column.name, "timestamp", of, form)
     if declared == "float" and column.numbers is not None:
@@ -514,8 +556,6 @@ def _list_form(column: Column, separator: str) -> ListForm | None:
         found = split_lists(Strings.of(cells), between, MAX_LIST_LENGTH, trim=True)
         parts = [part.decode() for part in found.values.tolist()]
         values, longest = set(parts), int(found.lengths.max())
-        if is_bracketed and all(DECIMAL.fullmatch(part) for part in values) and any(float(part) % 1 for part in values):
-            return None  # Decimal numbers in brackets are a vector, such as coordinates.
         if cells[0].startswith(b"{") and all(":" in part for part in values):
             return None  # The cells are mappings.
         if is_bracketed:

@@ -23,7 +23,7 @@ from data_prep.checks.reject_causes import Finding, to_utf8
 from data_prep.kernels.native import choose_kernels
 from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import KINDS
-from data_prep.options.log_format import INEXACT, TIME_FEATURES, ListForm, LogFormat
+from data_prep.options.log_format import INEXACT, TIME_FEATURES, ListForm, LogFormat, VectorForm
 from data_prep.options.prepare_options import PrepareOptions
 
 # If all rows with a certain value of a column are clicks, that is chance if they are fewer than this, and otherwise the
@@ -123,7 +123,10 @@ class Proposal:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: asdict(each) if isinstance(each, ListForm) else _plain(each) for name, each in value.items()}
+        return {
+            name: asdict(each) if isinstance(each, ListForm | VectorForm) else _plain(each)
+            for name, each in value.items()
+        }
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -201,6 +204,7 @@ def _settings(
                 for each in guesses if each.kind == "timestamp"}  # fmt: skip
     settings["features"] = {name: tuple(parts) for name, parts in features.items() if len(parts) < 2}
     settings["lists"] = {each.name: each.list_form for each in guesses if each.kind == "list"}
+    settings["vectors"] = {each.name: VectorForm(each.width) for each in guesses if each.kind == "vector"}
     return {name: value for name, value in settings.items() if value not in ((), {})}
 
 

@@ -402,8 +402,7 @@ def vectors_of(cells: pa.Array, width: int, log_format: LogFormat) -> tuple[Cell
             Strings(padded, ends[:-1], np.diff(ends)), width, log_format.decimal
         )
         return Cells(*parsed[:2]), parsed[2]
-    lengths = pc.list_value_length(cells).fill_null(0).to_numpy()
-    numbers = _float32(decoded(cells.flatten()))
+    lengths, numbers = list_numbers(cells)
     if (lengths == width).all():
         values = numbers.reshape(-1, width)
         good = np.isfinite(values).all(axis=1)
@@ -417,14 +416,19 @@ def vectors_of(cells: pa.Array, width: int, log_format: LogFormat) -> tuple[Cell
     return Cells(values, good & (lengths > 0)), good
 
 
-def _float32(numbers: pa.Array) -> NDArray[np.float32]:
-    """Convert an Arrow array of numbers to float32. A missing number becomes NaN."""
+def list_numbers(lists: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the lengths [n] of the lists of numbers in an Arrow column, and all their numbers one after the other.
+
+    A missing list has the length 0, and a missing number is NaN.
+    """
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    numbers = decoded(lists.flatten())
     if pa.types.is_decimal(numbers.type):  # As in `cells_as_text`, a direct cast would be inexact.
         numbers = numbers.cast(pa.string())
     if not pa.types.is_floating(numbers.type):
         numbers = numbers.cast(pa.float64(), safe=False)
     with np.errstate(over="ignore"):  # Too large a float64 becomes infinite, so that its row is rejected.
-        return numbers.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+        return lengths, numbers.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
 
 
 def is_readable(of_type: pa.DataType, kind: Kind) -> bool:

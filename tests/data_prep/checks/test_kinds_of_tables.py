@@ -1,5 +1,6 @@
 """describe guesses the kinds of generated tables such as others wrote; what it proposes is prepared uncorrected."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from sklearn.metrics import roc_auc_score
 from data_prep.__main__ import main
 from data_prep.checks.propose import describe
 from data_prep.kernels.native import choose_kernels
+from data_prep.options.log_format import VectorForm
 from data_prep.prepared.schema import read_schema
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.reading import file_of_log, first_chunks
@@ -127,11 +129,30 @@ def _values(proposal, name):
     return {value.decode() for value in rows.lists[name].values.tolist()}
 
 
-def test_vectors_of_a_table_are_ignored():
+@pytest.mark.parametrize("of_type", [pa.list_(pa.float32()), pa.list_(pa.float64(), 8), pa.large_list(pa.float16())])
+def test_describe_proposes_vectors_of_a_table(of_type):
     columns, random = base()
-    table = pa.table({**columns, "vector": [each.tolist() for each in random.random((ROWS, 8))]})
-    (vector,) = [guess for guess in describe(table).guesses if guess.name == "vector"]
-    assert vector.kind == "ignored" and "a vector" in vector.reason
+    rows = [
+        None if row % 9 == 2 else each.tolist() for row, each in enumerate(np.float16(random.normal(size=(ROWS, 8))))
+    ]
+    proposal = describe(pa.table({**columns, "vector": pa.array(rows, of_type)}))
+    assert proposal.as_format().vectors == {"vector": VectorForm(8)}
+    assert yaml.safe_load(proposal.as_yaml())["vectors"] == {"vector": {"width": 8, "scale": "standardize"}}
+    log_format = proposal.as_format()
+    rows = choose_kernels("auto").parse_chunk(proposal.rows.chunk(log_format), log_format).rows
+    assert np.count_nonzero(~rows.columns["vector"].present) == len(range(2, ROWS, 9))
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda row: row[:5], lambda row: [*row[:-1], math.nan], lambda row: [None, *row[1:]]]
+)
+def test_describe_ignores_vectors_that_differ(spoil):
+    columns, random = base()
+    rows = random.normal(size=(ROWS, 8)).tolist()
+    for share, kind in ((ROWS, "vector"), (7, "ignored")):
+        spoiled = [spoil(row) if number % share == 1 else row for number, row in enumerate(rows)]
+        (guess,) = [each for each in describe(pa.table({**columns, "v": spoiled})).guesses if each.name == "v"]
+        assert guess.kind == kind and ("rejected: 1" if kind == "vector" else "the same number") in guess.reason
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
