@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
+from numbers import Real
 from typing import Any
 from uuid import UUID
 
@@ -161,7 +162,8 @@ def _put_vector(value: Any, row: NDArray[np.float32], log_format: LogFormat) -> 
     Return None for a vector, "" if it is missing, and its text if it is bad. Raise TypeError for other values.
     """
     if isinstance(value, (list, tuple, np.ndarray)):
-        array = np.asarray(value)
+        are_numbers = all(issubclass(each, Real) and each is not bool for each in {*map(type, value)})
+        array = np.asarray(value if are_numbers else None)
         if array.dtype.kind in "fiu" and array.shape in ((0,), row.shape):
             with np.errstate(over="ignore"):
                 numbers = (array if array.dtype.kind == "f" else array.astype(np.float64)).astype(np.float32)

@@ -33,6 +33,7 @@ from data_prep.raw_log.arrow_to_text import (
     check_exact,
     columns_to_read,
     holds_booleans,
+    is_list,
     is_readable,
 )
 from data_prep.raw_log.storage import Fingerprint, LogFile
@@ -104,11 +105,7 @@ class JsonChunk:
             if isinstance(value, _SCALARS) and (booleans or type(value) is not bool):
                 cell: bytes = cells_as_text(pa.array([value]), kind, b"\n", booleans)[0].as_py()
                 return cell.decode()
-            if (
-                kind == "vector"
-                and isinstance(value, list)
-                and not any(isinstance(each, list | dict) for each in value)
-            ):
+            if kind == "vector" and isinstance(value, list):
                 return vector_text(value)
             if isinstance(value, list) and not in_list and "lists" in KINDS[kind].arrow:
                 texts = [text(each, in_list=True) for each in value]
@@ -262,6 +259,11 @@ def _object(line: bytes) -> Row | None:
 def _array(values: Sequence[Any]) -> pa.Array | None:
     """Convert values from JSON to an Arrow array. Return None if Arrow has no common type for them."""
     try:
-        return pa.array(values)
+        cells = pa.array(values)
     except (OverflowError, TypeError, ValueError):
         return None
+    in_lists = is_list(cells.type)
+    is_float = pa.types.is_floating(cells.type.value_type if in_lists else cells.type)
+    each = itertools.chain.from_iterable(filter(None, values)) if in_lists else values
+    # After a float, Arrow would take true for 1.0.
+    return None if is_float and bool in map(type, each) else cells

@@ -86,6 +86,13 @@ def test_a_vector_of_another_width_is_named(form):
     assert error.value.status == 400
 
 
+@pytest.mark.parametrize("vector", [[1, True, 2], [False, 0.5, 2], [0.5, None, 2], [0.5, "x", 2]])
+def test_json_vectors_have_numbers_only(vector):
+    body = json.dumps({"rows": [{"item": [1, 2, 3]}, {"item": vector}]}).encode()
+    with pytest.raises(RequestError, match=r"^row 1\b.*'item'.* as component [12] of 3, expected a number"):
+        decode_checked(partial(decode_rows, "application/json", VECTORS, Limits()), None, VECTORS, body)
+
+
 @pytest.mark.parametrize("shape", [[1, 2], [3], [1, 3, 1]])
 def test_a_shape_that_is_no_vector_s_is_refused(shape):
     with pytest.raises(RequestError, match=r"'item' has shape .*, expected \[n, 3\]"):
