@@ -45,6 +45,11 @@ NO_INT128 = (
     "cast them before the table is written or given: in polars frame.with_columns(pl.col(NAME).cast(pl.UInt64)), or "
     "pl.String for larger ones. polars.read_parquet_schema(FILE) names the columns of a file"
 )
+_NO_NULL_VECTORS = (
+    "pyarrow 25 cannot read lists of a fixed size from Parquet if some are null, so write lists of any size, such as "
+    "pl.read_parquet(OLD).with_columns(pl.col(COLUMN).arr.to_list()).write_parquet(NEW) with polars, or "
+    "table[COLUMN].cast(pa.list_(pa.float32())) with pyarrow"
+)
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
 _VECTORS = "lists or arrays of numbers, or strings such as [0.1, 0.2]"
 # For each entry of `ColumnKind.arrow` except "vectors", further types that an error message lists as readable.
@@ -184,6 +189,8 @@ def opened_table(location: str) -> Iterator[pa.NativeFile]:
             what = binary_kind(start) or "if it is text, rename it to end in .csv" * (b"\0" not in start)
             if not what or of.matches(start):
                 what = _first_line(error)
+            if "Expected all lists to be of size" in what:
+                raise ValueError(f"{location} cannot be read ({what}); {_NO_NULL_VECTORS}") from error
             raise ValueError(f"{location} is damaged or not a {of.name} file ({what})") from error
         except pa.ArrowNotImplementedError as error:
             what = f"{location} has a column of a type that pyarrow cannot read ({_first_line(error)})"

@@ -7,10 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from data_prep.checks.propose import describe
 from data_prep.kernels.parse import parse_chunk
 from data_prep.kernels.parsed import ONLY_FILE
 from data_prep.options.kinds import time_text
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import LogFormat, VectorForm
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.arrow_to_text import TableChunk, cells_as_text, is_readable
 from data_prep.raw_log.log_files import find_log
@@ -159,6 +160,16 @@ def test_a_damaged_file_is_an_error(tmp_path, damage):
     reason = "cannot be read" if damage == "page" else "is damaged or not a Parquet file"
     with pytest.raises(ValueError, match=rf"log.parquet {reason} \("):
         open_it(path)
+
+
+def test_null_lists_of_a_fixed_size_are_explained(tmp_path):
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"click": [1, 0], "v": pa.array([[1, 2], None], pa.list_(pa.float32(), 2))}), path)
+    log_format = LogFormat({"click": "label", "v": "vector"}, vectors={"v": VectorForm(2)})
+    expected = r"log.parquet cannot be read \(Expected all lists.*any size, such as pl.read_parquet.*arr.to_list"
+    for read in (lambda: open_it(path, log_format), lambda: describe(str(path))):
+        with pytest.raises(ValueError, match=expected):
+            read()
 
 
 @pytest.mark.parametrize(
