@@ -15,6 +15,7 @@ from common.text import show
 from data_prep.prepared.data_files import block_sizes, verify_files, whole_log
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
+from data_prep.prepared.vectors import NORM_RANKS
 from data_prep.statistics.statistics import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
@@ -62,6 +63,19 @@ def inspect(folder: Path) -> None:
     for split, summary in summaries.items():
         title = f"Numeric columns of {split}: % missing, and quantiles of the others as written"
         print_table(title, ["missing", *quantile_names], summary.numeric)
+    if schema.vectors:
+        print_table(
+            "Vector columns: % missing, and quantiles of the Euclidean norms in train",
+            ["width", *(f"missing {split}" for split in summaries), *(f"{100 * rank:g} %" for rank in NORM_RANKS)],
+            {
+                field.name: [
+                    field.width,
+                    *(summary.vectors_missing_percent[index] for summary in summaries.values()),
+                    *(field.norms or ["–"] * len(NORM_RANKS)),
+                ]
+                for index, field in enumerate(schema.vectors)
+            },
+        )
 
 
 def print_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[object]]) -> None:
@@ -96,6 +110,7 @@ class SplitSummary:
     # For each numeric column: the percentage of missing cells, then the quantiles `QUANTILES` of the present cells. If
     # the folder was prepared without missing indicators, the percentage is 0 and missing cells are among the quantiles.
     numeric: dict[str, list[float]]
+    vectors_missing_percent: list[float]  # Percentage of rows without a vector, for each vector column.
 
 
 def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
@@ -106,14 +121,18 @@ def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
     oov_ids = np.repeat([field.oov_ids for field in schema.categorical], lengths, axis=0)
     sample_every = max(1, len(block_sizes(schema, split)) * schema.block_rows // QUANTILE_ROWS)
     counts, sample = np.zeros((2, schema.num_categorical), np.int64), []
+    indicators = [components.stop for components in schema.vector_slices]
+    vectors_missing = np.zeros(len(indicators))
     for number, block in enumerate(read_blocks(folder, schema, split)):
         is_oov = (block.ids >= oov_ids[:, 0]) & (block.ids < oov_ids[:, 1])
         for count, is_counted in zip(counts, (block.ids == missing_ids, is_oov), strict=True):
             count += np.logical_or.reduceat(is_counted, starts, axis=1).sum(axis=0)
+        vectors_missing += block.vectors[:, indicators].sum(axis=0)
         if number % sample_every == 0:
             sample.append(block.numeric)
     missing, oov = 100 * counts / schema.splits[split].rows
-    return SplitSummary(missing, oov, _quantiles(schema, np.concatenate(sample)))
+    numeric = _quantiles(schema, np.concatenate(sample))
+    return SplitSummary(missing, oov, numeric, (100 * vectors_missing / schema.splits[split].rows).tolist())
 
 
 def _missing_ids(folder: Path, schema: Schema) -> list[int]:

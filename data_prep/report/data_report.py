@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from data_prep.kernels.numpy_kernels import FLOAT_BINS, bin_bounds
 from data_prep.options.prepare_options import SPLIT_RULES
 from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, read_schema, transform_numbers
+from data_prep.prepared.vectors import NORM_RANKS
 from data_prep.report.timing import Timing, read_timing
 from data_prep.statistics.statistics import CategoricalProfile, NumericProfile, Profile, cut_lists, read_statistics
 
@@ -60,9 +62,10 @@ def write_report(folder: Path) -> Path:
     """
     schema, profile, timing = read_schema(folder), read_statistics(folder), read_timing(folder)
     counting = " with a label and a weight above 0" if schema.weight else ""
+    vectors = f", {len(schema.vectors)} vector columns" if schema.vectors else ""
     subtitle = (
-        f"{schema.num_categorical} categorical and {len(profile.numeric)} numeric fields. Figures of fields are of the "
-        f"{profile.training_rows:,} training rows{counting}, all others of the whole log. "
+        f"{schema.num_categorical} categorical and {len(profile.numeric)} numeric fields{vectors}. "
+        f"Figures of fields are of the {profile.training_rows:,} training rows{counting}, all others of the whole log. "
         f"The {schema.log_format.label_in_words}."
     )
     sections = [
@@ -71,6 +74,7 @@ def write_report(folder: Path) -> Path:
         _categorical(schema, profile),
         *_coverage(schema, profile),
         _numeric(schema, profile),
+        *([_vectors(schema)] if schema.vectors else []),
         _rejects(schema, folder),
         Section("Settings", *(PagePart("definitions", entries) for entries in _settings(schema)), note=SETTINGS),
         *([_timing(schema, timing)] if timing else []),
@@ -248,6 +252,30 @@ def _numeric(schema: Schema, profile: Profile) -> Section:
         *left_out(names[_MOST_FIELDS:]),
         note="Before: the numbers as they are, without the largest one per cent. After: all of them after "
         f"{transform}. Quantiles of integers are exact up to 16, all others to an eighth of an octave.",
+    )
+
+
+def _vectors(schema: Schema) -> Section:
+    """Return the report's section on vector columns: width, missing vectors, and the Euclidean norms of the others."""
+    columns = [("field", "text"), ("width", "number"), ("scale", "text"), ("missing", "share"),
+               *((f"{100 * rank:g} %", "number") for rank in NORM_RANKS)]  # fmt: skip
+    rows = [
+        [field.name, field.width, field.scale, field.missing, *(field.norms or [None] * len(NORM_RANKS))]
+        for field in schema.vectors
+    ]
+    charts = []
+    for field in schema.vectors[:_MOST_FIELDS]:
+        if field.norms:
+            bins = [(low, high, 1) for low, high in itertools.pairwise(field.norms)]
+            edges, shares = _join_bins(bins, len(bins))
+            density = Density("share of present vectors", shares)
+            charts.append(histogram(f"Norms of {field.name}", edges, [density], Axis("Euclidean norm"), "small"))
+    return Section(
+        "Vector columns",
+        PagePart("table", columns, rows),
+        PagePart("charts", charts),
+        *left_out([field.name for field in schema.vectors[_MOST_FIELDS:]]),
+        note="Quantiles of the Euclidean norms of the vectors as they are written, from a sample of the training rows.",
     )
 
 
