@@ -30,6 +30,9 @@ from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
 INVERSE_PENALTY = 0.05  # The constant C (the inverse penalty) of the regression and in the weights of pairs.
 MAX_ROWS = 400_000  # At most this many rows of the split train are read, and at most as many rows of valid.
+# The vectors of the rows that are read of a split have at most this many components, so fewer rows of wide vectors are
+# read. They take 4 bytes each here, and 12 in the regression.
+MAX_COMPONENTS = 1 << 26
 # Significance level of the gains: if no pair of fields helps, the probability that one is suggested nevertheless is at
 # most this.
 LEVEL = 0.05
@@ -111,8 +114,9 @@ def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
     for split in ("train", "valid"):
         if split not in schema.splits or not schema.splits[split].rows:
             raise ValueError(f"{folder} has no rows in split {split!r}; crosses are fitted to train, measured on valid")
-    train = concatenate(list(read_spread(folder, schema, "train", MAX_ROWS)))
-    valid = concatenate(list(read_spread(folder, schema, "valid", MAX_ROWS)))
+    max_rows = min(MAX_ROWS, MAX_COMPONENTS // max(schema.vector_inputs, 1))
+    train = concatenate(list(read_spread(folder, schema, "train", max_rows)))
+    valid = concatenate(list(read_spread(folder, schema, "valid", max_rows)))
     if not len(valid):
         raise ValueError(f"{folder} has no row in split 'valid' with a weight above 0; crosses are measured on valid")
     first, second = train.take(slice(len(train) // 2)), train.take(slice(len(train) // 2, None))

@@ -5,8 +5,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from data_prep.__main__ import main
+from data_prep.checks import suggest_crosses
 from data_prep.checks.suggest_crosses import INVERSE_PENALTY, find_gains
-from data_prep.options.log_format import ListForm, LogFormat
+from data_prep.options.log_format import ListForm, LogFormat, VectorForm
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.examples import concatenate
@@ -135,6 +136,22 @@ def test_more_pairs_of_a_row_than_are_held_in_memory_are_left_out(tmp_path, monk
     monkeypatch.setattr("data_prep.checks.suggest_crosses.MOST_PAIRS", 1)
     cut = {gain.fields: gain.log_loss for gain in find_gains(folder)}
     assert cut["A", "L"] > 0 and cut["A", "L"] != whole["A", "L"]
+
+
+def test_fewer_rows_of_wide_vectors_are_read(tmp_path, monkeypatch):
+    random, width = np.random.default_rng(1), 4
+    lines = [f"{c},{a},{b},{' '.join(map(str, v))}\n" for c, a, b, v in zip(
+        random.integers(0, 2, ROWS), random.integers(0, 3, ROWS), random.integers(0, 3, ROWS),
+        random.normal(size=(ROWS, width)), strict=True)]  # fmt: skip
+    (tmp_path / "log.csv").write_text("".join(lines))
+    columns = {"click": "label", "A": "string", "B": "string", "v": "vector"}
+    log_format = LogFormat(columns, ",", vectors={"v": VectorForm(width)})
+    options = PrepareOptions(data=log_format, workers=1)
+    prepare(tmp_path / "log.csv", tmp_path / "prepared", options)
+    folder, most = tmp_path / "prepared", 2000
+    monkeypatch.setattr(suggest_crosses, "MAX_COMPONENTS", (width + 1) * most)
+    half, _ = suggest_crosses._score(folder, read_schema(folder))
+    assert 0 < len(half.labels) <= most // 2 < read_schema(folder).splits["train"].rows // 2
 
 
 def test_chance_is_not_suggested(tmp_path, capsys):

@@ -2,10 +2,12 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.statistics.statistics import NumericStatistics
+from data_prep.pipeline.split import splitmix64
+from data_prep.statistics.statistics import NumericStatistics, may_be_sampled, sampled_rows
 
 int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 1000)
 
@@ -48,3 +50,14 @@ def test_float_statistics_are_exact_however_they_are_cut(floats, cut):
 def test_statistics_of_nothing_are_nan():
     assert math.isnan(NumericStatistics().mean)
     assert math.isnan(NumericStatistics().standard_deviation)
+
+
+@pytest.mark.parametrize("num_components", [0, 64, 768, 4096, 65_536])
+def test_samples_of_wide_vectors_are_bounded(num_components):
+    rows = sampled_rows(num_components)
+    assert 512 <= rows <= 1 << 14 and rows * num_components <= max(1 << 21, 512 * num_components)
+    hashes = splitmix64(7, np.arange(60_000))
+    may_be = may_be_sampled(hashes, np.arange(60_000), num_components)
+    assert may_be[np.argsort(hashes)[:rows]].all()
+    # So few rows of a late chunk are copied.
+    assert may_be[50_000:].sum() <= 10_000 * min(1, 2.5 * rows / 50_000)
