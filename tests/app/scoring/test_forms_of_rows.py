@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.scoring.batch_prediction import predict
-from app.scoring.predictor import Predictor
+from app.scoring.predictor import Predictor, ScoringModel
 from app.scoring.trained import write_bundle
 from app.serving.decoding import decode_tensors
 from app.serving.forms import FORMS
@@ -250,6 +250,12 @@ def other_types(world):
     return pa.concat_tables([table.slice(0, 7), table.slice(7)])
 
 
+def by_column(world):
+    """Return typed rows as MLflow passes the columns of `inputs`."""
+    rows = world.typed_rows()
+    return {name: np.array([*(row[name] for row in rows), None], object)[:-1] for name in rows[0]}
+
+
 def typed_frame(world):
     """Return typed rows as a data frame of pandas. Whole numbers beside missing ones become floats."""
     return typed_table(world).to_pandas()
@@ -369,6 +375,7 @@ def forms(world, folder):
         "text table": score(lambda: pa.Table.from_pylist(text_rows(world))),
         "typed table": score(lambda: typed_table(world)),
         "lists of a fixed size": score(lambda: fixed_size(world)),
+        "MLflow": lambda: ScoringModel(predictor).predict(by_column(world)),
         "table of other types": score(lambda: other_types(world)),
         "Arrow stream": served("application/vnd.apache.arrow.stream", lambda: stream(typed_table(world))),
         "V2": lambda: by_tensors(is_binary=False),
@@ -383,6 +390,7 @@ def forms(world, folder):
         import polars
 
         found["polars"] = score(lambda: polars.from_arrow(typed_table(world)))
+        found["polars with arrays"] = score(lambda: polars.from_arrow(fixed_size(world)))
     return found
 
 

@@ -16,7 +16,7 @@ from data_prep.encoding.encoder import LOOKUP_FILE
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary, write_additions, write_lookup
 from data_prep.kernels.parsed import Chunk
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import LogFormat, VectorForm
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import damaged_files, schema_at
@@ -25,7 +25,16 @@ from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
 from tests.prepared_folders import ALL_TRAINED, field_options
 
 FORMAT = LogFormat(
-    columns={"click": "label", "hex": "hex32", "site": "string", "from": "string", "tags": "list", "n": "integer"},
+    columns={
+        "click": "label",
+        "hex": "hex32",
+        "site": "string",
+        "from": "string",
+        "tags": "list",
+        "n": "integer",
+        "v": "vector",
+    },
+    vectors={"v": VectorForm(2)},
     separator=",",
     label="optional",
     shares={"from": "site"},
@@ -50,7 +59,8 @@ def lines_of(chance, num_rows, day):
         value = chance.choice(["", f"{day * 3 + chance.randrange(8):08x}"])
         tags = "|".join(f"t{day + chance.randrange(9)}" for _ in range(chance.randrange(4)))
         label, number = chance.choice(["0", "1", "0", "1", ""]), chance.choice(["", 2 ** chance.randrange(20)])
-        rows.append(f"{label},{value},{site},{origin},{tags},{number}")
+        vector = f"{len(rows) / 7} {day}" if len(rows) % 3 else ""
+        rows.append(f"{label},{value},{site},{origin},{tags},{number},{vector}")
     return ("\n".join(rows) + "\n").encode()
 
 
@@ -69,6 +79,7 @@ def add_values(growing, text):
     num_new, rows = growing.add_values_of(pieces, rows)
     expected = concatenate([growing.encoder.encode_rows(piece) for piece in pieces])
     np.testing.assert_array_equal(rows.ids, expected.ids)
+    np.testing.assert_array_equal(rows.vectors, expected.vectors)
     return num_new
 
 
@@ -163,7 +174,7 @@ def test_values_get_ids_in_the_part_in_which_they_are_frequent_over_all_parts(tm
         text = lines_of(chance, 30, day)
         of_part = Counter()
         for line in filter(lambda line: line[0] != ",", text.decode().splitlines()):  # only rows with a label
-            _, value, site, origin, tags, _ = line.split(",")
+            _, value, site, origin, tags, _, _ = line.split(",")
             of_part.update({("hex", value): 1})
             of_part.update([("site", site), ("site", origin), *(("tags", tag) for tag in tags.split("|"))])
         pending = Counter({key: count for key, count in of_part.items() if key[1] and key not in known})

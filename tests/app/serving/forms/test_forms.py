@@ -4,6 +4,7 @@ import io
 import json
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pytest
@@ -84,6 +85,23 @@ def test_a_vector_of_another_width_is_named(form):
     with pytest.raises(RequestError, match=r"^(row 1|line 3)\b.*'item'.* 2 (numbers|values), expected 3") as error:
         decode_checked(partial(decode, VECTORS, Limits()), name_row, VECTORS, body)
     assert error.value.status == 400
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64"])
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_vectors_of_every_datatype_are_float32(datatype, is_binary):
+    vectors = np.float16([[0.1, -2.5, 6e-8], [np.nan] * 3, [65504, 0, 1]])
+    tensor = {"name": "item", "shape": [3, 3], "datatype": datatype}
+    data = vectors.astype(f"<f{int(datatype[2:]) // 8}")
+    if is_binary:
+        head = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": data.nbytes}}]}).encode()
+        chunk = decode_tensors(str(len(head)), VECTORS, Limits(), head + data.tobytes())[0]
+    else:
+        rows = [None if np.isnan(row).any() else row.astype(float).tolist() for row in vectors]
+        chunk = decode_tensors(None, VECTORS, Limits(), tensor_of([3, 3], datatype, rows))[0]
+    values, present = chunk.vectors["item"]
+    assert present.tolist() == [True, False, True]
+    assert np.array_equal(values[present], np.float32(vectors)[present])
 
 
 @pytest.mark.parametrize("vector", [[1, True, 2], [False, 0.5, 2], [0.5, None, 2], [0.5, "x", 2]])
