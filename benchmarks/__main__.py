@@ -114,6 +114,7 @@ BENCHMARKS = {
     "vectors": Benchmark(
         "Logs with a vector column", "benchmarks.accuracy.vectors", "", "--rows 20000 --logs plain missing"
     ),
+    "read_vectors": Benchmark("Reading vectors", "benchmarks.preparation.read_vectors", "", "--quick"),
     "real_tables": Benchmark(
         "Real tables, five folds", "benchmarks.accuracy.real_tables", "--threads 1", needs="REAL_LOGS"
     ),
