@@ -22,8 +22,8 @@ from app.config.config import Config
 from app.config.optimizer_settings import DeepOptimizer, TowerOptimizer, WideOptimizer
 from app.config.schedules import Schedule
 from common.settings import bounds_of
-from data_prep.options.format_checks import check_list, checked_format
-from data_prep.options.log_format import ListForm, LogFormat
+from data_prep.options.format_checks import check_list, check_vector, checked_format
+from data_prep.options.log_format import ListForm, LogFormat, VectorForm
 from data_prep.options.prepare_options import FieldOptions
 
 OPENING = """# Configuration
@@ -45,13 +45,13 @@ SCHEDULES = """Each optimizer has a schedule, such as `deep_optimizer.schedule.n
 GROUPS: dict[str, Any] = {"wide": WideOptimizer, "deep": DeepOptimizer, "tower": TowerOptimizer}
 WRONG_VALUES: tuple[Any, ...] = (-1, "?", "", ())
 # Functions that check a section. Sections that are not listed check themselves.
-CHECKS: dict[type, Any] = {LogFormat: checked_format, ListForm: check_list}
+CHECKS: dict[type, Any] = {LogFormat: checked_format, ListForm: check_list, VectorForm: check_vector}
 TYPES = {
     bool: "true or false",
     int: "whole number",
     float: "number",
     str: "text",
-    **dict.fromkeys((ListForm, FieldOptions), "section"),
+    **dict.fromkeys((ListForm, VectorForm, FieldOptions), "section"),
 }
 
 
@@ -69,6 +69,7 @@ def _sections() -> Iterator[str]:
             if field.name == "prepare":
                 yield from _table("## prepare.data", DATA, LogFormat, "prepare.data.")
                 yield from _table("### lists", ListForm.__doc__, ListForm, "prepare.data.lists.COLUMN.")
+                yield from _table("### vectors", VectorForm.__doc__, VectorForm, "prepare.data.vectors.COLUMN.")
 
 
 def _optimizers() -> Iterator[str]:

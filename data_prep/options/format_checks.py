@@ -16,6 +16,7 @@ from data_prep.options.log_format import (
     TIME_FEATURES,
     ListForm,
     LogFormat,
+    VectorForm,
     listed,
 )
 
@@ -132,6 +133,12 @@ def _check_lists(log_format: LogFormat) -> None:
             )
 
 
+def check_vector(form: VectorForm) -> None:
+    """Raise ValueError if the width of `form` is not allowed. The message says what is."""
+    if not 1 <= form.width <= MAX_WIDTH:
+        raise ValueError(f"a vector's width must be between 1 and {MAX_WIDTH}; found {form.width}")
+
+
 def _check_vectors(log_format: LogFormat) -> None:
     for name in log_format.vectors:
         if log_format.columns.get(name) != "vector":
@@ -142,9 +149,7 @@ def _check_vectors(log_format: LogFormat) -> None:
                 f"vectors: the column {name!r} of kind vector needs its number of components; write "
                 f"vectors: {{{name}: {{width: 64}}}}"
             )
-        width = log_format.vectors[name].width
-        if not 1 <= width <= MAX_WIDTH:
-            raise ValueError(f"vectors: {name}: width must be between 1 and {MAX_WIDTH}; found {width}")
+        check_vector(log_format.vectors[name])
 
 
 def _check_shares(log_format: LogFormat) -> None:
