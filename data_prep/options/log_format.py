@@ -187,10 +187,6 @@ class LogFormat:
         """Return how the cells of the list column `name` are written: its entry in `lists`, or the defaults."""
         return self.lists.get(name, ListForm())
 
-    def vector_form(self, name: str) -> VectorForm:
-        """Return the form of the vector column `name`, which must have an entry in `vectors`."""
-        return self.vectors[name]
-
     def columns_of_kind(self, *kinds: Kind) -> tuple[str, ...]:
         """Return the names of the columns that have one of these kinds, in the order of the file."""
         return tuple(name for name, kind in self.columns.items() if kind in kinds)
