@@ -84,6 +84,7 @@ def manager_of(run, parts, options, vocabulary_size, group=None):
         splits={"train": train},
         source={},
         num_expired=0,
+        vectors=(),
     )
     selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
     config = Config(checkpoint=options)
