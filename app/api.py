@@ -67,6 +67,7 @@ ARGUMENTS = {
     r"--(overwrite|restart|extend|calibrate)\b": r"\1=True",
     r"--(label|by|dataset) (?=\S)": r"\1=",
     r"--rows (?=\d)": "num_rows=",
+    r"--version (?=\d)": "version=",
     r"--rows\b": "num_rows",
     r"--vocabulary (?=\S)": "vocabulary_of=",
     r"--vocabulary\b": "vocabulary_of",
@@ -96,8 +97,8 @@ def describe(log: Log, **named: Any) -> Any:
     """Propose a description of a log: which column is the label, the kind of each column, and the format of the lines.
 
     `log` is a file, folder or glob, several of them, or a table of pandas, polars or pyarrow. `named` are the options
-    `num_rows` and `label` of `data_prep.checks.propose.describe`, which also lists the errors. Return a `Proposal`,
-    which `prepare` takes as `data`, and whose `as_yaml()` is the text of a file for `--data`.
+    `num_rows`, `label` and `version` of `data_prep.checks.propose.describe`, which also lists the errors. Return a
+    `Proposal`, which `prepare` takes as `data`, and whose `as_yaml()` is the text of a file for `--data`.
 
     >>> import pyarrow as pa
     >>> from app import describe
@@ -121,6 +122,7 @@ def prepare(
     restart: bool = False,
     vocabulary_of: str | Path | None = None,
     extend: bool = False,
+    version: int | None = None,
     **options: Any,
 ) -> Schema:
     """Turn a raw log into the prepared folder `output`, and return the folder's schema.
@@ -136,6 +138,8 @@ def prepare(
       unfinished preparation.
     - `vocabulary_of`: a prepared folder whose vocabulary (the ids of values) is used, for example for the next day of
       the same log. With `extend`, values that are not in it get new ids.
+    - `version`: the version of a Delta table, or the id of a snapshot of an Iceberg table; by default the one that
+      the unfinished preparation has read, or else the newest one.
     - `options`: single settings of the section `prepare`, such as `min_count=2`.
 
     Raise FileNotFoundError, FileExistsError and ValueError in the same cases as `data_prep.pipeline.prepare.prepare`.
@@ -156,6 +160,7 @@ def prepare(
             f"{', '.join(table.column_names)}. Give data=describe(table), or the name of a file of it"
         )
     how: dict[str, Any] = {"overwrite": overwrite, "restart": restart, "extend": extend, "report": True}
+    how["version"] = version
     how["vocabulary_of"] = None if vocabulary_of is None else Path(vocabulary_of)
     with log_shown(*LOGGERS), device.process_restored():
         device.prepare_environment(DeviceOptions())

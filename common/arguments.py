@@ -43,6 +43,11 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "--seed": {"type": int, "default": 1, "metavar": "N", "help": "random seed (%(default)s)"},
     "--split": {"default": "test", "help": "rows to evaluate on: train, valid or test (%(default)s)"},
+    "--version": {
+        "type": int,
+        "metavar": "N",
+        "help": "version of a Delta table, or id of a snapshot of an Iceberg table, to read as the log (the newest)",
+    },
     "--workers": {"type": int, "metavar": "N", "help": "number of processes (one per core)"},
 }
 

@@ -161,6 +161,7 @@ def _add_describe_arguments(describe: argparse.ArgumentParser) -> None:
         "input", nargs="+", help="the log, as for prepare, or a prepared folder. The first rows of each file are read"
     )
     add_shared(describe, "--rows", default=100_000)
+    add_shared(describe, "--version")
     proposal = describe.add_argument_group("proposal of a description, for a log without --data")
     proposal.add_argument(
         "--label",
@@ -186,6 +187,7 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
         "lines or Parquet; text and JSON may be compressed (.gz, .zst, .tar.gz)",
     )
     prepare.add_argument("output", type=Path, help="the prepared folder to create")
+    add_shared(prepare, "--version")
     prepare.set_defaults(after_stop="; the same command resumes")
 
     settings = prepare.add_argument_group(
@@ -227,7 +229,7 @@ def _describe(command: argparse.Namespace, settings: list[str]) -> None:
     """Propose the description of a log, check a log against its description, or show a prepared folder."""
     folder = Path(command.input[0])
     if command.name == _INSPECT or (folder / SCHEMA_FILE).is_file():
-        if len(command.input) > 1 or settings or command.data or command.label:
+        if len(command.input) > 1 or settings or command.data or command.label or command.version is not None:
             raise ValueError(f"a prepared folder is shown by itself; give {folder} without other inputs and settings")
         _show_folder(folder, command.report)
     elif command.report:
@@ -235,18 +237,19 @@ def _describe(command: argparse.Namespace, settings: list[str]) -> None:
     elif command.name == _PRE_CHECK or command.data or settings:
         if command.label:
             raise ValueError("--label is for a proposal; the label of a description is its column of kind label")
-        _check(command.input, command.rows, read_options(overrides=settings, data_path=command.data).encoding)
+        encoding = read_options(overrides=settings, data_path=command.data).encoding
+        _check(command.input, command.rows, command.version, encoding)
     else:
         from data_prep.checks.propose import describe
         from data_prep.checks.reject_causes import print_findings
 
-        proposal = describe(command.input, command.rows, command.label)
+        proposal = describe(command.input, command.rows, command.label, command.version)
         show(proposal.as_yaml(), end="")
         show(proposal.label_line, file=sys.stderr)
         print_findings(proposal.findings, sys.stderr)
 
 
-def _check(inputs: list[str], num_rows: int, encoding: EncodingOptions) -> None:
+def _check(inputs: list[str], num_rows: int, version: int | None, encoding: EncodingOptions) -> None:
     """Print figures and findings about the first rows of a log.
 
     Raise ValueError if a finding says that something is wrong.
@@ -254,7 +257,7 @@ def _check(inputs: list[str], num_rows: int, encoding: EncodingOptions) -> None:
     from data_prep.checks.pre_check import pre_check
     from data_prep.checks.reject_causes import print_findings
 
-    findings = pre_check(inputs, num_rows, encoding.data, encoding.categorical_columns)
+    findings = pre_check(inputs, num_rows, encoding.data, encoding.categorical_columns, version)
     print_findings(findings)
     if num_wrong := sum(each.is_wrong for each in findings):
         raise ValueError(f"{num_wrong} thing{'s' * (num_wrong > 1)} wrong with {inputs[0]}, see above")
@@ -298,6 +301,7 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
         restart=command.restart,
         vocabulary_of=command.vocabulary,
         extend=command.extend,
+        version=command.version,
         executor=ExecutorChoice(command.executor, command.scheduler),
         report=True,
     )

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", action="extend", nargs="+", default=[], metavar="COLUMN", help="columns to copy into the output"
     )
     add_shared(parser, "--executor", choices=EXECUTORS, default=EXECUTORS[0])
-    add_shared(parser, "--scheduler", "--workers", "--overwrite", "--restart")
+    add_shared(parser, "--scheduler", "--workers", "--overwrite", "--restart", "--version")
     parser.add_argument(
         "--max-reject-fraction",
         type=float,
@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
                 workers,
                 arguments.overwrite,
                 arguments.restart,
+                version=arguments.version,
             )
     except StopSignal as stopped:
         advice = "" if STDIN in (arguments.output, *arguments.inputs) else "; the same command resumes"

@@ -114,6 +114,7 @@ def predict(
     overwrite: bool = False,
     restart: bool = False,
     chunk_bytes: int = CHUNK_BYTES,
+    version: int | None = None,
 ) -> dict[str, Any]:
     """Score a log into `output`.
 
@@ -139,10 +140,12 @@ def predict(
             raise ValueError(f"--keep {name}: the output has a column of that name already")
     from_stdin = list(inputs) == [STDIN]
     with _work_folder(output, can_resume=not from_stdin) as folder, room_for(Path(output)):
-        log = LogToScore.of([_spool(folder)] if from_stdin else inputs, predictor.log_format, keep)
+        earlier = {} if restart else (_saved(folder) or {}).get("versions", {})
+        log = LogToScore.of([_spool(folder)] if from_stdin else inputs, predictor.log_format, keep, version, earlier)
         identity = {
             "bundle": predictor.manifest.id,
             "files": log.identity,
+            "versions": log.versions,
             "keep": list(keep),
             "chunk_bytes": chunk_bytes,
         }
@@ -213,13 +216,19 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
+def _saved(folder: Path) -> dict[str, Any] | None:
+    """Return the identity of the unfinished prediction in a work folder, {} if it is damaged, or None without one."""
+    try:
+        return parse_json((folder / STATE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return {}
+
+
 def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> None:
-    state = folder / STATE
-    if state.is_file() and not restart:
-        try:
-            saved = parse_json(state.read_text(encoding="utf-8"))
-        except ValueError:
-            saved = None
+    saved = _saved(folder)
+    if saved is not None and not restart:
         if saved != identity:
             raise ValueError(
                 f"an unfinished prediction left {folder}, by another bundle, of another log or with other settings. "
@@ -228,7 +237,7 @@ def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> N
         return
     shutil.rmtree(folder / WORK, ignore_errors=True)
     (folder / WORK).mkdir()
-    write_whole(state, json.dumps(identity) + "\n")
+    write_whole(folder / STATE, json.dumps(identity) + "\n")
 
 
 def _spool(folder: Path) -> str:

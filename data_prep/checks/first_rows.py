@@ -239,19 +239,21 @@ class FirstRows:
         return TableChunk(0, len(batch), batch, log_format, ONLY_FILE).load()
 
 
-def read_first_rows(log: Any, num_rows: int) -> FirstRows:
+def read_first_rows(log: Any, num_rows: int, version: int | None = None) -> FirstRows:
     """Read the first `num_rows` rows of a log.
 
-    `log` is an Arrow table, a pandas DataFrame, or paths or URIs as `find_log` takes them. If the log has several
-    files, the rows come from the starts of up to 20 of them. Raise FileNotFoundError if there is no log, and ValueError
-    if a file cannot be read or has no rows or no columns.
+    `log` is an Arrow table, a pandas DataFrame, or paths or URIs as `find_log` takes them, together with `version`. If
+    the log has several files, the rows come from the starts of up to 20 of them. Raise FileNotFoundError if there is no
+    log, and ValueError if a file cannot be read or has no rows or no columns.
     """
     if hasattr(log, "iloc") or hasattr(log, "to_batches"):
         import pyarrow as pa
 
+        if version is not None:
+            raise ValueError(f"--version {version} is for a Delta or Iceberg table, and the log is a table in memory")
         table = log if isinstance(log, pa.Table) else pa.Table.from_pandas(log.iloc[:num_rows], preserve_index=False)
         return _of_table("the table", table.slice(0, num_rows))
-    all_files = find_log(log)
+    all_files = find_log(log, version)
     names = [each.name for each in all_files]
     if any(map(_SUBMISSION.search, names)) or all(any(map(kind.search, names)) for kind in _TRAIN_AND_TEST):
         raise ValueError(f"by their names, {', '.join(names)[:500]} are no parts of one log; name the one to describe")

@@ -55,17 +55,19 @@ def pre_check(
     num_rows: int = DEFAULT_ROWS,
     log_format: LogFormat | None = None,
     categorical: Sequence[CategoricalColumn] = (),
+    version: int | None = None,
 ) -> list[Finding]:
     """Print figures of the first rows of a log. Return findings about what is wrong with them and what is odd.
 
-    `inputs` are paths or URIs as `find_log` takes them. At most `num_rows` rows are read, from all files together. If
-    `categorical`, the columns to derive from the log, contains crosses, figures of the crosses are printed too. Raise
-    FileNotFoundError if there is no log, and ValueError if a file cannot be read or if `num_rows` is below 1.
+    `inputs` are paths or URIs, and `version` the version of a table, as `find_log` takes them. At most `num_rows` rows
+    are read, from all files together. If `categorical`, the columns to derive from the log, contains crosses, figures
+    of the crosses are printed too. Raise FileNotFoundError if there is no log, and ValueError if a file cannot be read
+    or if `num_rows` is below 1.
     """
     if num_rows < 1:
         raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
     log_format = checked_format(log_format or LogFormat())
-    samples = list(sample_log(find_log(inputs), log_format, num_rows))
+    samples = list(sample_log(find_log(inputs, version), log_format, num_rows))
     chunks = [sample.chunk for sample in samples if sample.chunk is not None]
     if not chunks:
         return [Finding("there are no lines: the log is empty", is_wrong=True)]

@@ -130,12 +130,13 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -> Proposal:
+def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None, version: int | None = None) -> Proposal:
     """Propose the description of a log from its first `num_rows` rows.
 
     - `log`: paths or URIs as for `find_log`, an Arrow table, or a pandas DataFrame.
     - `label`: the column of the label, if it is known: NAME, NAME=VALUE where VALUE means a click, or a rule such as
       NAME>=4. By default the label is found by its name and values.
+    - `version`: the version of a Delta table, or the id of a snapshot of an Iceberg table; by default the newest.
 
     Return a `Proposal`. Raise FileNotFoundError if there is no log, and ValueError if it cannot be read, if it has no
     rows or no columns, or if the label is not sure. The message then lists the candidates.
@@ -148,7 +149,7 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
     """
     if num_rows < 1:
         raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
-    rows = read_first_rows(log, num_rows)
+    rows = read_first_rows(log, num_rows, version)
     trim, separator = rows.layout.get("trim", False), rows.layout.get("separator", LogFormat().separator)
     # The values of a list cannot be separated by the log's separator, unless the log has quotes.
     separator *= not rows.layout.get("quotes", False)

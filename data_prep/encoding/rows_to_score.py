@@ -276,20 +276,34 @@ class LogToScore:
     log_format: LogFormat
 
     @classmethod
-    def of(cls, inputs: Sequence[str], log_format: LogFormat, keep: Sequence[str] = ()) -> LogToScore:
+    def of(
+        cls,
+        inputs: Sequence[str],
+        log_format: LogFormat,
+        keep: Sequence[str] = (),
+        version: int | None = None,
+        earlier: Mapping[str, int] | None = None,
+    ) -> LogToScore:
         """Find the log to score that `inputs` (files, folders, globs, URIs) name.
 
         The model was trained on rows of the format `log_format`. A log that names its columns may have the columns in
         any order, may have further columns, and may lack the label and all other columns that do not affect scores. In
         a log without names only the label may be missing. `keep` names columns whose cells are copied to the output.
-        Raise ValueError if a column in `keep` is missing, and the errors of `find_log` and `open_reader`.
+        `version` and `earlier` choose the version of a table, as for `find_log`. Raise ValueError if a column in `keep`
+        is missing, and the errors of `find_log` and `open_reader`.
         """
-        files = find_log(list(inputs))
+        files = find_log(list(inputs), version, earlier)
         return cls(files, _format_to_score(files, log_format, keep))
 
     @property
     def has_labels(self) -> bool:
         return bool(self.log_format.columns_of_kind("label"))
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The version that is read of the Delta or Iceberg table that the log is, by the location of the table."""
+        lake = self.files[0].lake
+        return {lake.table: lake.version} if lake else {}
 
     @property
     def identity(self) -> list[list[Any]]:

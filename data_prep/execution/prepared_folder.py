@@ -170,6 +170,12 @@ def partial_folder(output: Path) -> Path:
     return output.with_name(output.name + ".partial")
 
 
+def unfinished_identity(output: Path) -> dict[str, Any]:
+    """Return the identity of the interrupted run that would be resumed for `output`, or {} if there is none."""
+    state = _readable_state(partial_folder(output)) or _readable_state(output)
+    return state.identity if state else {}
+
+
 def sync_files(folder: Path) -> None:
     """Sync a folder and the files directly in it to the disk, so that they survive a power cut."""
     for path in folder.iterdir():

@@ -40,7 +40,15 @@ from data_prep.encoding.from_values import bad_cell
 from data_prep.encoding.prepared_vocabulary import BaseVocabulary, read_base_vocabulary, with_booleans
 from data_prep.encoding.vocabulary import VocabularyReader
 from data_prep.execution.pools import Pools
-from data_prep.execution.prepared_folder import OWN_NAMES, REJECTS_FILE, WorkDir, new_folder, real_output, sync_files
+from data_prep.execution.prepared_folder import (
+    OWN_NAMES,
+    REJECTS_FILE,
+    WorkDir,
+    new_folder,
+    real_output,
+    sync_files,
+    unfinished_identity,
+)
 from data_prep.options.executor import ExecutorChoice
 from data_prep.options.options_file import PREPARE_SECTION
 from data_prep.options.prepare_options import PrepareOptions
@@ -76,6 +84,7 @@ log = logging.getLogger(__name__)
 
 _LIBRARIES = ("numpy", "pyarrow", "mindspore")
 _TABLE_FILE = "table.parquet"
+_TABLE, _VERSION = "table", "version"  # Keys of a log that is a Delta or Iceberg table.
 
 
 def prepare(
@@ -87,6 +96,7 @@ def prepare(
     restart: bool = False,
     vocabulary_of: Path | None = None,
     extend: bool = False,
+    version: int | None = None,
     executor: ExecutorChoice | None = None,
     report: bool = False,
     chunk_bytes: int | None = None,
@@ -101,6 +111,8 @@ def prepare(
     - `overwrite`: replace `output` if it is a prepared folder. `restart`: start an interrupted preparation anew.
     - `vocabulary_of`: a prepared folder whose vocabulary and numeric columns are used, so that nothing is fitted to
       this log. With `extend`, values that are new in this log get ids after all existing ones.
+    - `version`: the version of a Delta table, or the id of a snapshot of an Iceberg table. By default it is the version
+      that an interrupted preparation has read, or else the newest one.
     - `executor`: where the workers run; by default as processes of this machine.
     - `report`: also write report.html and timing.json, whose content may differ from run to run.
     - `chunk_bytes`, `file_rows`: number of bytes of the log that one task processes, and of rows per MindRecord file.
@@ -119,7 +131,9 @@ def prepare(
     memory_and_disk.check_limit(options)
     clock = RunClock()
     executor = executor or ExecutorChoice()
-    files, output = find_log(inputs), real_output(output)
+    output = real_output(output)
+    earlier = {} if restart else unfinished_identity(output)
+    files = find_log(inputs, version, {earlier[_TABLE]: earlier[_VERSION]} if _TABLE in earlier else {})
     # Workers on other machines have other working directories, so give them absolute paths.
     if executor.kind != "processes":
         files, output = tuple(map(absolute, files)), output.absolute()
@@ -312,7 +326,14 @@ def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str
         "lines": statistics.num_lines,
         "rejected_by_reason": dict(sorted(statistics.rejects_by_reason.items())),
         "truth": str(truth.resolve()) if truth and truth.is_file() else None,
+        **_table_version(reading.files),
     }
+
+
+def _table_version(files: Sequence[LogFile]) -> dict[str, Any]:
+    """Return the location and the version of the Delta or Iceberg table that the log is, or an empty result."""
+    lake = files[0].lake
+    return {_TABLE: lake.table, _VERSION: lake.version} if lake else {}
 
 
 def run_fingerprint(
@@ -328,6 +349,7 @@ def run_fingerprint(
         "input": [file.location if is_uri(file.location) else str(Path(file.location).resolve()) for file in files],
         **{f"size of {file.name}": file.state.size for file in files},
         **{f"time of {file.name} in ns": file.state.modified_ns for file in files},
+        **_table_version(files),
         "--vocabulary": str(base.folder.resolve()) if base else None,
         "--extend": base.extends if base else False,
         "--vocabulary's checksum": checksum(base.folder / SCHEMA_FILE) if base else None,

@@ -22,6 +22,7 @@ _MARKS = {
     "Hudi": {".hoodie": ""},
     "Paimon": {"snapshot": r"snapshot-\d+|LATEST", "schema": r"schema-\d+"},
 }
+READABLE = ("Delta", "Iceberg")  # Kinds of tables that the package `lake` reads.
 _EXPORT = "spark.read.format({!r}).load({!r}).write.parquet(NEW)"
 
 
@@ -57,11 +58,15 @@ def find_table(location: str, look: Callable[[str], LakeTable | None] = table_at
 
 
 def refuse(table: LakeTable | None) -> None:
-    """Raise ValueError if there is a table. The message says how to export its rows."""
+    """Raise ValueError if there is a table. The message says how to read its live rows."""
     if table is not None:
+        advice = f"Give the table's folder as the only input: {table.root}"
+        if table.kind not in READABLE:
+            export = _EXPORT.format(table.kind.lower(), table.root)
+            advice = f"Export the live rows and give the new folder, in Spark: {export}"
         raise ValueError(
             f"{table}: its folders also hold rows that were removed or replaced, so its files cannot be read as a log. "
-            f"Export the live rows and give the new folder, in Spark: {_EXPORT.format(table.kind.lower(), table.root)}"
+            f"{advice}"
         )
 
 

@@ -11,13 +11,14 @@ import functools
 import glob
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from common.packages import make_command
 from common.text import natural_order, nearest, shortened
 from data_prep.raw_log.formats import TAR_ENDINGS, format_of, unpacked_name
+from data_prep.raw_log.lake.table_files import table_files
 from data_prep.raw_log.lake_guard import LakeTable, find_table, refuse, table_at
 from data_prep.raw_log.storage import (
     LogFile,
@@ -42,16 +43,24 @@ _HOW_TO_GET_IT = (
 log = logging.getLogger(__name__)
 
 
-def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
+def find_log(
+    inputs: str | Path | Sequence[str | Path], version: int | None = None, earlier: Mapping[str, int] | None = None
+) -> tuple[LogFile, ...]:
     """Find the files of a log, and return them in the order in which they are read.
 
     Each input is a file, a folder, a glob or a URI. Inputs are read in the given order, and the files of one input in
-    natural order. Raise FileNotFoundError if an input has no files, and ValueError if an input is ambiguous, if a file
-    occurs twice, or if a file belongs to a table of Delta, Iceberg, Hudi or Paimon.
+    natural order. A log can also be one Delta or Iceberg table. Its data files are read in the order of their commits,
+    from the version `version`, or else from the version that `earlier` has for the table, or else from the newest one.
+
+    Raise FileNotFoundError if an input has no files, and ValueError if an input is ambiguous, if a file occurs twice,
+    if a table cannot be read, or if an input is another part of a table of Delta, Iceberg, Hudi or Paimon.
     """
     listed = [inputs] if isinstance(inputs, str | Path) else inputs
+    of_table = table_files(local_path(str(listed[0])), version, earlier or {}) if len(listed) == 1 else None
+    if version is not None and of_table is None:
+        raise ValueError(f"--version {version} needs one Delta or Iceberg table as the log; {listed[0]} is not that")
     look = functools.cache(table_at)  # The files of a log mostly have the same folders above them.
-    locations = [location for one in listed for location in _expand(local_path(str(one)), look)]
+    locations = list(of_table or [location for one in listed for location in _expand(local_path(str(one)), look)])
     real = [location if is_uri(location) else os.path.realpath(location) for location in locations]
     if len(set(real)) != len(real):
         twice = next(location for location, one in zip(locations, real, strict=True) if real.count(one) > 1)
@@ -64,9 +73,14 @@ def find_log(inputs: str | Path | Sequence[str | Path]) -> tuple[LogFile, ...]:
     files = []
     for location, name in zip(locations, names, strict=True):
         state = file_state(location)
+        if state is None and of_table:
+            raise FileNotFoundError(
+                f"{location} is gone, a data file of version {of_table[location].version} of the table {listed[0]}: it "
+                "was probably removed by a vacuum or an expiry. Give a newer version, and --restart to begin anew"
+            )
         if state is None:
             raise FileNotFoundError(f"{location} vanished while the input was examined")
-        files.append(LogFile(location, name, state))
+        files.append(LogFile(location, name, state, (of_table or {}).get(location)))
     return tuple(files)
 
 

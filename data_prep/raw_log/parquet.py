@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -21,16 +21,16 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
     Raise ValueError, also inside the `with` block, if the file is damaged or lacks columns of the format.
     """
     with _opened(file) as table:
-        check_columns(file.location, table.schema_arrow, log_format)
+        check_columns(file.location, _schema(file, table), log_format)
         yield TableReader(
-            file, log_format, table.metadata.num_rows, lambda names, size: table.iter_batches(size, columns=names)
+            file, log_format, table.metadata.num_rows, lambda names, size: _batches(file, table, names, size)
         )
 
 
 def read_schema(file: LogFile) -> pa.Schema:
     """Return the names and types of the columns of a Parquet file. Raise ValueError if the file is damaged."""
     with _opened(file) as table:
-        return table.schema_arrow
+        return _schema(file, table)
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
@@ -43,8 +43,31 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
         of_group = max(in_all.num_rows // max(in_all.num_row_groups, 1), 1)
         groups = spread(range(in_all.num_row_groups), max(num_parts, -(-num_rows // of_group)))
         size = -(-num_rows // max(len(groups), 1))
-        batches = [next(table.iter_batches(size, row_groups=[group]), None) for group in groups]
-        return pa.Table.from_batches([batch for batch in batches if batch is not None], table.schema_arrow)
+        names = _schema(file, table).names
+        batches = [next(_batches(file, table, names, size, group), None) for group in groups]
+        return pa.Table.from_batches([batch for batch in batches if batch is not None], _schema(file, table))
+
+
+def _schema(file: LogFile, table: pq.ParquetFile) -> pa.Schema:
+    return file.lake.schema if file.lake else table.schema_arrow
+
+
+def _batches(
+    file: LogFile, table: pq.ParquetFile, names: Sequence[str], size: int, group: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the columns `names` of a file, or of one of its row groups, in batches of at most `size` rows."""
+    groups = range(table.metadata.num_row_groups) if group is None else [group]
+    if file.lake is None:
+        yield from table.iter_batches(size, row_groups=groups, columns=names)
+        return
+    stored = file.lake.stored_names(table.schema_arrow)
+    first_row = sum(table.metadata.row_group(each).num_rows for each in range(group or 0))
+    columns = [stored[name] for name in names if name in stored]
+    for batch in table.iter_batches(size, row_groups=groups, columns=columns):
+        rows = file.lake.rows(batch, names, stored, first_row)
+        first_row += len(batch)
+        if len(rows):
+            yield rows
 
 
 @contextmanager

@@ -10,14 +10,17 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 import xxhash
 
 from common.files import fill, format_checksum
+
+if TYPE_CHECKING:
+    from data_prep.raw_log.lake.lake_file import LakeFile
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _LONE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")  # Matches a % that does not begin an escape such as %20.
@@ -41,6 +44,8 @@ class LogFile:
     location: str
     name: str
     state: FileState
+    # If the file belongs to a Delta or Iceberg table: how its rows become rows of the table.
+    lake: LakeFile | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from data_prep.encoding.rows_to_score import LogToScore
 from data_prep.options.log_format import LogFormat
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log import log_files
+from data_prep.raw_log.lake_guard import READABLE
 from data_prep.raw_log.log_files import find_log
 from tests.data_prep.raw_log.test_storage import bucket_fixture  # noqa: F401 (a fixture)
 
@@ -17,7 +18,7 @@ TABLES = {  # kind: a file that shows it, and a data file
     "Hudi": (".hoodie/hoodie.properties", "eu/a.parquet"),
     "Paimon": ("snapshot/snapshot-1", "bucket-0/data-1.parquet"),
 }
-INPUTS = ["", "{data}", "{folder}", "{folder}/*.parquet", "{top}/*/*.parquet", "{top}/*"]
+INPUTS = ["{data}", "{folder}", "{folder}/*.parquet", "{top}/*/*.parquet", "{top}/*"]
 
 
 def write_table(folder, kind):
@@ -38,8 +39,11 @@ def test_no_way_into_a_table_is_taken(tmp_path, kind):
     table = write_table(tmp_path / "lake" / "table", kind)
     (tmp_path / "link").symlink_to(table / TABLES[kind][1])
     paths = [f"{table}/{each}" for each in inputs_of(kind)]
-    for path in (*paths, f"file://{table}", f"{tmp_path}/lake/*/*/*", f"{tmp_path}/link"):
-        with pytest.raises(ValueError, match=rf"{table} is a table of {kind} \(it has .*Export the live rows"):
+    is_read = kind in READABLE
+    paths += [f"{tmp_path}/lake/*/*/*", f"{tmp_path}/link", *([] if is_read else [f"file://{table}", str(table)])]
+    advice = f"Give the table's folder as the only input: {table}" if is_read else "Export the live rows"
+    for path in paths:
+        with pytest.raises(ValueError, match=rf"{table} is a table of {kind} \(it has .*{advice}"):
             find_log(path)
 
 
@@ -47,20 +51,20 @@ def test_no_way_into_a_table_is_taken(tmp_path, kind):
 def test_tables_in_a_bucket_are_refused(bucket, kind):
     bucket.objects = dict.fromkeys((f"lake/t/{each}" for each in (*TABLES[kind], "schema/schema-0")), b"x")
     data = TABLES[kind][1]
-    for path in ("lake/t", f"lake/t/{data}", f"lake/t/{data.rpartition('/')[0]}/*.parquet"):
+    for path in (f"lake/t/{data}", f"lake/t/{data.rpartition('/')[0]}/*.parquet"):
         with pytest.raises(ValueError, match=rf"lake/t\?\S* is a table of {kind}"):
             find_log(bucket.uri(path))
 
 
 def test_all_commands_refuse_a_table(tmp_path):
-    table = str(write_table(tmp_path / "table", "Delta"))
+    table = str(write_table(tmp_path / "table", "Hudi"))
     for use in (
         describe,
         lambda log: prepare(log, tmp_path / "out"),
         lambda log: LogToScore.of([log], LogFormat()),
         lambda log: PartSource(log, tmp_path),
     ):
-        with pytest.raises(ValueError, match="is a table of Delta"):
+        with pytest.raises(ValueError, match="is a table of Hudi"):
             use(table)
 
 

@@ -1,0 +1,73 @@
+"""Turn the rows of a data file of a Delta or Iceberg table into rows of the table.
+
+A data file need not have the columns of its table: partition columns and columns that were added later are missing,
+columns may have other names or narrower types, and rows may be marked as deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True)
+class LakeFile:
+    """What must be known about a table to read one of its data files."""
+
+    table: str  # Absolute path or URI of the table.
+    version: int  # Version of the Delta table, or id of the snapshot of the Iceberg table.
+    schema: pa.Schema  # Names and types of the table's columns in this version.
+    # For each column of the table: its name in the data file, or its Parquet field id.
+    keys: Mapping[str, str | int]
+    # Values of columns in all rows of the file, if the file lacks these columns. Other missing columns are null.
+    values: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    # True for each row of the file that is not deleted, bool [rows], or None if no row is deleted.
+    kept: NDArray[np.bool_] | None = None
+    # Field ids by the names of columns, for data files that were written without field ids.
+    ids: Mapping[str, int] = field(default_factory=dict)
+
+    def stored_names(self, file_schema: pa.Schema) -> dict[str, str]:
+        """Return the names in the data file of those columns of the table that the file has.
+
+        `file_schema` is the schema of the file. Raise ValueError if columns are identified by field ids and the file
+        has none.
+        """
+        keys: dict[str | int, str] = {each.name: each.name for each in file_schema}
+        ids = {int(each.metadata[_FIELD_ID]): each.name for each in file_schema if _FIELD_ID in (each.metadata or {})}
+        ids = ids or {self.ids[each.name]: each.name for each in file_schema if each.name in self.ids}
+        if not ids and all(isinstance(key, int) for key in self.keys.values()):
+            raise ValueError(
+                "its columns have no field ids, by which the table identifies columns, and the table has no name "
+                "mapping; rewrite the file, or set the table's property schema.name-mapping.default"
+            )
+        keys |= ids
+        return {name: keys[key] for name, key in self.keys.items() if key in keys}
+
+    def rows(
+        self, batch: pa.RecordBatch, names: Sequence[str], stored: Mapping[str, str], first_row: int
+    ) -> pa.RecordBatch:
+        """Return the columns `names` of the table for a batch of rows of the data file, without deleted rows.
+
+        `stored` is the result of `stored_names`, and `first_row` the index of the batch's first row in the file.
+        """
+        columns = [
+            _of_type(batch.column(stored[name]), self.schema.field(name).type)
+            if name in stored
+            else pa.repeat(self.values.get(name, pa.scalar(None, self.schema.field(name).type)), len(batch))
+            for name in names
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, list(names))
+        return rows if self.kept is None else rows.filter(pa.array(self.kept[first_row : first_row + len(batch)]))
+
+
+def _of_type(cells: pa.Array, of_type: pa.DataType) -> pa.Array:
+    """Return a column with the type that it has in the table. Timestamps keep their unit, so that no digit is lost."""
+    if pa.types.is_timestamp(of_type) and pa.types.is_timestamp(cells.type):
+        of_type = pa.timestamp(cells.type.unit, of_type.tz)
+    return cells if cells.type == of_type else cells.cast(of_type)

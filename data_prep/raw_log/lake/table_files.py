@@ -1,0 +1,52 @@
+"""Find a Delta or Iceberg table at a location, and the data files of one version of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Mapping
+
+from common.packages import explain_missing
+from data_prep.raw_log.formats import format_of
+from data_prep.raw_log.lake.lake_file import LakeFile
+from data_prep.raw_log.lake_guard import table_at
+from data_prep.raw_log.storage import file_name, is_uri
+
+METADATA_ENDING = ".metadata.json"  # Ending of the names of the metadata files of an Iceberg table.
+
+log = logging.getLogger(__name__)
+
+# For each kind of table: the library that reads it, the module of this package that uses the library, the name of a
+# version of the table, and the numbers that order its data files.
+_READERS = {
+    "Delta": ("deltalake", "delta_table", "version", "versions"),
+    "Iceberg": ("pyiceberg", "iceberg_table", "snapshot", "sequence numbers"),
+}
+
+
+def table_files(location: str, version: int | None, earlier: Mapping[str, int]) -> dict[str, LakeFile] | None:
+    """Return the data files of the table at `location`, by their locations, in the order in which they are read.
+
+    Return None if there is no Delta or Iceberg table. `version` is the version of a Delta table or the id of a snapshot
+    of an Iceberg table. If it is None, the version that `earlier` has for the table counts, or else the newest one.
+    Raise ValueError if the table cannot be read, or if the library for it is missing.
+    """
+    table = table_at(location)
+    kind = "Iceberg" if file_name(location).endswith(METADATA_ENDING) else table.kind if table else ""
+    if kind not in _READERS:
+        return None
+    library, module, name, order = _READERS[kind]
+    root = location.rstrip("/") if is_uri(location) else os.path.realpath(location)
+    if importlib.util.find_spec(library) is None:
+        raise ValueError(f"{location} is a table of {kind}, and {explain_missing(library)}")
+    read = importlib.import_module(f"{__package__}.{module}").data_files
+    files: dict[str, LakeFile] = read(root, earlier.get(root) if version is None else version)
+    if not files:
+        raise ValueError(f"{location}: the table of {kind} has no rows; --version N reads another {name}")
+    if other := [file for file in files if format_of(file).name != "Parquet"]:
+        raise ValueError(f"{location}: the table of {kind} has files that do not end in .parquet, such as {other[0]}")
+    number = next(iter(files.values())).version
+    text = "%s: table of %s, %s %s; its %s data files are read in the order of their commits (%s), then of their paths"
+    log.info(text, location, kind, name, number, f"{len(files):,}", order)
+    return files
