@@ -183,8 +183,8 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "input",
         nargs="+",
-        help="the log: files, a folder or a quoted glob, as paths or URIs (s3://bucket/day_*.gz). Files are text, JSON "
-        "lines or Parquet; text and JSON may be compressed (.gz, .zst, .tar.gz)",
+        help="the log: files, a folder or a quoted glob, as paths or URIs (s3://bucket/day_*.gz), or a Delta or "
+        "Iceberg table. Files are text, JSON lines or Parquet; text and JSON may be compressed (.gz, .zst, .tar.gz)",
     )
     prepare.add_argument("output", type=Path, help="the prepared folder to create")
     add_shared(prepare, "--version")

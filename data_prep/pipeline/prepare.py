@@ -84,6 +84,10 @@ log = logging.getLogger(__name__)
 
 _LIBRARIES = ("numpy", "pyarrow", "mindspore")
 _TABLE_FILE = "table.parquet"
+_NO_TIME = (
+    "the order of its commits, which a compaction or sorting of the table changes; a column of kind timestamp gives a "
+    "lasting order"
+)
 _TABLE, _VERSION = "table", "version"  # Keys of a log that is a Delta or Iceberg table.
 
 
@@ -139,6 +143,9 @@ def prepare(
         files, output = tuple(map(absolute, files)), output.absolute()
     if extend and vocabulary_of is None:
         raise ValueError("--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR")
+    if files[0].lake and options.split == "chronological":
+        by = f"the column {options.split_time}" if options.split_time else _NO_TIME
+        log.info("the rows of the table are split by %s", by)
     base = read_base_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
     point_zero = {*options.data.point_zero, *(base.log_format.point_zero if base else ())}
     log_format = with_booleans(files, options.data, base)

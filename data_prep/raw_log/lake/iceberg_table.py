@@ -43,7 +43,8 @@ def data_files(root: str, version: int | None) -> dict[str, LakeFile]:
         found = shortened([str(each.snapshot_id) for each in table.snapshots()], 5) or "none"
         raise ValueError(f"the Iceberg table {root} has no snapshot {version}, which may have expired; found {found}")
     with _clear_errors(root):
-        scan = table.scan(snapshot_id=snapshot.snapshot_id)
+        # The columns of the current snapshot are those of the current schema, which may be newer than the snapshot.
+        scan = table.scan(snapshot_id=None if snapshot == table.current_snapshot() else version)
         fields, schema = scan.projection().fields, schema_to_pyarrow(scan.projection(), include_field_ids=False)
         commits = {
             entry.data_file.file_path: entry.sequence_number or 0

@@ -38,16 +38,18 @@ class LakeFile:
         `file_schema` is the schema of the file. Raise ValueError if columns are identified by field ids and the file
         has none.
         """
-        keys: dict[str | int, str] = {each.name: each.name for each in file_schema}
-        ids = {int(each.metadata[_FIELD_ID]): each.name for each in file_schema if _FIELD_ID in (each.metadata or {})}
+        names: dict[str | int, str] = {each.name: each.name for each in file_schema}
+        ids: dict[str | int, str] = {
+            int(each.metadata[_FIELD_ID]): each.name for each in file_schema if _FIELD_ID in (each.metadata or {})
+        }
         ids = ids or {self.ids[each.name]: each.name for each in file_schema if each.name in self.ids}
         if not ids and all(isinstance(key, int) for key in self.keys.values()):
             raise ValueError(
                 "its columns have no field ids, by which the table identifies columns, and the table has no name "
                 "mapping; rewrite the file, or set the table's property schema.name-mapping.default"
             )
-        keys |= ids
-        return {name: keys[key] for name, key in self.keys.items() if key in keys}
+        places = names | ids
+        return {name: places[key] for name, key in self.keys.items() if key in places}
 
     def rows(
         self, batch: pa.RecordBatch, names: Sequence[str], stored: Mapping[str, str], first_row: int
