@@ -127,13 +127,13 @@ def _kept_rows(tasks: Sequence[Any], io: Any) -> dict[str, NDArray[np.bool_]]:
     deletes = {task.file.file_path: task.delete_files for task in tasks if task.delete_files}
     kept = {task.file.file_path: np.ones(task.file.record_count, bool) for task in tasks if task.delete_files}
     for file in set().union(*deletes.values()):
-        for path, rows in _deleted_rows(file, io):
+        for path, rows in deleted_rows(file, io):
             if file in deletes.get(path, ()):
                 kept[path][rows] = False
     return kept
 
 
-def _deleted_rows(file: Any, io: Any) -> Iterator[tuple[str, NDArray[np.int64]]]:
+def deleted_rows(file: Any, io: Any) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield the path of each data file of which a file of position deletes deletes rows, and the rows' indices."""
     from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
     from pyiceberg.table.puffin import PuffinFile

@@ -17,6 +17,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.parquet import first_rows
+from tests.data_prep.raw_log.test_storage import bucket_fixture  # noqa: F401 (a fixture)
 
 deltalake = pytest.importorskip("deltalake", reason="the extra lake is not installed")
 pytest.importorskip("pyiceberg", reason="the extra lake is not installed")
@@ -298,6 +299,124 @@ def test_files_come_in_the_order_of_commits(tmp_path):
     for day in range(3):
         table.append(ids(day))
     assert [first_rows(file, 1, 1)["id"][0].as_py() for file in find_log(path)] == [0, 1, 2]
+
+
+def with_deletes(folder, delete_file, content):
+    """Write an Iceberg table of ten rows, and a snapshot by hand that adds a delete file, as Spark does."""
+    from pyiceberg.manifest import (
+        DataFile,
+        DataFileContent,
+        FileFormat,
+        ManifestContent,
+        ManifestEntry,
+        ManifestEntryStatus,
+        ManifestWriterV2,
+        write_manifest_list,
+    )
+    from pyiceberg.typedef import Record
+
+    class DeletesWriter(ManifestWriterV2):
+        def content(self):
+            return ManifestContent.DELETES
+
+        @property
+        def _meta(self):
+            return {**super()._meta, "content": "deletes"}
+
+    table, path = iceberg_table(folder, ids().schema)
+    table.append(ids(*range(10)))
+    data_file = next(iter(table.scan().plan_files())).file.file_path
+    delete_file(data_file, f"{folder}/deletes.parquet")
+    old, number = table.current_snapshot(), 77
+    file = DataFile.from_args(
+        content=DataFileContent[content],
+        file_path=f"{folder}/deletes.parquet",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=3,
+        file_size_in_bytes=1,
+        equality_ids=[1] if content == "EQUALITY_DELETES" else None,
+        spec_id=0,
+    )
+    out = table.io.new_output
+    with DeletesWriter(table.spec(), table.schema(), out(f"{path}/metadata/m.avro"), number, "null") as writer:
+        writer.add_entry(
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=number,
+                sequence_number=2,
+                file_sequence_number=2,
+                data_file=file,
+            )
+        )
+    manifests = [*old.manifests(table.io), writer.to_manifest_file()]
+    with write_manifest_list(2, out(f"{path}/metadata/l.avro"), number, old.snapshot_id, 2, "null") as listed:
+        listed.add_manifests(manifests)
+    metadata = json.loads(table.metadata.model_dump_json())
+    snapshot = {**metadata["snapshots"][-1], "snapshot-id": number, "sequence-number": 2}
+    metadata["snapshots"].append({**snapshot, "manifest-list": f"{path}/metadata/l.avro"})
+    metadata |= {"current-snapshot-id": number, "last-sequence-number": 2}
+    metadata["refs"]["main"]["snapshot-id"] = number
+    with table.io.new_output(f"{path}/metadata/00009-x.metadata.json").create() as stored:
+        stored.write(json.dumps(metadata).encode())
+    return path
+
+
+def test_position_deletes_of_iceberg_are_applied(tmp_path):
+    def delete(data_file, path):
+        deletes = {"file_path": [data_file, data_file, "another"], "pos": pa.array([2, 9, 1], pa.int64())}
+        pq.write_table(pa.table(deletes), path)
+
+    path = with_deletes(tmp_path, delete, "POSITION_DELETES")
+    assert rows_of(find_log(path)) == as_counts({"id": k} for k in [0, 1, 3, 4, 5, 6, 7, 8])
+
+
+def test_equality_deletes_of_iceberg_are_refused(tmp_path):
+    path = with_deletes(tmp_path, lambda _, path: pq.write_table(ids(3, 4, 5), path), "EQUALITY_DELETES")
+    with pytest.raises(ValueError, match=r"equality deletes.*Rewrite its data files"):
+        find_log(path)
+
+
+def test_deletion_vectors_of_iceberg_are_read(tmp_path):
+    """A Puffin file with one vector, laid out by hand as its specification says."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    from data_prep.raw_log.lake.iceberg_table import deleted_rows
+
+    bitmap = struct.pack("<qI", 1, 0) + pyroaring.BitMap([1, 4]).serialize()
+    vector = struct.pack("<I", 1681511377)[:4] + bitmap
+    blob = struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
+    properties = {"referenced-data-file": "data.parquet", "cardinality": "2"}
+    described = {"type": "deletion-vector-v1", "fields": [], "snapshot-id": -1, "sequence-number": -1, "offset": 4}
+    footer = json.dumps({"blobs": [{**described, "length": len(blob), "properties": properties}]}).encode()
+    content = b"PFA1" + blob + b"PFA1" + footer + struct.pack("<i", len(footer)) + b"\0\0\0\0" + b"PFA1"
+    (tmp_path / "v.puffin").write_bytes(content)
+    file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=str(tmp_path / "v.puffin"),
+        file_format=FileFormat.PUFFIN,
+        partition=Record(),
+        record_count=2,
+        file_size_in_bytes=len(content),
+    )
+    assert [(path, rows.tolist()) for path, rows in deleted_rows(file, PyArrowFileIO())] == [("data.parquet", [1, 4])]
+
+
+def test_delta_table_in_a_bucket_is_read(tmp_path, bucket):
+    table = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "site": ["a b", "ü/%", None]})
+    deltalake.write_deltalake(tmp_path / "t", table, partition_by=["site"])
+    files = [path for path in (tmp_path / "t").rglob("*") if path.is_file()]
+    bucket.objects = {f"lake/{path.relative_to(tmp_path)}": path.read_bytes() for path in files}
+    assert rows_of(find_log(bucket.uri("lake/t"))) == as_counts(table.to_pylist())
+
+
+def test_missing_library_is_named(tmp_path, monkeypatch):
+    deltalake.write_deltalake(tmp_path / "t", ids(1))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ValueError, match=r"is a table of Delta, and .* has no deltalake; run make"):
+        find_log(tmp_path / "t")
 
 
 def test_resumed_preparation_reads_its_version(tmp_path, monkeypatch):
