@@ -20,13 +20,15 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.harness.timing import new_parser, print_result
+from data_prep.options.kinds import Kind
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.log_files import find_log
 
 PARTS, FIELDS = 8, 12
-COLUMNS = {"click": "label"} | {f"c{place}": "string" for place in range(FIELDS)} | {"price": "float"}
+CATEGORIES: dict[str, Kind] = {f"c{place}": "string" for place in range(FIELDS)}
+COLUMNS: dict[str, Kind] = {"click": "label", **CATEGORIES, "price": "float"}
 
 
 def rows(seed: int, num_rows: int) -> pa.Table:

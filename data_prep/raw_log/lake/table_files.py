@@ -6,23 +6,23 @@ import importlib.util
 import logging
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from common.packages import explain_missing
 from data_prep.raw_log.formats import format_of
-from data_prep.raw_log.lake.lake_file import LakeFile
 from data_prep.raw_log.lake_guard import table_at
 from data_prep.raw_log.storage import file_name, is_uri
+
+if TYPE_CHECKING:
+    from data_prep.raw_log.lake.lake_file import LakeFile
 
 METADATA_ENDING = ".metadata.json"  # Ending of the names of the metadata files of an Iceberg table.
 
 log = logging.getLogger(__name__)
 
-# For each kind of table: the library that reads it, the module of this package that uses the library, the name of a
-# version of the table, and the numbers that order its data files.
-_READERS = {
-    "Delta": ("deltalake", "delta_table", "version", "versions"),
-    "Iceberg": ("pyiceberg", "iceberg_table", "snapshot", "sequence numbers"),
-}
+# For each kind of table: the library that reads it, the name of a version of the table, and the numbers that order its
+# data files.
+_READERS = {"Delta": ("deltalake", "version", "versions"), "Iceberg": ("pyiceberg", "snapshot", "sequence numbers")}
 
 
 def table_files(location: str, version: int | None, earlier: Mapping[str, int]) -> dict[str, LakeFile] | None:
@@ -36,12 +36,15 @@ def table_files(location: str, version: int | None, earlier: Mapping[str, int]) 
     kind = "Iceberg" if file_name(location).endswith(METADATA_ENDING) else table.kind if table else ""
     if kind not in _READERS:
         return None
-    library, module, name, order = _READERS[kind]
+    library, name, order = _READERS[kind]
     root = location.rstrip("/") if is_uri(location) else os.path.realpath(location)
     if importlib.util.find_spec(library) is None:
         raise ValueError(f"{location} is a table of {kind}, and {explain_missing(library)}")
-    read = importlib.import_module(f"{__package__}.{module}").data_files
-    files: dict[str, LakeFile] = read(root, earlier.get(root) if version is None else version)
+    # These modules import pyarrow, which costs memory and time, so they are imported only for tables.
+    from data_prep.raw_log.lake import delta_table, iceberg_table
+
+    read = delta_table.data_files if kind == "Delta" else iceberg_table.data_files
+    files = read(root, earlier.get(root) if version is None else version)
     if not files:
         raise ValueError(f"{location}: the table of {kind} has no rows; --version N reads another {name}")
     if other := [file for file in files if format_of(file).name != "Parquet"]:
