@@ -27,7 +27,7 @@ from data_prep.raw_log.formats import format_of, spread
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.reading import sample_log
 from data_prep.raw_log.storage import LogFile
-from data_prep.raw_log.text_lines import MOST_LINES_BEFORE, NUL_BYTES, columns_of_header
+from data_prep.raw_log.text_lines import MOST_LINES_BEFORE, NUL_BYTES, cells_at_end, columns_of_header
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -211,6 +211,7 @@ class FirstRows:
     findings: tuple[Finding, ...] = ()  # Findings about odd lines or files.
     # Text that says which rows of which files were read, or "" if they are the first rows of a single file.
     sampled: str = ""
+    of_folders: tuple[str, ...] = ()  # Names of the columns that the names of the log's folders give.
 
     @property
     def num_rows(self) -> int:
@@ -260,6 +261,7 @@ def read_first_rows(log: Any, num_rows: int, version: int | None = None) -> Firs
     of = format_of(all_files[0].location)
     files = spread([file for file in all_files if format_of(file.location) == of], _MOST_FILES)
     rows = _read_tables(files, num_rows) if of.is_table else _read_lines(files, num_rows)
+    rows = replace(rows, of_folders=tuple(dict(files[0].constants)))
     if len(all_files) == 1:
         sampled = "" if of.has_lines else f"{rows.num_rows:,} rows from all over {rows.location}"
         return replace(rows, sampled=sampled)
@@ -269,12 +271,13 @@ def read_first_rows(log: Any, num_rows: int, version: int | None = None) -> Firs
 
 
 def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
-    file, (lines, starts) = files[0], _first_lines(files, num_rows + 1)
+    file, (lines, starts, constants) = files[0], _first_lines(files, num_rows + 1)
     text = [line.decode("utf-8", errors="replace").replace("\r", " ") for line in lines]
     _check_form(text[:_LAYOUT_ROWS], file.location)
     separator, skip_blanks = _divide(text[:_LAYOUT_ROWS], file.location)
     first_cells = (cell for line in text[:_LAYOUT_ROWS] for cell in line.split(separator))
     quotes = any(cell.lstrip(" " * skip_blanks).startswith('"') for cell in first_cells)
+    quotes |= any(separator in cell for cells in constants for cell in cells.values())
     if quotes:
         _check_quotes(lines[:_LAYOUT_ROWS], LogFormat(separator=separator, quotes=True, trim=skip_blanks), file)
     rows = list(_cells(text, separator, quotes, skip_blanks))
@@ -283,8 +286,12 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
         _check_headers([rows[start] for start in starts], rows[0], file.location)
     found, first = _header(rows, width, file.location), rows[0]
     header, names = found is not None, found or _numbered(width)
-    lines, rows = lines[header:][:num_rows], rows[header:][:num_rows]
-    body = [row for row in rows if len(row) == width and row != found]
+    lines, rows, constants = lines[header:][:num_rows], rows[header:][:num_rows], constants[header:][:num_rows]
+    # The columns that the folders give come after those of the lines, unless the lines have them too.
+    more = [name for name in constants[0] if name not in names] if constants else []
+    at_end = [[each[name] for name in more] for each in constants]
+    is_row = [len(row) == width and row != found for row in rows]
+    body = [[*row, *cells] for row, cells in itertools.compress(zip(rows, at_end, strict=True), is_row)]
     if not body:
         raise ValueError(f"{file.location} has a header and no rows to describe")
     # True if a column has no name in the header, or if rows have more or fewer cells than the first line.
@@ -292,13 +299,14 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     others = "ignored" if has_others else "refused"
     form = {"separator": separator, "header": header, "others": others, "quotes": quotes}
     layout = {key: value for key, value in form.items() if value != getattr(LogFormat(), key)}
-    columns = [_column(name, cells) for name, cells in zip(names, zip(*body, strict=True), strict=True)]
-    findings = tuple(_findings(columns, rows, found, lines))
+    columns = [_column(name, cells) for name, cells in zip([*names, *more], zip(*body, strict=True), strict=True)]
+    findings = tuple(_findings(columns[:width], rows, found, lines))
+    lines = [line + cells_at_end(cells, separator, quotes) for line, cells in zip(lines, at_end, strict=True)]
     columns = [column for column in columns if column.name]
     is_spaced = header and any(name != name.strip(" ") for name in first)
     trim = separator != " " and (skip_blanks or is_spaced or any(map(_has_blanks, columns)))
     layout |= {"trim": True} if trim else {}
-    of_file = replace(ONLY_FILE, columns=tuple(names)) if has_others else ONLY_FILE
+    of_file = replace(ONLY_FILE, columns=(*names, *more)) if has_others else ONLY_FILE
     return FirstRows(file.location, columns, layout, b"\n".join(lines) + b"\n", file=of_file, findings=findings)
 
 
@@ -348,15 +356,19 @@ def _numbered(width: int) -> list[str]:
     return criteo if len(criteo) == width else [f"column_{number}" for number in range(1, width + 1)]
 
 
-def _first_lines(files: Sequence[LogFile], num_lines: int) -> tuple[list[bytes], list[int]]:
+def _first_lines(files: Sequence[LogFile], num_lines: int) -> tuple[list[bytes], list[int], list[dict[str, str]]]:
     """Return the first lines of several files, and the indices of the lines with which later files begin.
 
+    The third result has, for each line, the columns that the folders of its file give.
     A header that is repeated in each file is included once. A line longer than `MAX_LINE_BYTES` is returned as an empty
     line. Raise ValueError if there are no lines, if all are empty or too long, if lines end in \\r alone or contain NUL
     bytes, or if the lines are JSON objects.
     """
-    samples = sample_log(files, LogFormat(), num_lines + len(files) - 1, estimate_bytes=0)
-    parts = [sample.chunk.lines.split(b"\n")[:-1] for sample in samples if sample.chunk is not None]
+    own = [replace(file, constants=()) for file in files]
+    samples = [*sample_log(own, LogFormat(), num_lines + len(files) - 1, estimate_bytes=0)]
+    parts = [[] if sample.chunk is None else sample.chunk.lines.split(b"\n")[:-1] for sample in samples]
+    of_part = [dict(file.constants) for file, part in zip(files, parts, strict=False) if part]
+    parts = [part for part in parts if part]
     parts = [part[part is not parts[0] and part[0] == parts[0][0] :] for part in parts]
     all_lines = list(itertools.chain(*parts))
     file = files[0]
@@ -381,7 +393,8 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> tuple[list[bytes],
         raise ValueError(
             f"{file.location} holds JSON; a log with an object a line has a name that ends in .jsonl; rename it"
         )
-    return lines, [start for start in itertools.accumulate(map(len, parts)) if start < len(lines)]
+    constants = [each for each, part in zip(of_part, parts, strict=True) for _ in part]
+    return lines, [start for start in itertools.accumulate(map(len, parts)) if start < len(lines)], constants
 
 
 def _check_form(lines: list[str], location: str) -> None:

@@ -108,6 +108,8 @@ class Proposal:
             f"{good:,} of these rows are good by this description.",
             f"The {self.label_line}. For another one: --label NAME, or NAME=VALUE of a click.",
         ]
+        if keys := self.rows.of_folders:
+            comments.append(f"The names of the log's folders ({keys[0]}=…) give these columns: {', '.join(keys)}.")
         if bucketed := [each.name for each in self.guesses if each.is_bucketed]:
             comments.append(
                 f"prepare.integer_buckets=true gives {', '.join(bucketed)} a category of their size as well: the order "

@@ -41,6 +41,9 @@ class FileOfLog:
     # Number of lines at the start of the file, such as a header, that do not count as lines of the log.
     num_header_lines: int = 0
     columns: tuple[str, ...] = ()  # Names of the columns in this file, or () for the columns of the format.
+    # Text that is put at the end of each line of a text file: the cells of the columns that its folders give, each
+    # after a separator.
+    at_end: bytes = b""
 
 
 ONLY_FILE = FileOfLog()

@@ -13,11 +13,11 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,9 +33,12 @@ from data_prep.options.kinds import ISO, KINDS, UNITS, Kind, has_zone, time_text
 from data_prep.options.log_format import INEXACT, NO_BOOLEANS, FormatToScore, LogFormat
 from data_prep.raw_log import storage
 from data_prep.raw_log.formats import START_BYTES, binary_kind, format_of
+from data_prep.raw_log.partitions import contradiction, where_folders_have
 from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile
 
 log = logging.getLogger(__name__)
+
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 # Assumed size of a cell as text, from which the number of rows that a worker gets at a time is computed.
 _CELL_BYTES = 6
@@ -140,6 +143,7 @@ class TableReader:
     file: LogFile
     log_format: LogFormat
     num_rows: int
+    names: Sequence[str]  # The columns that the file itself has.
     # Function that takes the names of columns and a maximum number of rows, and yields these columns in batches that do
     # not exceed this number of rows.
     batches: Callable[[list[str], int], Iterator[pa.RecordBatch]]
@@ -165,11 +169,55 @@ class TableReader:
         """
         names = columns_to_read(self.log_format)
         row_bytes = _CELL_BYTES * len(names) + sum(4 * form.width for form in self.log_format.vectors.values())
-        for rows in self.batches(names, max(chunk_bytes // row_bytes, 1)):
+        # A batch without columns would not have a number of rows, so at least one column is read.
+        own = [name for name in names if name in self.names] or [*self.names[:1]]
+        for stored in self.batches(own, max(chunk_bytes // row_bytes, 1)):
+            rows = with_constants(stored, self.file, names)
             first_line = file.first_line + self._num_rows_read
             self._num_rows_read += len(rows)
             check_exact(self.file.location, rows, self.log_format, self.file.state)
             yield TableChunk(first_line, len(rows), rows, self.log_format, file), None
+
+
+def with_constants(rows: Rows, file: LogFile, names: Collection[str] | None = None) -> Rows:
+    """Add the columns that the names of the file's folders give, or those of them that are in `names`, to its rows.
+
+    They are texts, and they replace a column of the same name. Raise ValueError if that column has another value.
+    """
+    for name, text in file.constants:
+        if names is not None and name not in names:
+            continue
+        cells = pa.repeat(pa.scalar(text or None, pa.large_string()), rows.num_rows)
+        place = rows.schema.get_field_index(name)
+        if place < 0:
+            rows = rows.append_column(name, cells)
+            continue
+        if (found := _another_text(rows.column(name), text)) is not None:
+            raise ValueError(contradiction(file, name, found))
+        rows = rows.set_column(place, name, cells)
+    return rows
+
+
+def schema_with_constants(schema: pa.Schema, file: LogFile) -> pa.Schema:
+    """Return the columns of a file and of its folders, see `with_constants`."""
+    own = [each for each in schema if each.name not in dict(file.constants)]
+    return pa.schema([*own, *((name, pa.large_string()) for name, _ in file.constants)], schema.metadata)
+
+
+def _another_text(cells: pa.Array | pa.ChunkedArray, text: str) -> str | None:
+    """Return a value of an Arrow column that is another one than `text`, as a text, or None if there is none.
+
+    A value is the same if it has the same text, or if Arrow reads the text as that value: 7.0 and 007 are the number 7.
+    """
+    cells = decoded(cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells)
+    same = [pa.array([text or None], pa.string())]
+    with suppress(pa.ArrowException):  # The text cannot be read as a value of this type.
+        same.append(same[0].cast(cells.type))
+    found, expected = (
+        {each for part in parts for each in cells_as_text(part, "string", b"\n", ("true", "false")).to_pylist()}
+        for parts in ([cells.unique()], same)
+    )
+    return next((each.decode(errors="replace") for each in sorted(found - expected)), None)
 
 
 @contextmanager
@@ -239,6 +287,7 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
         raise ValueError(
             f"{location} lacks columns of {log_format.origin}: not found, or not once: {', '.join(missing)}; "
             f"found {', '.join(schema.names)}; a column that only some files have can be ignored, or be added"
+            f"{where_folders_have(location, missing)}"
         )
     for name, kind in expected.items():
         if not is_readable(schema.field(name).type, kind):

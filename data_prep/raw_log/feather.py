@@ -13,7 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.arrow_to_text import TableReader, check_columns, is_list, opened_table, plain_type
+from data_prep.raw_log.arrow_to_text import (
+    TableReader,
+    check_columns,
+    is_list,
+    opened_table,
+    plain_type,
+    schema_with_constants,
+    with_constants,
+)
 from data_prep.raw_log.formats import spread
 from data_prep.raw_log.storage import LogFile
 
@@ -26,7 +34,7 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
     """
     with opened_table(file.location) as stored:
         table = pa.ipc.open_file(stored)
-        check_columns(file.location, table.schema, log_format)
+        check_columns(file.location, schema_with_constants(table.schema, file), log_format)
 
         def batches(names: list[str], size: int) -> Iterator[pa.RecordBatch]:
             read = pa.ipc.IpcReadOptions(included_fields=[table.schema.get_field_index(name) for name in names])
@@ -41,7 +49,7 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
                     # batch.
                     yield batch.take(np.arange(start, min(start + size, len(batch))))
 
-        yield TableReader(file, log_format, sum(_batch_rows(stored)), batches)
+        yield TableReader(file, log_format, sum(_batch_rows(stored)), table.schema.names, batches)
 
 
 def _without_views(cells: pa.Array) -> pa.Array:
@@ -53,9 +61,12 @@ def _without_views(cells: pa.Array) -> pa.Array:
 
 
 def read_schema(file: LogFile) -> pa.Schema:
-    """Return the names and types of the columns of a Feather file. Raise ValueError if the file is damaged."""
+    """Return the names and types of the columns of a Feather file and of its folders.
+
+    Raise ValueError if the file is damaged.
+    """
     with opened_table(file.location) as stored:
-        return pa.ipc.open_file(stored).schema
+        return schema_with_constants(pa.ipc.open_file(stored).schema, file)
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
@@ -70,7 +81,7 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
         size = -(-num_rows // max(len(indices), 1))
         rows = pa.Table.from_batches([table.get_batch(index).slice(0, size) for index in indices], table.schema)
         rows.validate(full=True)
-        return rows
+        return with_constants(rows, file)
 
 
 def _batch_rows(stored: pa.NativeFile) -> list[int]:

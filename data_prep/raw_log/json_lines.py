@@ -35,6 +35,8 @@ from data_prep.raw_log.arrow_to_text import (
     holds_booleans,
     is_list,
     is_readable,
+    schema_with_constants,
+    with_constants,
 )
 from data_prep.raw_log.storage import Fingerprint, LogFile
 from data_prep.raw_log.text_lines import StoredChunk, TextReader
@@ -56,7 +58,7 @@ class JsonChunk:
 
     lines: Chunk | StoredChunk
     log_format: LogFormat
-    location: str
+    log_file: LogFile
 
     @property
     def first_line(self) -> int:
@@ -73,10 +75,10 @@ class JsonChunk:
         """
         chunk = self.lines.load()
         parsed = _parsed(chunk)
-        rows = [row or {} for row in parsed]
+        rows = _completed([row or {} for row in parsed], self.log_file)
         columns = {name: self._column(name, rows, chunk) for name in columns_to_read(self.log_format)}
-        batch = pa.record_batch(columns)
-        check_exact(self.location, batch, self.log_format)
+        batch = with_constants(pa.record_batch(columns), self.log_file, columns)
+        check_exact(self.log_file.location, batch, self.log_format)
         table = TableChunk(self.first_line, self.num_lines, batch, self.log_format, chunk.file).load()
         if None not in parsed:
             return table
@@ -119,8 +121,9 @@ class JsonChunk:
             try:
                 texts.append(text(value))
             except TypeError as error:
+                number = chunk.first_line_number + place
                 raise ValueError(
-                    f"{self.location}, line {chunk.first_line_number + place}: column {name!r} of kind {kind} holds "
+                    f"{self.log_file.location}, line {number}: column {name!r} of kind {kind} holds "
                     f"{json.dumps(value)[:120]}; expected text, a number or null{error}"
                 ) from None
         return pa.array(texts, pa.large_string())
@@ -132,7 +135,7 @@ class JsonReader:
 
     lines: TextReader
     log_format: LogFormat
-    location: str
+    log_file: LogFile
     # Later passes over the log cut the file into chunks again, because the positions of chunks are not recorded.
     is_plain = False
 
@@ -146,7 +149,7 @@ class JsonReader:
 
     def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[JsonChunk, None]]:
         for lines, _ in self.lines.chunks(chunk_bytes, file):
-            yield JsonChunk(lines, self.log_format, self.location), None
+            yield JsonChunk(lines, self.log_format, self.log_file), None
 
 
 @contextmanager
@@ -168,7 +171,7 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[JsonReader]:
     if names and missing:
         _warn_of_missing(file.location, ", ".join(missing))
     with text_lines.open_reader(file, replace(log_format, header=False)) as reader:
-        yield JsonReader(reader, log_format, file.location)
+        yield JsonReader(reader, log_format, file)
 
 
 # The cache makes the warning appear once, although each pass over the log opens the file again.
@@ -182,7 +185,8 @@ def read_schema(file: LogFile) -> pa.Schema:
 
     Raise ValueError if no line is an object, or if the file is a JSON array.
     """
-    return _as_table(_first_objects(file, _FIRST_OBJECTS)).schema
+    rows = _first_objects(file, _FIRST_OBJECTS)
+    return schema_with_constants(_as_table(rows).schema, file) if rows else pa.schema([])
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int = 1) -> pa.Table:
@@ -191,7 +195,12 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int = 1) -> pa.Table:
     `num_parts` is ignored, because a JSON file cannot be read from the middle. Raise ValueError if no line is an
     object, or if the file is a JSON array.
     """
-    return _as_table(_first_objects(file, num_rows)[:num_rows])
+    return with_constants(_as_table(_completed(_first_objects(file, num_rows)[:num_rows], file)), file)
+
+
+def _completed(rows: Sequence[Row], file: LogFile) -> list[Row]:
+    """Return copies of JSON objects in which keys that the names of the file's folders give are added if absent."""
+    return [row | {name: text for name, text in file.constants if name not in row} for row in rows]
 
 
 def _as_table(rows: Sequence[Row]) -> pa.Table:

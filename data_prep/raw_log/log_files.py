@@ -9,6 +9,7 @@ import dataclasses
 import fnmatch
 import functools
 import glob
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,11 +21,13 @@ from common.text import natural_order, nearest, shortened
 from data_prep.raw_log.formats import TAR_ENDINGS, format_of, unpacked_name
 from data_prep.raw_log.lake.table_files import table_files
 from data_prep.raw_log.lake_guard import LakeTable, find_table, refuse, table_at
+from data_prep.raw_log.partitions import check_same_columns, column_in, columns_between
 from data_prep.raw_log.storage import (
     LogFile,
+    entries_in,
     file_name,
     file_state,
-    files_in,
+    inner,
     is_uri,
     local_path,
     split_query,
@@ -49,18 +52,22 @@ def find_log(
     """Find the files of a log, and return them in the order in which they are read.
 
     Each input is a file, a folder, a glob or a URI. Inputs are read in the given order, and the files of one input in
-    natural order. A log can also be one Delta or Iceberg table. Its data files are read in the order of their commits,
-    from the version `version`, or else from the version that `earlier` has for the table, or else from the newest one.
+    natural order. Folders such as `date=2026-11-01` in a folder belong to its log, and give a column of their own if
+    they are below the given folder, or below the part of a glob that has no pattern. A log can also be one Delta or
+    Iceberg table. Its data files are read in the order of their commits, from the version `version`, or else from the
+    version that `earlier` has for the table, or else from the newest one.
 
     Raise FileNotFoundError if an input has no files, and ValueError if an input is ambiguous, if a file occurs twice,
-    if a table cannot be read, or if an input is another part of a table of Delta, Iceberg, Hudi or Paimon.
+    if two files have different columns in the names of their folders, if a table cannot be read, or if an input is
+    another part of a table of Delta, Iceberg, Hudi or Paimon.
     """
     listed = [inputs] if isinstance(inputs, str | Path) else inputs
     of_table = table_files(local_path(str(listed[0])), version, earlier or {}) if len(listed) == 1 else None
     if version is not None and of_table is None:
         raise ValueError(f"--version {version} needs one Delta or Iceberg table as the log; {listed[0]} is not that")
     look = functools.cache(table_at)  # The files of a log mostly have the same folders above them.
-    locations = list(of_table or [location for one in listed for location in _expand(local_path(str(one)), look)])
+    expanded = [] if of_table else [_expand(local_path(str(one)), look) for one in listed]
+    locations = list(of_table or [location for _, found in expanded for location in found])
     real = [location if is_uri(location) else os.path.realpath(location) for location in locations]
     if len(set(real)) != len(real):
         twice = next(location for location, one in zip(locations, real, strict=True) if real.count(one) > 1)
@@ -70,8 +77,14 @@ def find_log(
     names = [file_name(location) for location in locations]
     if len(set(names)) != len(names):
         names = locations
+    columns = [columns_between(root, location) for root, found in expanded for location in found]
+    columns = columns or [()] * len(locations)  # Tables have the columns of their folders in their own log.
+    roots = (PurePosixPath(split_query(root)[0]) for root, _ in expanded)
+    above = [root for root in roots if column_in(root.name) or column_in(root.parent.name)]
+    if above and not any(columns):
+        log.info("%s: names of folders above the input give no columns; to have them, give the folder above", above[0])
     files = []
-    for location, name in zip(locations, names, strict=True):
+    for location, name, constants in zip(locations, names, columns, strict=True):
         state = file_state(location)
         if state is None and of_table:
             raise FileNotFoundError(
@@ -80,7 +93,8 @@ def find_log(
             )
         if state is None:
             raise FileNotFoundError(f"{location} vanished while the input was examined")
-        files.append(LogFile(location, name, state, (of_table or {}).get(location)))
+        files.append(LogFile(location, name, state, (of_table or {}).get(location), constants))
+    check_same_columns(files)
     return tuple(files)
 
 
@@ -106,8 +120,8 @@ def _check_name(location: str) -> None:
         raise ValueError(f"the name of {location!r} contains a tab or a line end; rename the file")
 
 
-def _expand(location: str, look: Callable[[str], LakeTable | None]) -> list[str]:
-    """Return the files that an input of a log names: a file, the files of a folder, or those that match a glob.
+def _expand(location: str, look: Callable[[str], LakeTable | None]) -> tuple[str, list[str]]:
+    """Return the folder below which the names of folders give columns, and the files that an input of a log names.
 
     `look` is the argument of `find_table`, with which files of lake tables are recognized and refused.
     """
@@ -119,10 +133,10 @@ def _expand(location: str, look: Callable[[str], LakeTable | None]) -> list[str]
     is_file = file_state(location) is not None  # Raises an error if a server does not answer.
     refuse(find_table(location, look))
     if is_file:
-        return [location]
-    files = files_in(location)
-    if files is not None:
-        return _files_of_folder(location, files)
+        return location, [location]
+    entries = entries_in(location)
+    if entries is not None:
+        return location, _files_of_folder(location, *entries)
     if glob.has_magic(split_query(location)[0]):
         return _matching(location, look)
     if location == "-" or Path(location).exists():
@@ -135,29 +149,40 @@ def _expand(location: str, look: Callable[[str], LakeTable | None]) -> list[str]
     raise FileNotFoundError(f"no log at {location}: {_what_is_there(location)}")
 
 
-def _matching(pattern: str, look: Callable[[str], LakeTable | None]) -> list[str]:
+def _matching(pattern: str, look: Callable[[str], LakeTable | None]) -> tuple[str, list[str]]:
     if is_uri(pattern):
         address, query = split_query(pattern)
         folder, _, name = address.rpartition("/")
         if glob.has_magic(folder):
             raise ValueError(f"{pattern}: a URI can have * ? [] only in its last part")
         refuse(find_table(folder + query, look))
-        files = [file for file in files_in(folder + query) or [] if fnmatch.fnmatchcase(file_name(file), name)]
+        root, (files, folders) = folder + query, entries_in(folder + query) or ([], [])
+        files = [file for file in files if fnmatch.fnmatchcase(file_name(file), name)]
+        folders = [inner(root, each) for each in folders if fnmatch.fnmatchcase(each, name)]
     else:
+        fixed = itertools.takewhile(lambda name: not glob.has_magic(name), Path(pattern).parts[:-1])
+        root = str(Path(*fixed))
         found = glob.glob(pattern)  # noqa: PTH207 (it takes absolute patterns)
         for folder in dict.fromkeys(map(os.path.dirname, found)):
             refuse(find_table(folder, look))
-        files = [each for each in found if Path(each).is_file()]
+        files, folders = [each for each in found if Path(each).is_file()], [*filter(os.path.isdir, found)]
+    for folder in folders:
+        files += _files_of_partition(folder) if column_in(file_name(folder)) else []
     if not files:
         raise FileNotFoundError(f"no file matches {pattern} (quote the pattern, so that the shell does not expand it)")
-    return sorted(files, key=natural_order)
+    return root, _in_order(files)
 
 
-def _files_of_folder(folder: str, files: list[str]) -> list[str]:
+def _in_order(files: Iterable[str]) -> list[str]:
+    return sorted(files, key=lambda file: (natural_order(file), file))
+
+
+def _files_of_folder(folder: str, files: list[str], folders: list[str]) -> list[str]:
     """Return those of a folder's files that are read as the log.
 
-    These are Criteo's log if the folder has it, and otherwise all files that are likely parts of a log. Raise
-    FileNotFoundError if there is none, and ValueError if the folder has several logs or two copies of a part.
+    They are Criteo's log if it is there, otherwise all files that are likely parts of a log, also in folders of the
+    form key=value. Raise FileNotFoundError if there is none, and ValueError if the folder has several logs or two
+    copies of a part.
     """
     names = {file: file_name(file) for file in files}
     whole = sorted(f for f, name in names.items() if unpacked_name(name) == _WHOLE_LOG or name.endswith(TAR_ENDINGS))
@@ -167,16 +192,43 @@ def _files_of_folder(folder: str, files: list[str]) -> list[str]:
     if whole:
         _log_skipped(folder, files, whole)
         return whole
-    parts = sorted((file for file in files if is_part(names[file])), key=natural_order)
+    parts = [file for file in files if is_part(names[file])]
+    _check_not_twice(folder, parts)
+    parts = _in_order([*parts, *_files_below(folder, folders)])
     if not parts:
         raise FileNotFoundError(
             f"the folder {folder} holds no log: expected {_WHOLE_LOG}, {_WHOLE_LOG}.gz or a .tar.gz, or part files "
             f"such as day_0.gz, part-0.parquet (in folders of it: give '{folder}/*/*'); "
             f"found {_some_names(names.values())}"
         )
-    _check_not_twice(folder, parts)
     _log_skipped(folder, files, parts)
     return parts
+
+
+def _files_below(folder: str, names: Iterable[str]) -> list[str]:
+    """Return the parts of a log in those subfolders `names` of a folder that have the form key=value."""
+    below = [name for name in names if column_in(name) and not name.startswith(".")]
+    return [file for name in below for file in _files_of_partition(inner(folder, name))]
+
+
+def _files_of_partition(folder: str) -> list[str]:
+    """Return the parts of a log in a folder of the form key=value and in such folders below it.
+
+    Raise ValueError if the folder belongs to a table, or if a part lies in a folder below it of another form.
+    """
+    files, names = entries_in(folder) or ([], [])
+    others = [name for name in names if not column_in(name)]
+    if others:
+        refuse(table_at(folder))
+    if others := [name for name in others if not name.startswith(("_", "."))]:
+        raise ValueError(
+            f"{inner(folder, others[0])} is no folder of the form key=value, and its parent is; move it elsewhere, or "
+            "give the files to read by a glob"
+        )
+    parts = [file for file in files if is_part(file_name(file))]
+    _check_not_twice(folder, parts)
+    _log_skipped(folder, files, parts)
+    return [*parts, *_files_below(folder, names)]
 
 
 def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> None:
@@ -223,7 +275,7 @@ def _what_is_there(location: str) -> str:
 
 def _check_not_twice(folder: str, parts: Iterable[str]) -> None:
     locations: dict[str, str] = {}
-    for part in map(file_name, parts):
+    for part in map(file_name, _in_order(parts)):
         unpacked = unpacked_name(part)
         if unpacked in locations:
             raise ValueError(

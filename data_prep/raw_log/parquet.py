@@ -9,7 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.arrow_to_text import TableReader, check_columns, opened_table
+from data_prep.raw_log.arrow_to_text import (
+    TableReader,
+    check_columns,
+    opened_table,
+    schema_with_constants,
+    with_constants,
+)
 from data_prep.raw_log.formats import spread
 from data_prep.raw_log.storage import LogFile
 
@@ -22,13 +28,21 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
     """
     with _opened(file) as table:
         check_columns(file.location, _schema(file, table), log_format)
+        own = file.lake.schema if file.lake else table.schema_arrow
         yield TableReader(
-            file, log_format, table.metadata.num_rows, lambda names, size: _batches(file, table, names, size)
+            file,
+            log_format,
+            table.metadata.num_rows,
+            own.names,
+            lambda names, size: _batches(file, table, names, size),
         )
 
 
 def read_schema(file: LogFile) -> pa.Schema:
-    """Return the names and types of the columns of a Parquet file. Raise ValueError if the file is damaged."""
+    """Return the names and types of the columns of a Parquet file and of its folders.
+
+    Raise ValueError if the file is damaged.
+    """
     with _opened(file) as table:
         return _schema(file, table)
 
@@ -43,13 +57,13 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
         of_group = max(in_all.num_rows // max(in_all.num_row_groups, 1), 1)
         groups = spread(range(in_all.num_row_groups), max(num_parts, -(-num_rows // of_group)))
         size = -(-num_rows // max(len(groups), 1))
-        names = _schema(file, table).names
-        batches = [next(_batches(file, table, names, size, group), None) for group in groups]
-        return pa.Table.from_batches([batch for batch in batches if batch is not None], _schema(file, table))
+        own = file.lake.schema if file.lake else table.schema_arrow
+        batches = [next(_batches(file, table, own.names, size, group), None) for group in groups]
+        return with_constants(pa.Table.from_batches([batch for batch in batches if batch is not None], own), file)
 
 
 def _schema(file: LogFile, table: pq.ParquetFile) -> pa.Schema:
-    return file.lake.schema if file.lake else table.schema_arrow
+    return file.lake.schema if file.lake else schema_with_constants(table.schema_arrow, file)
 
 
 def _batches(

@@ -27,7 +27,7 @@ from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.formats import FormatReader, Task, format_of
 from data_prep.raw_log.storage import Fingerprint, LogFile, changed_while_read, file_state
-from data_prep.raw_log.text_lines import StoredChunk, header_columns
+from data_prep.raw_log.text_lines import StoredChunk, cells_at_end, header_columns
 
 Result = TypeVar("Result")
 
@@ -64,23 +64,34 @@ def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_forma
     """Return the description of a file that its chunks carry with them.
 
     `index` is the index of the file in the log, and `first_line` the number of lines in the files before it. If the
-    header of a file decides its columns (others: ignored), the header is read.
+    header of a file decides its columns (others: ignored), the header is read. In a text file, the columns that its
+    folders give come after its own ones.
     """
     columns: tuple[str, ...] = ()
-    if format_of(file.location).is_table:
+    constants = {each: text for each, text in file.constants if each in log_format.columns}
+    if is_table := format_of(file.location).is_table:
         columns = tuple(log_format.columns) if isinstance(log_format, FormatToScore) else ()
-    elif log_format.others == "ignored":
+    elif log_format.others == "ignored" or (log_format.header and constants):
         columns = header_columns(file, log_format)
-    return FileOfLog(index, name, first_line, num_header_lines(file, log_format), columns)
+    elif constants:
+        columns = tuple(each for each in log_format.columns if each not in constants)
+    of_log = FileOfLog(index, name, first_line, num_header_lines(file, log_format), columns)
+    if is_table or not constants:
+        return of_log
+    # A column of the file that its folders give as well has the same cells, so that it gets no name here.
+    own = ("" if each in constants else each for each in columns)
+    at_end = cells_at_end(constants.values(), log_format.separator, log_format.quotes)
+    return dataclasses.replace(of_log, columns=(*own, *constants), at_end=at_end)
 
 
 def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
-    """Return the names of the columns of a file that is a table, or a text file with a header.
+    """Return the names of the columns of a file that is a table, or a text file with a header, and of its folders.
 
     Raise the errors of `open_reader`.
     """
     of = format_of(file.location)
-    return tuple(of.reader().read_schema(file).names) if of.is_table else header_columns(file, log_format)
+    names = of.reader().read_schema(file).names if of.is_table else header_columns(file, log_format)
+    return tuple(dict.fromkeys([*names, *dict(file.constants)]))
 
 
 def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[FormatReader]:

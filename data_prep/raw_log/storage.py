@@ -46,6 +46,9 @@ class LogFile:
     state: FileState
     # If the file belongs to a Delta or Iceberg table: how its rows become rows of the table.
     lake: LakeFile | None = field(default=None, compare=False, repr=False)
+    # Columns that the names of the file's folders give (see partitions.py): the name of each, and the text that all
+    # rows of the file have in it, "" if it is missing.
+    constants: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,17 +115,30 @@ def file_state(location: str) -> FileState | None:
 
 def files_in(location: str) -> list[str] | None:
     """Return the locations of the files directly in a folder, not in subfolders, or None if there is no such folder."""
+    entries = entries_in(location)
+    return None if entries is None else entries[0]
+
+
+def entries_in(location: str) -> tuple[list[str], list[str]] | None:
+    """Return the locations of the files directly in a folder, and the names of its subfolders.
+
+    Return None if there is no such folder.
+    """
     if not is_uri(location):
         path = Path(location)
-        return [str(file) for file in path.iterdir() if file.is_file()] if path.is_dir() else None
+        if not path.is_dir():
+            return None
+        entries = list(path.iterdir())
+        return [str(each) for each in entries if each.is_file()], [each.name for each in entries if each.is_dir()]
     from pyarrow.fs import FileSelector, FileType
 
     with _clear_errors(location):
         file_system, path_there = _file_system(location)
         if file_system.get_file_info(path_there).type != FileType.Directory:
             return None
-        files = file_system.get_file_info(FileSelector(path_there))
-        return [inner(location, info.base_name) for info in files if info.is_file]
+        infos = file_system.get_file_info(FileSelector(path_there))
+    files = [inner(location, info.base_name) for info in infos if info.is_file]
+    return files, [info.base_name for info in infos if info.type == FileType.Directory]
 
 
 def inner(folder: str, name: str) -> str:

@@ -12,7 +12,7 @@ import io
 import itertools
 import logging
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -26,6 +26,7 @@ from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log import storage
 from data_prep.raw_log.formats import PACKED, PACKED_ENDINGS, START_BYTES, TAR_ENDINGS, binary_kind
+from data_prep.raw_log.partitions import contradiction, where_folders_have
 from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile, changed_while_read
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class StoredChunk:
             raise ValueError(changed_while_read(self.location)) from error
         if len(lines) != self.num_bytes or not lines.endswith(b"\n"):
             raise ValueError(changed_while_read(self.location))
-        return Chunk(self.first_line, self.num_lines, lines, self.file)
+        return Chunk(self.first_line, self.num_lines, with_constants(lines, self.file.at_end), self.file)
 
 
 @dataclass
@@ -86,6 +87,8 @@ class TextReader:
     before: bytes  # The bytes of the byte order mark and the header, as far as the file has them.
     # Assumed minimum length of a line in bytes. It limits the number of lines that a worker gets at a time.
     least_line_bytes: int = 1
+    # Function that raises ValueError if a line contradicts the names of the folders, or None if no line can.
+    check: Callable[[bytes], None] | None = None
     fingerprint: Fingerprint | None = None  # Size and checksum, or None until the whole file has been read.
 
     @property
@@ -123,6 +126,8 @@ class TextReader:
                 while (num_lines := buffer.count(b"\n", start, end)) > most_lines:
                     half = (start + end) // 2
                     end = (buffer.rfind(b"\n", start, half) + 1) or (buffer.find(b"\n", start) + 1)
+                if self.check is not None:
+                    self.check(bytes(memoryview(buffer)[start:end]))
                 stored = None
                 if self.plain_location is not None and not num_dropped:
                     stored = StoredChunk(self.plain_location, offset, end - start, first_line, num_lines, file)
@@ -131,7 +136,8 @@ class TextReader:
                 if stored and not storage.is_uri(stored.location):
                     yield stored, stored
                 else:
-                    yield Chunk(first_line, num_lines, bytes(memoryview(buffer)[start:end]), file), stored
+                    lines = with_constants(bytes(memoryview(buffer)[start:end]), file.at_end)
+                    yield Chunk(first_line, num_lines, lines, file), stored
                 first_line += num_lines
                 offset += end - start + num_dropped
                 start, num_dropped = end, 0
@@ -145,7 +151,32 @@ class TextReader:
             elif filled == len(buffer):
                 buffer.extend(bytes(filled))
         if filled:
-            yield Chunk(first_line, 1, bytes(buffer[: min(filled, MAX_LINE_BYTES + 1)]) + b"\n", file), None
+            lines = bytes(buffer[: min(filled, MAX_LINE_BYTES + 1)]) + b"\n"
+            if self.check is not None:
+                self.check(lines)
+            yield Chunk(first_line, 1, with_constants(lines, file.at_end), file), None
+
+
+def with_constants(lines: bytes, at_end: bytes) -> bytes:
+    """Return lines of text with the text `at_end` at the end of each line, before its line end, which becomes `\\n`."""
+    return lines.replace(b"\r\n", b"\n").replace(b"\n", at_end + b"\n") if at_end else lines
+
+
+def cells_at_end(cells: Iterable[str], separator: str, quotes: bool) -> bytes:
+    """Return the text that adds the given cells to a line. If the format has quotes, cells that need them get them.
+
+    Raise ValueError if a cell contains the separator and the format has no quotes.
+    """
+    text = ""
+    for cell in cells:
+        if separator in cell and not quotes:
+            raise ValueError(
+                f"the name of a folder has the text {cell!r}, which contains the separator {separator!r} of the log; "
+                "set quotes: true in the description (--data), if no cell begins with a double quote"
+            )
+        doubled = cell.replace('"', '""')
+        text += separator + (f'"{doubled}"' if quotes and (separator in cell or doubled != cell) else cell)
+    return text.encode()
 
 
 @contextmanager
@@ -161,8 +192,9 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TextReader]:
             plain_location = file.location if stream is buffered else None
             # A short cell takes two bytes of its line: a character, and the separator or line end after it.
             least_line_bytes = max(2 * len(log_format.columns), _SHORT_LINE_BYTES)
-            before = _skip_header(file.location, stream, log_format)
-            reader = TextReader(stored, stream, plain_location, before, least_line_bytes)
+            before = _skip_header(file, stream, log_format)
+            check = _check_of_constants(file, before, log_format)
+            reader = TextReader(stored, stream, plain_location, before, least_line_bytes, check)
             yield reader
         reader.fingerprint = stored.fingerprint()
 
@@ -183,19 +215,40 @@ def _stored(file: LogFile) -> Iterator[tuple[StoredFile, io.BufferedReader[Any]]
             ) from error
 
 
-def _skip_header(location: str, stream: Any, log_format: LogFormat) -> bytes:
+def _check_of_constants(file: LogFile, before: bytes, log_format: LogFormat) -> Callable[[bytes], None] | None:
+    """Return a function that raises ValueError if lines of the file contradict the names of its folders.
+
+    Return None if the file has no column that its folders give as well. `before` is the header of the file.
+    """
+    names = _names_in(before, log_format) if log_format.header and file.constants else []
+    own = {names.index(name): text for name, text in file.constants if name in names}
+    missing = dict.fromkeys(log_format.missing, "")
+
+    def check(lines: bytes) -> None:
+        for line in lines.split(b"\n")[:-1]:
+            cells = _names_in(line, log_format)
+            for place, text in own.items() if len(cells) == len(names) else ():
+                expected = text.strip(" ") if log_format.trim else text
+                if missing.get(cells[place], cells[place]) != missing.get(expected, expected):
+                    raise ValueError(contradiction(file, names[place], cells[place]))
+
+    return check if own else None
+
+
+def _skip_header(file: LogFile, stream: Any, log_format: LogFormat) -> bytes:
     """Read a byte order mark, and the header if the format has one, from the stream. Return the bytes that were read.
 
     Raise ValueError if the file is UTF-16 or UTF-32, or if its header does not have the columns of the format.
     """
+    location, constants = file.location, dict(file.constants)
     if not log_format.header:
         start = stream.peek(4)[:4]
         _check_encoding(location, start)
         return bytes(stream.read(len(codecs.BOM_UTF8))) if start.startswith(codecs.BOM_UTF8) else b""
     line = stream.readline(MAX_LINE_BYTES)
     _check_encoding(location, line)
-    expected = list(log_format.columns)
     names = _names_in(line, log_format)
+    expected = [name for name in log_format.columns if name not in constants or name in names]
     ignored = log_format.others == "ignored"
     is_good = all(names.count(name) == 1 for name in expected) if ignored else names == expected
     if line and not is_good:
@@ -203,6 +256,7 @@ def _skip_header(location: str, stream: Any, log_format: LogFormat) -> bytes:
         unknown = [name for name in names if name not in expected and log_format.others == "refused"]
         advice = "; with others: ignored in that file columns are taken by name, in any order" * (not missing)
         advice += "; each file of the log needs the line of names" * (len(missing) == len(expected))
+        advice += where_folders_have(location, missing)
         later = (_names_in(stream.readline(MAX_LINE_BYTES), log_format) for _ in range(MOST_LINES_BEFORE))
         if found := [number for number, names_there in enumerate(later, 2) if {*expected} <= {*names_there}]:
             advice += f"; they stand in line {found[0]}: remove the lines before it: tail -n +{found[0]} OLD > NEW"
