@@ -1,7 +1,9 @@
 """Logs in folders such as `date=2026-11-01`: the names of the folders give columns, in files of every format."""
 
+import itertools
 import json
 import logging
+from collections import Counter
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
@@ -15,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.checks.propose import describe
+from data_prep.encoding.from_values import add_label
 from data_prep.encoding.rows_to_score import LogToScore
+from data_prep.kernels.parse import parse_chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -81,6 +85,22 @@ def test_rows_are_those_of_one_whole_file(tmp_path, ending, own, safe):
     whole = write(tmp_path, [row for text in texts for row in rows_of(text, 10 * TEXTS.index(text))], ".csv")
     assert prepared(log, tmp_path / "a", log_format) == prepared(whole, tmp_path / "b")
     assert {value for _, value in vocabulary_of(tmp_path / "a")} == set(TEXTS)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("is_labelled", [True, False])
+def test_rows_to_score_have_the_columns(tmp_path, ending, is_labelled):
+    rows = [row if is_labelled else {"price": row["price"], "cat": ""} for row in rows_of("")]
+    for text in TEXTS:
+        write(tmp_path / hive_name(text), rows, ending, own=False)
+    log_format = replace(FORMAT, header=ending != ".txt")
+    log = LogToScore.of([str(tmp_path)], log_format, ["cat"])
+    assert log.has_labels == is_labelled
+    log_format = replace(log_format, label="optional")
+    columns = [parse_chunk(add_label(chunk, log_format), log_format).rows.columns for chunk in log.chunks()]
+    cells = itertools.chain(*(each["cat"].values.tolist() for each in columns))
+    assert Counter(map(bytes.decode, cells)) == dict.fromkeys(TEXTS, 6)
+    assert all(each["price"].present.all() for each in columns)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
