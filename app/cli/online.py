@@ -57,9 +57,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="folder into which complete parts of the log are renamed; or `status`, which prints the status of the run "
-        "in --work as JSON (exit status 5: parts are held aside or the newest model is withheld, 6: the run ended with "
-        "an error); or `release PART`, which allows training on a part that is held aside",
+        help="folder into which complete parts of the log are renamed, or a Delta table, whose versions are parts; or "
+        "`status`, which prints the status of the run in --work as JSON (exit status 5: parts are held aside or the "
+        "newest model is withheld, 6: the run ended with an error); or `release PART`, which allows training on a part "
+        "that is held aside",
     )
     parser.add_argument("--from", dest="run", type=Path, metavar="RUN", help="run or checkpoint to start from")
     parser.add_argument("--serve", type=Path, metavar="FOLDER", help="folder for the bundles, which `serve` watches")

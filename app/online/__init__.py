@@ -3,6 +3,7 @@
 - `online_options`: the options of an online run. `online_start`: the run's settings, and the checks before it begins or
   resumes.
 - `log_parts`: finds the next part, reads it, and holds it aside (does not train on it) if it is suspicious.
+- `table_versions`: takes the new versions of a Delta table as parts.
 - `online_trainer`: the loop that scores each part, trains on it, saves a checkpoint and publishes the model.
 - `candidate`: decides if the model after a part is good enough to be published. `publish` writes the bundle of a model
   into the folder that the service watches.

@@ -22,7 +22,6 @@ import numpy as np
 from common.text import natural_order, shortened
 from data_prep.encoding.encoder import ParsedRows, RowEncoder
 from data_prep.prepared.examples import Examples, concatenate
-from data_prep.raw_log.lake_guard import find_table, refuse
 from data_prep.raw_log.log_files import find_log, is_part
 from data_prep.raw_log.reading import file_of_log, open_reader
 from data_prep.raw_log.storage import (
@@ -182,10 +181,8 @@ class PartSource:
         """Open the folder of parts. A part, and all parts after it, must wait until its file has not changed for
         `delay_seconds`.
 
-        Raise FileNotFoundError if the folder does not exist, and ValueError if it belongs to a table of Delta, Iceberg,
-        Hudi or Paimon.
+        Raise FileNotFoundError if the folder does not exist.
         """
-        refuse(find_table(folder))
         self.folder, self._released, self._delay_seconds = folder, released, delay_seconds
         self.waiting = ""  # Name of the next part's file if it must still wait for `delay_seconds`, otherwise "".
         self.held: dict[str, str] = {}
@@ -237,12 +234,22 @@ class PartSource:
                 continue
             if (reason := ledger.why_never(file.name, checksum)) is not None:
                 self.hold(file, reason)
+            elif not self.accepts(file):
+                continue
             elif (reason := ledger.why_late(file.name)) and not self.is_released(file.name, checksum):
                 self.hold(file, reason, checksum)
             else:
                 self._forget(file.name)
                 return file, checksum
         return None
+
+    def accepts(self, file: LogFile) -> bool:
+        """Return True if the model may be trained on the part in `file`. Otherwise hold it aside or pass it over."""
+        return True
+
+    def data_files(self) -> Sequence[LogFile]:
+        """Return the files with the rows of the part that `next_part` has returned last, or () for the part's file."""
+        return ()
 
     def read(self, file: LogFile, reading: Callable[[], T]) -> T | None:
         """Call `reading`, which reads the part in `file`, and return its result. Try again after errors. If the part
@@ -297,14 +304,15 @@ class PartSource:
         """Find entries of the folder that have the name of a part but are not files. Return for each name what it is
         ("a folder", "a link to nothing", "a pipe or a device").
 
-        A folder without an ending in its name is ignored, because it may contain old parts.
+        A folder without an ending in its name is ignored, because it may contain old parts. A folder such as
+        `date=2026-11-01` is not, because a preparation would read it.
         """
         kinds: dict[str, str] = {}
         names = set() if is_uri(self.folder) else {path.name for path in Path(self.folder).iterdir()}
         for name in filter(is_part, sorted(names - {file.name for file in files})):
             path = Path(self.folder, name)
             if path.is_dir():
-                kinds |= {name: "a folder"} if path.suffix else {}
+                kinds |= {name: "a folder"} if path.suffix or "=" in name else {}
             elif not path.is_file() and os.path.lexists(path):
                 kinds[name] = "a link to nothing" if path.is_symlink() else "a pipe or a device"
         return kinds
@@ -317,12 +325,17 @@ class PartSource:
             paths = again
         if paths is None:
             raise FileNotFoundError(f"SOURCE {self.folder}: there is no such folder; parts are renamed into it")
-        names = {path: file_name(path) for path in paths}
-        self._log_no_parts({name for name in names.values() if not is_part(name)})
-        parts = sorted((path for path, name in names.items() if is_part(name)), key=lambda path: _order(names[path]))
+        names = self._named(paths)
+        parts = sorted(names, key=lambda path: _order(names[path]))
         # `file_state` returns None if the file was removed meanwhile.
         states = {path: file_state(path) for path in parts}
         return [LogFile(path, names[path], state) for path, state in states.items() if state is not None]
+
+    def _named(self, paths: Sequence[str]) -> dict[str, str]:
+        """Return the names of the parts among the files of the folder, by their paths."""
+        names = {path: file_name(path) for path in paths}
+        self._log_no_parts({name for name in names.values() if not is_part(name)})
+        return {path: name for path, name in names.items() if is_part(name)}
 
     def _log_no_parts(self, names: set[str]) -> None:
         """Log a warning for files whose names are not names of parts, once for each file, because a user may have
@@ -343,24 +356,28 @@ def _checksum(file: LogFile) -> str:
         return stored.fingerprint().checksum
 
 
-def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
+def read_part(file: LogFile, checksum: str, encoder: RowEncoder, files: Sequence[LogFile] = ()) -> Part:
     """Read, parse and encode a part, in the same way as the preparation of a log does, and return it.
 
-    `checksum` is the checksum of the file, which the result records. Raise ValueError if the file is damaged, has other
-    columns than `encoder`, has no lines, or changes while it is read.
+    `checksum` is the checksum of the part's file, which the result records. `files` are the data files that have the
+    rows, or () if `file` has them. Raise ValueError if a file is damaged, has other columns than `encoder`, or changes
+    while it is read, or if there are no lines.
     """
-    find_log(file.location)  # `find_log` raises an error if the name is not that of a log file.
+    if not files:
+        find_log(file.location)  # `find_log` raises an error if the name is not that of a log file.
     pieces, examples, num_lines, first_reject = [], [], 0, ""
     log_format = encoder.log_format
-    with open_reader(file, log_format) as reader:
-        for task, _ in reader.chunks(CHUNK_BYTES, file_of_log(0, file.name, 0, file, log_format)):
-            parsed, rows = encoder.encode(task.load())
-            examples.append(rows)
-            pieces.append(parsed.rows)
-            num_lines += task.num_lines
-            first_reject = first_reject or parsed.rejects_tsv.split(b"\n")[0].decode(errors="replace")
-            if file_state(file.location) != file.state:
-                raise ValueError("it changed while it was read; rename a part into the folder when it is whole")
+    for place, each in enumerate(files or [file]):
+        of_log = file_of_log(place, each.name, num_lines, each, log_format)
+        with open_reader(each, log_format) as reader:
+            for task, _ in reader.chunks(CHUNK_BYTES, of_log):
+                parsed, rows = encoder.encode(task.load())
+                examples.append(rows)
+                pieces.append(parsed.rows)
+                num_lines += task.num_lines
+                first_reject = first_reject or parsed.rejects_tsv.split(b"\n")[0].decode(errors="replace")
+                if file_state(each.location) != each.state:
+                    raise ValueError("it changed while it was read; rename a part into the folder when it is whole")
     if not examples:
         raise ValueError("it has no lines")
     return Part(file, checksum, pieces, concatenate(examples), num_lines, first_reject)

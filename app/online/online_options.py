@@ -18,7 +18,7 @@ class OnlineOptions:
     (file of the log) is left.
     """
 
-    source: str  # Folder of the log, into which complete parts (files) are renamed.
+    source: str  # Folder of the log, into which complete parts (files) are renamed, or a Delta table.
     serve: Path  # Folder into which the bundles of new models are written.
     # Bounds beyond which a part (file of the log) counts as suspicious and is not trained on.
     bounds: GuardBounds = field(default_factory=GuardBounds)

@@ -22,7 +22,7 @@ from app.evaluation.metrics import MetricStream, defined
 from app.evaluation.results import Measurement, interval_ends
 from app.online.candidate import LAST_PARTS, Samples, scores_shift, served_logits, why_worse
 from app.online.expiry import IN_SECONDS, Expiry
-from app.online.log_parts import Ledger, Part, PartSource, read_part, why_miscalibrated, why_suspicious, why_useless
+from app.online.log_parts import Ledger, Part, read_part, why_miscalibrated, why_suspicious, why_useless
 from app.online.online_options import OnlineOptions
 from app.online.progress import Progress
 from app.online.publish import Publisher
@@ -37,6 +37,7 @@ from app.online.state import (
     remove_old_folders,
     save_counts,
 )
+from app.online.table_versions import open_source
 from app.run.stop_signals import Stopped
 from app.scoring.distribution import SCORE_BINS, count_scores
 from app.scoring.predictor import Predictor
@@ -87,7 +88,8 @@ class OnlineTrainer(Trainer):
         schema = open_to_grow(prepared if is_own else context.dataset, prepared, moment)
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
         self.checkpoints.full_every = FULL_EVERY
-        self.options, self.source = options, PartSource(options.source, self.run.path / RELEASED, options.delay_seconds)
+        self.options = options
+        self.source = open_source(options.source, self.run.path / RELEASED, options.delay_seconds, schema.source)
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else self._ledger_of_source()
         self.expiry = self._open_expiry()
         self.vocabulary = GrowingVocabulary(prepared, options.admission_mib << 20)
@@ -136,7 +138,9 @@ class OnlineTrainer(Trainer):
         """
         start = time.perf_counter()
         try:
-            part = self.source.read(file, lambda: read_part(file, checksum, self.vocabulary.encoder))
+            part = self.source.read(
+                file, lambda: read_part(file, checksum, self.vocabulary.encoder, self.source.data_files())
+            )
         except ValueError as error:
             self.source.hold(file, str(error))
             return

@@ -63,10 +63,12 @@ def test_what_has_a_part_s_name_and_is_no_file_is_held(tmp_path, caplog):
     (tmp_path / "old").mkdir()
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "part-1.parquet").mkdir()
+    (tmp_path / "date=2026-11-01").mkdir()
     os.mkfifo(tmp_path / "part-2.csv")
     (tmp_path / "part-3").symlink_to(tmp_path / "gone")
     (tmp_path / "part-4.txt").symlink_to("part-4.txt")
     kinds = {"part-1.parquet": "a folder", "part-2.csv": "a pipe", "part-3": "a link", "part-4.txt": "a link"}
+    kinds |= {"date=2026-11-01": "a folder"}
     for _ in range(2):
         assert source.next_part(ledger) is None
         assert source.held.keys() == kinds.keys()
@@ -74,7 +76,7 @@ def test_what_has_a_part_s_name_and_is_no_file_is_held(tmp_path, caplog):
     assert caplog.text.count("is held aside") == len(kinds)
     assert not source.can_be_released
     for name in kinds:
-        (tmp_path / name).rmdir() if name.endswith("parquet") else (tmp_path / name).unlink()
+        (tmp_path / name).rmdir() if kinds[name] == "a folder" else (tmp_path / name).unlink()
         move_in(tmp_path, name, f"rows of {name}")
     assert len(take_all(source, ledger)[1]) == len(kinds)
     assert source.held == {}

@@ -356,13 +356,18 @@ def test_it_waits_for_the_next_part_and_ends_on_a_signal(make_online, parts, com
 
 @pytest.mark.kills
 def test_kills_at_random_moments_lose_and_repeat_nothing(make_online, never_killed, parts, command_environment):
-    folder, chance = make_online("at-random"), random.Random(5)
+    folder = make_online("at-random")
     for part in parts[:3]:
         folder.deliver(part)
-    launch = [sys.executable, "-m", "app", *folder.words()]
+    kill_at_random(folder, never_killed, command_environment, num_kills("online"))
+
+
+def kill_at_random(folder, never_killed, command_environment, num_kills, after_kill=lambda: None):
+    """Run the command again and again, and kill it at random moments. It must end with the bits of `never_killed`."""
+    launch, chance = [sys.executable, "-m", "app", *folder.words()], random.Random(5)
     start = time.monotonic()
     kills, longest = 0, 60.0
-    while kills < num_kills("online"):
+    while kills < num_kills:
         process = subprocess.Popen(launch, cwd=folder.path, env=command_environment, stderr=subprocess.DEVNULL)
         try:
             process.wait(chance.uniform(0, longest))
@@ -370,6 +375,7 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(make_online, never_kill
             process.kill()
             process.wait()
             kills += 1
+            after_kill()
             there = read_manifests(folder.path / "bundles") if (folder.path / "bundles").exists() else {}
             assert len(chains(there)) == len(there)  # whatever is served, nothing that it needs is missing
             for path in there:

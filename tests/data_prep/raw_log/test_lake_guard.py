@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.online.log_parts import PartSource
+from app.online.table_versions import open_source
 from data_prep.checks.propose import describe
 from data_prep.encoding.rows_to_score import LogToScore
 from data_prep.options.log_format import LogFormat
@@ -62,7 +62,7 @@ def test_all_commands_refuse_a_table(tmp_path):
         describe,
         lambda log: prepare(log, tmp_path / "out"),
         lambda log: LogToScore.of([log], LogFormat()),
-        lambda log: PartSource(log, tmp_path),
+        lambda log: open_source(log, tmp_path, 0.0, {}),
     ):
         with pytest.raises(ValueError, match="is a table of Hudi"):
             use(table)

@@ -1,0 +1,126 @@
+"""Take the new versions of a Delta table as the parts of a growing log, each version once and in order."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from app.online.log_parts import Ledger, PartSource
+from common.packages import explain_missing
+from data_prep.raw_log.lake.delta_table import files_added
+from data_prep.raw_log.lake.lake_file import LakeFile
+from data_prep.raw_log.lake_guard import find_table, refuse, table_at
+from data_prep.raw_log.storage import LogFile, file_name, file_state, inner, is_uri, local_path
+
+log = logging.getLogger("app")
+
+_LOG_FOLDER = "_delta_log"
+_ENTRY = re.compile(r"(\d{20})\.json")  # Name of the file in a Delta table's log that describes one version.
+_PART = "version-{}"
+_NO_ENTRY = "has no entry any more in the table's log"
+
+
+def open_source(location: str, released: Path, delay_seconds: float, prepared_from: Mapping[str, Any]) -> PartSource:
+    """Open a folder of parts, or a Delta table, whose versions are parts.
+
+    `prepared_from` is `Schema.source` of the run's prepared folder. If its rows are those of a version of this table,
+    the parts begin after that version. Raise FileNotFoundError without a folder, and ValueError for another table or
+    another part of a table, or if the library deltalake is missing.
+    """
+    location = local_path(location)
+    table = table_at(location)
+    if table is None or table.kind != "Delta":
+        refuse(find_table(location))
+        return PartSource(location, released, delay_seconds)
+    if importlib.util.find_spec("deltalake") is None:
+        raise ValueError(f"{table}, and {explain_missing('deltalake')}")
+    root = location.rstrip("/") if is_uri(location) else os.path.realpath(location)
+    first = prepared_from["version"] + 1 if prepared_from.get("table") == root else 0
+    log.info("%s: the versions of the Delta table from %s on are the parts", root, first)
+    return TableSource(root, released, delay_seconds, first)
+
+
+class TableSource(PartSource):
+    """The versions of a Delta table. The file of a part is the entry that describes the version in the table's log.
+
+    A version that adds rows is a part. A version that changes no rows, such as a compaction, is passed over, and one
+    that removes or replaces rows is held aside.
+    """
+
+    def __init__(self, root: str, released: Path, delay_seconds: float, first: int) -> None:
+        self._root, self._first = root, first
+        self._decided = first - 1  # The newest version that was trained on, passed over or held aside.
+        # The data files of the version that `next_part` has returned last: as the table's log describes them by their
+        # locations, and as they lie there.
+        self._added: dict[str, LakeFile] = {}
+        self._files_added: Sequence[LogFile] = ()
+        super().__init__(inner(root, _LOG_FOLDER), released, delay_seconds)
+
+    def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
+        """Return the next version that the model may be trained on, see `PartSource.next_part`.
+
+        Raise ValueError if the table no longer has what a version added that was not looked at yet.
+        """
+        self._decided = max([self._decided, *map(_number, ledger.trained)])
+        present = {_number(file.name) for file in self._files()}
+        if gone := {*range(self._decided + 1, max(present, default=0))} - present:
+            raise ValueError(self._lost(min(gone), _NO_ENTRY))
+        found = super().next_part(ledger)
+        if found is not None:
+            number = _number(found[0].name)
+            if number > self._decided + 1:
+                raise ValueError(self._lost(self._decided + 1, _NO_ENTRY))
+            found_files = {location: file_state(location) for location in self._added}
+            states = {location: state for location, state in found_files.items() if state is not None}
+            if len(states) < len(found_files):
+                raise ValueError(self._lost(number, "has lost data files, probably by a vacuum after a compaction"))
+            self._files_added = [LogFile(at, file_name(at), state, self._added[at]) for at, state in states.items()]
+        return found
+
+    def data_files(self) -> Sequence[LogFile]:
+        return self._files_added
+
+    def accepts(self, file: LogFile) -> bool:
+        """Return True if a version only adds rows. Otherwise hold it aside, or pass it over if it changes no rows."""
+        number = _number(file.name)
+        try:
+            added = self.read(file, partial(files_added, self._root, number))
+        except ValueError as error:
+            self.hold(file, str(error))
+            return False
+        if added is not None and not added:
+            log.info("version %s of %s changes no rows; it is passed over", number, self._root)
+            self.hold(file, "")
+        self._added = added or {}
+        return bool(added)
+
+    def hold(self, file: LogFile, reason: str, checksum: str = "") -> None:
+        super().hold(file, reason, checksum)
+        self._decided = max(self._decided, _number(file.name))
+
+    def _lost(self, version: int, what: str) -> str:
+        return (
+            f"version {version} of the Delta table {self._root} {what}, so the rows that it added are not known, and "
+            "the model was not trained on them. Prepare the table's newest version, train a model on it, and begin "
+            "another online run with it and another --work; look at the table more often, or keep its log longer"
+        )
+
+    def _named(self, paths: Sequence[str]) -> dict[str, str]:
+        matches = {path: _ENTRY.fullmatch(file_name(path)) for path in paths}
+        numbers = {path: int(match[1]) for path, match in matches.items() if match}
+        return {path: _PART.format(number) for path, number in numbers.items() if number >= self._first}
+
+    def _no_files(self, files: Sequence[LogFile]) -> dict[str, str]:
+        return {}
+
+
+def _number(name: str) -> int:
+    """Return the version that a part is, or -1 for a part that is a file of a folder."""
+    match = re.fullmatch(_PART.format(r"(\d+)"), name)
+    return int(match[1]) if match else -1
