@@ -13,9 +13,8 @@ from typing import Any
 
 from app.online.log_parts import Ledger, PartSource
 from common.packages import explain_missing
-from data_prep.raw_log.lake.delta_table import files_added
 from data_prep.raw_log.lake.lake_file import LakeFile
-from data_prep.raw_log.lake_guard import find_table, refuse, table_at
+from data_prep.raw_log.lake.lake_guard import find_table, refuse, table_at
 from data_prep.raw_log.storage import LogFile, file_name, file_state, inner, is_uri, local_path
 
 log = logging.getLogger("app")
@@ -88,6 +87,8 @@ class TableSource(PartSource):
 
     def accepts(self, file: LogFile) -> bool:
         """Return True if a version only adds rows. Otherwise hold it aside, or pass it over if it changes no rows."""
+        from data_prep.raw_log.lake.delta_table import files_added  # It imports deltalake, which may be missing.
+
         number = _number(file.name)
         try:
             added = self.read(file, partial(files_added, self._root, number))

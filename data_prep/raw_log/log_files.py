@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from common.packages import make_command
 from common.text import natural_order, nearest, shortened
 from data_prep.raw_log.formats import TAR_ENDINGS, format_of, unpacked_name
+from data_prep.raw_log.lake.lake_guard import LakeTable, find_table, refuse, table_at
 from data_prep.raw_log.lake.table_files import table_files
-from data_prep.raw_log.lake_guard import LakeTable, find_table, refuse, table_at
 from data_prep.raw_log.partitions import check_same_columns, column_in, columns_between
 from data_prep.raw_log.storage import (
     LogFile,

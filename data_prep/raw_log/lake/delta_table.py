@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import numpy as np
 import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from data_prep.raw_log.lake.lake_file import LakeFile
-from data_prep.raw_log.storage import (
-    file_name,
-    file_state,
-    files_in,
-    inner,
-    is_uri,
-    local_path,
-    read_range,
-    split_query,
-)
+from data_prep.raw_log.lake.lake_file import LakeFile, clear_errors, location_of
+from data_prep.raw_log.storage import file_name, file_state, files_in, inner, is_uri, read_range, split_query
 
-_LOG_FOLDER = "_delta_log"
+LOG_FOLDER = "_delta_log"
 # Features of tables that this module reads. All others are refused by name.
 _READABLE = {
     "columnMapping",
@@ -34,6 +27,10 @@ _READABLE = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
+_ADVICE = (
+    "If it names a feature, rewrite the table without it. A version whose log was cleaned up is gone: read the newest "
+    "one, and begin an unfinished command anew with --restart"
+)
 
 
 def data_files(root: str, version: int | None) -> dict[str, LakeFile]:
@@ -43,72 +40,75 @@ def data_files(root: str, version: int | None) -> dict[str, LakeFile]:
     longer in the table's log come first, by their time of modification. Raise ValueError if the table cannot be opened
     or has features that cannot be read.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError, TableNotFoundError
+    table, added = _open(root, version)
+    commits = _commit_of({action["path"] for action in added}, root, table.version())
 
-    address, query = split_query(root)
-    try:
-        table = DeltaTable(address, version, _storage_options(query) if is_uri(root) else None)
-        features = set(table.protocol().reader_features or ())
-        if unknown := sorted(features - _READABLE):
-            raise ValueError(
-                f"the Delta table {root} has features that are not read here: {', '.join(unknown)}; rewrite it without "
-                "them, or write its rows to Parquet files with the program that made it"
-            )
-        schema = pa.schema(table.schema().to_arrow())
-        added = pa.table(table.get_add_actions())
-        has_vectors = "deletionVectors" in features
-        vectors = pa.table(table.deletion_vectors()).to_pydict() if has_vectors else {"filepath": []}
-    except (DeltaError, TableNotFoundError, OSError) as error:
-        which = "" if version is None else f"version {version} of "
-        raise ValueError(
-            f"{which}the Delta table {root} cannot be read: {str(error).splitlines()[0]}. If it names a feature, "
-            "rewrite the table without it; a version whose log was cleaned up is gone"
-        ) from error
-    keys = _keys(schema, table.metadata().configuration.get("delta.columnMapping.mode", "none"))
-    kept = {
-        unquote(path).removeprefix("file://"): np.array(selection)
-        for path, selection in zip(vectors["filepath"], vectors.get("selection_vector", ()), strict=True)
-    }
-    commits = _commit_of(set(added["path"].to_pylist()), root, table.version())
-    rows = added.select([name for name in ("path", "modification_time", "partition") if name in added.column_names])
+    def order(action: dict[str, Any]) -> tuple[int, int, str]:
+        commit = commits.get(action["path"], -1)
+        return commit, action["modification_time"] if commit < 0 else 0, action["path"]
 
-    def order(row: dict[str, Any]) -> tuple[int, int, str]:
-        is_known = row["path"] in commits
-        return commits.get(row["path"], -1), 0 if is_known else row["modification_time"], row["path"]
-
-    files = {}
-    for each in sorted(rows.to_pylist(), key=order):
-        location = _location(root, each["path"])
-        values = {
-            name: pa.scalar(value, schema.field(name).type) for name, value in (each.get("partition") or {}).items()
-        }
-        selection = kept.get(unquote(split_query(location)[0]) if is_uri(location) else location)
-        files[location] = LakeFile(root, table.version(), schema, keys, values, selection)
-    return files
+    return _lake_files(root, table, sorted(added, key=order))
 
 
 def files_added(root: str, version: int) -> dict[str, LakeFile]:
     """Return the data files that one commit added to the Delta table at `root`, by their locations, ordered by path.
 
     The result is empty if the commit did not change the table's rows, as after a compaction. Raise ValueError if the
-    commit also removed rows, and FileNotFoundError if it is no longer in the table's log.
+    commit also removed rows or restored an earlier version, and FileNotFoundError if it is no longer in the table's
+    log.
     """
-    entry = _entries(root).get(version)
-    if entry is None:
-        raise FileNotFoundError(f"the log of the Delta table {root} has no version {version} any more")
-    if any(action["dataChange"] for action in _actions(entry, "remove")):
+    actions = list(_actions(inner(inner(root, LOG_FOLDER), f"{version:020}.json")))
+    changes = [(kind, action) for each in actions for kind, action in each.items() if action.get("dataChange")]
+    is_restored = any(each.get("commitInfo", {}).get("operation") == "RESTORE" for each in actions)
+    if is_restored or any(kind == "remove" for kind, _ in changes):
         raise ValueError(f"version {version} of the Delta table {root} removes or replaces rows")
-    added = {_location(root, action["path"]) for action in _actions(entry, "add") if action["dataChange"]}
-    return {at: file for at, file in data_files(root, version).items() if at in added} if added else {}
+    paths = {action["path"] for kind, action in changes if kind == "add"}
+    if not paths:
+        return {}
+    table, added = _open(root, version)
+    chosen = (action for action in added if action["path"] in paths)
+    return _lake_files(root, table, sorted(chosen, key=lambda action: str(action["path"])))
 
 
-def newest_version(root: str) -> int:
-    """Return the number of the newest version of the Delta table at `root`. Raise ValueError without a log entry."""
-    versions = _entries(root)
-    if not versions:
-        raise ValueError(f"the log of the Delta table {root} has no entry")
-    return max(versions)
+def _open(root: str, version: int | None) -> tuple[DeltaTable, list[dict[str, Any]]]:
+    """Open a version of a Delta table. Return it, and the path, modification time and partition of each data file."""
+    address, query = split_query(root)
+    which = "" if version is None else f"version {version} of "
+    with clear_errors(f"{which}the Delta table {root}", _ADVICE, DeltaError):
+        table = DeltaTable(address, version, _storage_options(query) if is_uri(root) else None)
+        if unknown := sorted({*(table.protocol().reader_features or ())} - _READABLE):
+            raise ValueError(f"it has features that are not read here: {', '.join(unknown)}")
+        added = pa.table(table.get_add_actions())
+        columns = [name for name in ("path", "modification_time", "partition") if name in added.column_names]
+        return table, added.select(columns).to_pylist()
+
+
+def _lake_files(root: str, table: DeltaTable, added: Iterable[dict[str, Any]]) -> dict[str, LakeFile]:
+    """Return data files of a table, given by the second result of `_open`, by their locations, in the same order."""
+    address, query = split_query(root)
+    folder = unquote(address) if is_uri(root) else address
+    with clear_errors(f"the Delta table {root}", _ADVICE, DeltaError):
+        schema = pa.schema(table.schema().to_arrow())
+        if binary := [name for name in table.metadata().partition_columns if _is_binary(schema.field(name).type)]:
+            raise ValueError(f"its partition columns {', '.join(binary)} are binary; make them text, or ids int64")
+        has_vectors = "deletionVectors" in (table.protocol().reader_features or ())
+        vectors = pa.table(table.deletion_vectors()).to_pydict() if has_vectors else {"filepath": ()}
+    keys = _keys(schema, table.metadata().configuration.get("delta.columnMapping.mode", "none"))
+    kept = {
+        location_of(unquote(path), query): np.array(selection)
+        for path, selection in zip(vectors["filepath"], vectors.get("selection_vector", ()), strict=True)
+    }
+    files = {}
+    for action in added:
+        path, cells = unquote(action["path"]), (action.get("partition") or {}).items()
+        location = location_of(path, query, folder)
+        values = {name: pa.scalar(value, schema.field(name).type) for name, value in cells}
+        files[location] = LakeFile(root, table.version(), schema, keys, values, kept.get(location))
+    return files
+
+
+def _is_binary(of_type: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type) or pa.types.is_binary_view(of_type))
 
 
 def _keys(schema: pa.Schema, mode: str) -> dict[str, str | int]:
@@ -130,28 +130,15 @@ def _storage_options(query: str) -> dict[str, str]:
     }
 
 
-def _location(root: str, path: str) -> str:
-    """Return the location of a data file. `path` is its path in the table's log: a relative or absolute URI."""
-    address, query = split_query(root)
-    if is_uri(path):
-        return local_path(path) + (query if is_uri(local_path(path)) else "")
-    return f"{address.rstrip('/')}/{path}{query}" if is_uri(root) else f"{root.rstrip('/')}/{unquote(path)}"
+def _actions(entry: str) -> Iterator[dict[str, Any]]:
+    """Yield the actions in an entry of a Delta table's log: a mapping from the kind, such as "add", to the action.
 
-
-def _entries(root: str) -> dict[int, str]:
-    """Return the locations of the entries in the log of a Delta table, by version."""
-    files = files_in(inner(root, _LOG_FOLDER)) or []
-    stems = {file_name(file).removesuffix(".json"): file for file in files if file_name(file).endswith(".json")}
-    return {int(stem): file for stem, file in stems.items() if stem.isdecimal()}
-
-
-def _actions(entry: str, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the actions of one kind, such as "add", in an entry of the log of a Delta table."""
+    Raise FileNotFoundError if there is no such entry.
+    """
     state = file_state(entry)
-    for line in read_range(entry, 0, state.size).splitlines() if state else ():
-        action = json.loads(line) if line.strip() else {}
-        if kind in action:
-            yield action[kind]
+    if state is None:
+        raise FileNotFoundError(f"{entry} is no longer in the log of its Delta table")
+    yield from map(json.loads, filter(bytes.strip, read_range(entry, 0, state.size).splitlines()))
 
 
 def _commit_of(paths: Collection[str], root: str, version: int) -> dict[str, int]:
@@ -160,11 +147,12 @@ def _commit_of(paths: Collection[str], root: str, version: int) -> dict[str, int
     Files whose commit is no longer in the table's log are left out.
     """
     commits: dict[str, int] = {}
-    entries = _entries(root)
+    names = {file_name(entry): entry for entry in files_in(inner(root, LOG_FOLDER)) or ()}
+    entries = {int(name[:-5]): entry for name, entry in names.items() if name[:-5].isdecimal() and name[-5:] == ".json"}
     for number in sorted((each for each in entries if each <= version), reverse=True):
         if len(commits) == len(paths):
             break
-        for action in _actions(entries[number], "add"):
-            if action["path"] in paths:
-                commits.setdefault(action["path"], number)
+        for action in _actions(entries[number]):
+            if "add" in action and action["add"]["path"] in paths:
+                commits.setdefault(action["add"]["path"], number)
     return commits

@@ -6,8 +6,12 @@ columns may have other names or narrower types, and rows may be marked as delete
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +73,31 @@ class LakeFile:
 
 
 def _of_type(cells: pa.Array, of_type: pa.DataType) -> pa.Array:
-    """Return a column with the type that it has in the table. Timestamps keep their unit, so that no digit is lost."""
-    if pa.types.is_timestamp(of_type) and pa.types.is_timestamp(cells.type):
-        of_type = pa.timestamp(cells.type.unit, of_type.tz)
-    return cells if cells.type == of_type else cells.cast(of_type)
+    """Return a column with the type that it has in the table. Times lose digits that the table's type does not have."""
+    return cells if cells.type == of_type else cells.cast(of_type, safe=not pa.types.is_timestamp(of_type))
+
+
+def location_of(path: str, query: str, folder: str = "") -> str:
+    """Return the location of a file that a table's log names by a path or URI without escapes.
+
+    A relative path is relative to `folder`, which is also without escapes. `query` is the query of the table's URI.
+    """
+    if folder and not re.match(r"(\w+:)?/", path):
+        path = f"{folder.rstrip('/')}/{path}"
+    scheme, _, rest = path.partition(":") if re.match(r"\w+:/", path) else ("", "", path)
+    if scheme in ("", "file"):
+        return str(Path(re.sub("^/+", "/", rest)).absolute())
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{quote(rest.lstrip('/'), safe='/:@')}{query}"
+
+
+@contextmanager
+def clear_errors(what: str, advice: str, *errors: type[Exception]) -> Iterator[None]:
+    """Replace errors inside the `with` block by a ValueError of one line: `what` cannot be read, why, and `advice`.
+
+    `errors` are further classes of errors, those of the library that reads the table.
+    """
+    try:
+        yield
+    except (OSError, ValueError, NotImplementedError, *errors) as error:
+        reason = str(error).splitlines()[0].removesuffix(".")
+        raise ValueError(f"{what} cannot be read: {reason}. {advice}") from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from common.packages import explain_missing
 from data_prep.raw_log.formats import format_of
-from data_prep.raw_log.lake_guard import table_at
+from data_prep.raw_log.lake.lake_guard import table_at
 from data_prep.raw_log.storage import file_name, is_uri
 
 if TYPE_CHECKING:
@@ -40,11 +40,12 @@ def table_files(location: str, version: int | None, earlier: Mapping[str, int]) 
     root = location.rstrip("/") if is_uri(location) else os.path.realpath(location)
     if importlib.util.find_spec(library) is None:
         raise ValueError(f"{location} is a table of {kind}, and {explain_missing(library)}")
-    # These modules import pyarrow, which costs memory and time, so they are imported only for tables.
-    from data_prep.raw_log.lake import delta_table, iceberg_table
-
-    read = delta_table.data_files if kind == "Delta" else iceberg_table.data_files
-    files = read(root, earlier.get(root) if version is None else version)
+    # The module is imported only for such a table, because its library may be missing otherwise.
+    if kind == "Delta":
+        from data_prep.raw_log.lake.delta_table import data_files
+    else:
+        from data_prep.raw_log.lake.iceberg_table import data_files
+    files = data_files(root, earlier.get(root) if version is None else version)
     if not files:
         raise ValueError(f"{location}: the table of {kind} has no rows; --version N reads another {name}")
     if other := [file for file in files if format_of(file).name != "Parquet"]:

@@ -7,6 +7,9 @@ import struct
 import uuid
 import zlib
 from collections import Counter
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,6 +41,7 @@ DELTA_STEPS = [
     "restore",
 ]
 ICEBERG_STEPS = ["append", "append", "overwrite", "delete", "upsert", "add", "rename", "part", "expire"]
+OLD = {"minReaderVersion": 1, "minWriterVersion": 2}
 FEATURES = {"minReaderVersion": 3, "minWriterVersion": 7}
 
 
@@ -275,6 +279,28 @@ def test_mapped_columns_are_found(tmp_path, mode):
     assert rows == [{"x": "7", "old": "p", "day": "2024-01-02"}, {"x": "8", "old": "q", "day": "2024-01-02"}]
 
 
+def test_times_have_the_unit_of_the_table(tmp_path):
+    moment = datetime(2024, 1, 1, 1, 2, 3, 456_000, UTC)
+    files = {unit: pa.table({"at": pa.array([moment, None], pa.timestamp(unit, "UTC"))}) for unit in ("ms", "us", "ns")}
+    table = write_delta(tmp_path / "t", files, [("at", "timestamp", {})], OLD)
+    assert {first_rows(file, 9, 9).schema.field("at").type for file in find_log(table)} == {pa.timestamp("us", "UTC")}
+    assert rows_of(find_log(table)) == as_counts([{"at": moment}, {}] * 3)
+
+
+@pytest.mark.parametrize("form", ["file://{}", "file:{}", "{}"])
+def test_absolute_paths_of_data_files_are_followed(tmp_path, form):
+    pq.write_table(ids(7), tmp_path / "else where%.parquet")
+    path = form.format(quote(f"{tmp_path}/else where%.parquet"))
+    table = write_delta(tmp_path / "t", {"a": ids(1)}, [("id", "long", {})], OLD, a={"path": path})
+    assert rows_of(find_log(table)) == as_counts([{"id": 7}])
+
+
+def test_binary_partition_columns_are_refused(tmp_path):
+    deltalake.write_deltalake(tmp_path / "t", pa.table({"id": [1], "key": [b"a"]}), partition_by=["key"])
+    with pytest.raises(ValueError, match="its partition columns key are binary"):
+        find_log(tmp_path / "t")
+
+
 def test_widened_columns_have_the_new_type(tmp_path):
     features = {**FEATURES, "readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
     narrow = pa.table({"id": pa.array([1, None], pa.int16())})
@@ -373,7 +399,7 @@ def test_position_deletes_of_iceberg_are_applied(tmp_path):
 
 def test_equality_deletes_of_iceberg_are_refused(tmp_path):
     path = with_deletes(tmp_path, lambda _, path: pq.write_table(ids(3, 4, 5), path), "EQUALITY_DELETES")
-    with pytest.raises(ValueError, match=r"equality deletes.*Rewrite its data files"):
+    with pytest.raises(ValueError, match=r"equality deletes.*rewrite the data files"):
         find_log(path)
 
 
@@ -383,7 +409,7 @@ def test_deletion_vectors_of_iceberg_are_read(tmp_path):
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
-    from data_prep.raw_log.lake.iceberg_table import deleted_rows
+    from data_prep.raw_log.lake.iceberg_table import kept_rows
 
     bitmap = struct.pack("<qI", 1, 0) + pyroaring.BitMap([1, 4]).serialize()
     vector = struct.pack("<I", 1681511377)[:4] + bitmap
@@ -401,7 +427,11 @@ def test_deletion_vectors_of_iceberg_are_read(tmp_path):
         record_count=2,
         file_size_in_bytes=len(content),
     )
-    assert [(path, rows.tolist()) for path, rows in deleted_rows(file, PyArrowFileIO())] == [("data.parquet", [1, 4])]
+    task = SimpleNamespace(file=SimpleNamespace(file_path="data.parquet", record_count=6), delete_files={file})
+    kept = kept_rows([task], PyArrowFileIO())
+    assert {path: rows.tolist() for path, rows in kept.items()} == {
+        "data.parquet": [True, False, True, True, False, True]
+    }
 
 
 def test_delta_table_in_a_bucket_is_read(tmp_path, bucket):

@@ -8,7 +8,7 @@ from data_prep.encoding.rows_to_score import LogToScore
 from data_prep.options.log_format import LogFormat
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log import log_files
-from data_prep.raw_log.lake_guard import READABLE
+from data_prep.raw_log.lake.lake_guard import READABLE
 from data_prep.raw_log.log_files import find_log
 from tests.data_prep.raw_log.test_storage import bucket_fixture  # noqa: F401 (a fixture)
 
