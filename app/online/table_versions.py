@@ -22,7 +22,6 @@ log = logging.getLogger("app")
 _LOG_FOLDER = "_delta_log"
 _ENTRY = re.compile(r"(\d{20})\.json")  # Name of the file in a Delta table's log that describes one version.
 _PART = "version-{}"
-_NO_ENTRY = "has no entry any more in the table's log"
 
 
 def open_source(location: str, released: Path, delay_seconds: float, prepared_from: Mapping[str, Any]) -> PartSource:
@@ -55,10 +54,10 @@ class TableSource(PartSource):
     def __init__(self, root: str, released: Path, delay_seconds: float, first: int) -> None:
         self._root, self._first = root, first
         self._decided = first - 1  # The newest version that was trained on, passed over or held aside.
-        # The data files of the version that `next_part` has returned last: as the table's log describes them by their
-        # locations, and as they lie there.
+        # The data files of the version that `next_part` has looked at last, by their locations, and those of the
+        # version that it has returned last.
         self._added: dict[str, LakeFile] = {}
-        self._files_added: Sequence[LogFile] = ()
+        self._data_files: list[LogFile] = []
         super().__init__(inner(root, _LOG_FOLDER), released, delay_seconds)
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
@@ -67,29 +66,30 @@ class TableSource(PartSource):
         Raise ValueError if the table no longer has what a version added that was not looked at yet.
         """
         self._decided = max([self._decided, *map(_number, ledger.trained)])
-        present = {_number(file.name) for file in self._files()}
-        if gone := {*range(self._decided + 1, max(present, default=0))} - present:
-            raise ValueError(self._lost(min(gone), _NO_ENTRY))
         found = super().next_part(ledger)
-        if found is not None:
-            number = _number(found[0].name)
-            if number > self._decided + 1:
-                raise ValueError(self._lost(self._decided + 1, _NO_ENTRY))
-            found_files = {location: file_state(location) for location in self._added}
-            states = {location: state for location, state in found_files.items() if state is not None}
-            if len(states) < len(found_files):
-                raise ValueError(self._lost(number, "has lost data files, probably by a vacuum after a compaction"))
-            self._files_added = [LogFile(at, file_name(at), state, self._added[at]) for at, state in states.items()]
+        if found is None:
+            return None
+        self._data_files = []
+        for location, lake in self._added.items():
+            if (state := file_state(location)) is None:
+                what = "has lost data files, probably by a vacuum after a compaction"
+                raise ValueError(self._lost(_number(found[0].name), what))
+            self._data_files.append(LogFile(location, file_name(location), state, lake))
         return found
 
     def data_files(self) -> Sequence[LogFile]:
-        return self._files_added
+        return self._data_files
 
     def accepts(self, file: LogFile) -> bool:
-        """Return True if a version only adds rows. Otherwise hold it aside, or pass it over if it changes no rows."""
+        """Return True if a version only adds rows. Otherwise hold it aside, or pass it over if it changes no rows.
+
+        Raise ValueError if the table's log no longer has the version before it, and that version was not looked at.
+        """
         from data_prep.raw_log.lake.delta_table import files_added  # It imports deltalake, which may be missing.
 
         number = _number(file.name)
+        if number > self._decided + 1:
+            raise ValueError(self._lost(self._decided + 1, "has no entry any more in the table's log"))
         try:
             added = self.read(file, partial(files_added, self._root, number))
         except ValueError as error:
@@ -116,9 +116,6 @@ class TableSource(PartSource):
         matches = {path: _ENTRY.fullmatch(file_name(path)) for path in paths}
         numbers = {path: int(match[1]) for path, match in matches.items() if match}
         return {path: _PART.format(number) for path, number in numbers.items() if number >= self._first}
-
-    def _no_files(self, files: Sequence[LogFile]) -> dict[str, str]:
-        return {}
 
 
 def _number(name: str) -> int:

@@ -140,12 +140,12 @@ def predict(
             raise ValueError(f"--keep {name}: the output has a column of that name already")
     from_stdin = list(inputs) == [STDIN]
     with _work_folder(output, can_resume=not from_stdin) as folder, room_for(Path(output)):
-        earlier = {} if restart else (_saved(folder) or {}).get("versions", {})
+        earlier = {} if restart else _saved(folder)
         log = LogToScore.of([_spool(folder)] if from_stdin else inputs, predictor.log_format, keep, version, earlier)
         identity = {
             "bundle": predictor.manifest.id,
             "files": log.identity,
-            "versions": log.versions,
+            **log.table_version,
             "keep": list(keep),
             "chunk_bytes": chunk_bytes,
         }

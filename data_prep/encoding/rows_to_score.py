@@ -24,6 +24,7 @@ from data_prep.options.executor import ExecutorChoice
 from data_prep.options.kinds import FIELD_KINDS, Kind
 from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.formats import ending_of, format_of
+from data_prep.raw_log.lake.table_files import version_read
 from data_prep.raw_log.log_files import absolute, find_log
 from data_prep.raw_log.reading import LogReading, column_names, file_of_log, first_chunks
 from data_prep.raw_log.storage import LogFile, StoredFile, open_stream
@@ -282,7 +283,7 @@ class LogToScore:
         log_format: LogFormat,
         keep: Sequence[str] = (),
         version: int | None = None,
-        earlier: Mapping[str, int] | None = None,
+        earlier: Mapping[str, Any] | None = None,
     ) -> LogToScore:
         """Find the log to score that `inputs` (files, folders, globs, URIs) name.
 
@@ -300,10 +301,9 @@ class LogToScore:
         return bool(self.log_format.columns_of_kind("label"))
 
     @property
-    def versions(self) -> dict[str, int]:
-        """The version that is read of the Delta or Iceberg table that the log is, by the location of the table."""
-        lake = self.files[0].lake
-        return {lake.table: lake.version} if lake else {}
+    def table_version(self) -> dict[str, Any]:
+        """Location and version of the Delta or Iceberg table that the log is, or {}."""
+        return version_read(self.files)
 
     @property
     def identity(self) -> list[list[Any]]:

@@ -72,6 +72,7 @@ from data_prep.prepared.schema import SCHEMA_FILE, Schema
 from data_prep.prepared.truth import truth_path
 from data_prep.prepared.writer import FILE_ROWS
 from data_prep.raw_log.arrow_to_text import check_columns
+from data_prep.raw_log.lake.table_files import version_read
 from data_prep.raw_log.log_files import absolute, find_log
 from data_prep.raw_log.reading import LogReading
 from data_prep.raw_log.storage import LogFile, is_uri
@@ -84,11 +85,7 @@ log = logging.getLogger(__name__)
 
 _LIBRARIES = ("numpy", "pyarrow", "mindspore")
 _TABLE_FILE = "table.parquet"
-_NO_TIME = (
-    "the order of its commits, which a compaction or sorting of the table changes; a column of kind timestamp gives a "
-    "lasting order"
-)
-_TABLE, _VERSION = "table", "version"  # Keys of a log that is a Delta or Iceberg table.
+_NO_TIME = "the order of its commits, which a compaction changes; a column of kind timestamp gives a lasting order"
 
 
 def prepare(
@@ -136,8 +133,7 @@ def prepare(
     clock = RunClock()
     executor = executor or ExecutorChoice()
     output = real_output(output)
-    earlier = {} if restart else unfinished_identity(output)
-    files = find_log(inputs, version, {earlier[_TABLE]: earlier[_VERSION]} if _TABLE in earlier else {})
+    files = find_log(inputs, version, {} if restart else unfinished_identity(output))
     # Workers on other machines have other working directories, so give them absolute paths.
     if executor.kind != "processes":
         files, output = tuple(map(absolute, files)), output.absolute()
@@ -333,14 +329,8 @@ def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str
         "lines": statistics.num_lines,
         "rejected_by_reason": dict(sorted(statistics.rejects_by_reason.items())),
         "truth": str(truth.resolve()) if truth and truth.is_file() else None,
-        **_table_version(reading.files),
+        **version_read(reading.files),
     }
-
-
-def _table_version(files: Sequence[LogFile]) -> dict[str, Any]:
-    """Return the location and the version of the Delta or Iceberg table that the log is, or an empty result."""
-    lake = files[0].lake
-    return {_TABLE: lake.table, _VERSION: lake.version} if lake else {}
 
 
 def run_fingerprint(
@@ -356,7 +346,7 @@ def run_fingerprint(
         "input": [file.location if is_uri(file.location) else str(Path(file.location).resolve()) for file in files],
         **{f"size of {file.name}": file.state.size for file in files},
         **{f"time of {file.name} in ns": file.state.modified_ns for file in files},
-        **_table_version(files),
+        **version_read(files),
         "--vocabulary": str(base.folder.resolve()) if base else None,
         "--extend": base.extends if base else False,
         "--vocabulary's checksum": checksum(base.folder / SCHEMA_FILE) if base else None,

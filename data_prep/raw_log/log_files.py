@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import urlsplit
 
 from common.packages import make_command
@@ -47,15 +48,15 @@ log = logging.getLogger(__name__)
 
 
 def find_log(
-    inputs: str | Path | Sequence[str | Path], version: int | None = None, earlier: Mapping[str, int] | None = None
+    inputs: str | Path | Sequence[str | Path], version: int | None = None, earlier: Mapping[str, Any] | None = None
 ) -> tuple[LogFile, ...]:
     """Find the files of a log, and return them in the order in which they are read.
 
     Each input is a file, a folder, a glob or a URI. Inputs are read in the given order, and the files of one input in
     natural order. Folders such as `date=2026-11-01` in a folder belong to its log, and give a column of their own if
     they are below the given folder, or below the part of a glob that has no pattern. A log can also be one Delta or
-    Iceberg table. Its data files are read in the order of their commits, from the version `version`, or else from the
-    version that `earlier` has for the table, or else from the newest one.
+    Iceberg table. Its data files are read in the order of their commits, from the version that `version` and `earlier`
+    choose, see `table_files`.
 
     Raise FileNotFoundError if an input has no files, and ValueError if an input is ambiguous, if a file occurs twice,
     if two files have different columns in the names of their folders, if a table cannot be read, or if an input is
@@ -67,6 +68,8 @@ def find_log(
         raise ValueError(f"--version {version} needs one Delta or Iceberg table as the log; {listed[0]} is not that")
     look = functools.cache(table_at)  # The files of a log mostly have the same folders above them.
     expanded = [] if of_table else [_expand(local_path(str(one)), look) for one in listed]
+    # For each file the columns in the names of its folders. A table has them in its own log.
+    columns = {location: columns_between(root, location) for root, found in expanded for location in found}
     locations = list(of_table or [location for _, found in expanded for location in found])
     real = [location if is_uri(location) else os.path.realpath(location) for location in locations]
     if len(set(real)) != len(real):
@@ -77,14 +80,12 @@ def find_log(
     names = [file_name(location) for location in locations]
     if len(set(names)) != len(names):
         names = locations
-    columns = [columns_between(root, location) for root, found in expanded for location in found]
-    columns = columns or [()] * len(locations)  # Tables have the columns of their folders in their own log.
     roots = (PurePosixPath(split_query(root)[0]) for root, _ in expanded)
     above = [root for root in roots if column_in(root.name) or column_in(root.parent.name)]
-    if above and not any(columns):
+    if above and not any(columns.values()):
         log.info("%s: names of folders above the input give no columns; to have them, give the folder above", above[0])
     files = []
-    for location, name, constants in zip(locations, names, columns, strict=True):
+    for location, name in zip(locations, names, strict=True):
         state = file_state(location)
         if state is None and of_table:
             raise FileNotFoundError(
@@ -93,7 +94,7 @@ def find_log(
             )
         if state is None:
             raise FileNotFoundError(f"{location} vanished while the input was examined")
-        files.append(LogFile(location, name, state, (of_table or {}).get(location), constants))
+        files.append(LogFile(location, name, state, (of_table or {}).get(location), columns.get(location, ())))
     check_same_columns(files)
     return tuple(files)
 
@@ -192,9 +193,7 @@ def _files_of_folder(folder: str, files: list[str], folders: list[str]) -> list[
     if whole:
         _log_skipped(folder, files, whole)
         return whole
-    parts = [file for file in files if is_part(names[file])]
-    _check_not_twice(folder, parts)
-    parts = _in_order([*parts, *_files_below(folder, folders)])
+    parts = _in_order(_parts(folder, files, folders))
     if not parts:
         raise FileNotFoundError(
             f"the folder {folder} holds no log: expected {_WHOLE_LOG}, {_WHOLE_LOG}.gz or a .tar.gz, or part files "
@@ -205,10 +204,12 @@ def _files_of_folder(folder: str, files: list[str], folders: list[str]) -> list[
     return parts
 
 
-def _files_below(folder: str, names: Iterable[str]) -> list[str]:
-    """Return the parts of a log in those subfolders `names` of a folder that have the form key=value."""
-    below = [name for name in names if column_in(name) and not name.startswith(".")]
-    return [file for name in below for file in _files_of_partition(inner(folder, name))]
+def _parts(folder: str, files: Iterable[str], folders: Iterable[str]) -> list[str]:
+    """Return the parts of a log among the files of a folder, and in its subfolders of the form key=value."""
+    parts = [file for file in files if is_part(file_name(file))]
+    _check_not_twice(folder, parts)
+    below = (inner(folder, name) for name in folders if column_in(name) and not name.startswith("."))
+    return [*parts, *itertools.chain.from_iterable(map(_files_of_partition, below))]
 
 
 def _files_of_partition(folder: str) -> list[str]:
@@ -217,18 +218,16 @@ def _files_of_partition(folder: str) -> list[str]:
     Raise ValueError if the folder belongs to a table, or if a part lies in a folder below it of another form.
     """
     files, names = entries_in(folder) or ([], [])
-    others = [name for name in names if not column_in(name)]
-    if others:
+    if others := [name for name in names if not column_in(name)]:
         refuse(table_at(folder))
     if others := [name for name in others if not name.startswith(("_", "."))]:
         raise ValueError(
             f"{inner(folder, others[0])} is no folder of the form key=value, and its parent is; move it elsewhere, or "
             "give the files to read by a glob"
         )
-    parts = [file for file in files if is_part(file_name(file))]
-    _check_not_twice(folder, parts)
+    parts = _parts(folder, files, names)
     _log_skipped(folder, files, parts)
-    return [*parts, *_files_below(folder, names)]
+    return parts
 
 
 def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,15 +28,9 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
     Raise ValueError, also inside the `with` block, if the file is damaged or lacks columns of the format.
     """
     with _opened(file) as table:
-        check_columns(file.location, _schema(file, table), log_format)
-        own = file.lake.schema if file.lake else table.schema_arrow
-        yield TableReader(
-            file,
-            log_format,
-            table.metadata.num_rows,
-            own.names,
-            lambda names, size: _batches(file, table, names, size),
-        )
+        own = _own_columns(file, table)
+        check_columns(file.location, schema_with_constants(own, file), log_format)
+        yield TableReader(file, log_format, table.metadata.num_rows, own.names, partial(_batches, file, table))
 
 
 def read_schema(file: LogFile) -> pa.Schema:
@@ -44,7 +39,7 @@ def read_schema(file: LogFile) -> pa.Schema:
     Raise ValueError if the file is damaged.
     """
     with _opened(file) as table:
-        return _schema(file, table)
+        return schema_with_constants(_own_columns(file, table), file)
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
@@ -57,13 +52,14 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
         of_group = max(in_all.num_rows // max(in_all.num_row_groups, 1), 1)
         groups = spread(range(in_all.num_row_groups), max(num_parts, -(-num_rows // of_group)))
         size = -(-num_rows // max(len(groups), 1))
-        own = file.lake.schema if file.lake else table.schema_arrow
+        own = _own_columns(file, table)
         batches = [next(_batches(file, table, own.names, size, group), None) for group in groups]
         return with_constants(pa.Table.from_batches([batch for batch in batches if batch is not None], own), file)
 
 
-def _schema(file: LogFile, table: pq.ParquetFile) -> pa.Schema:
-    return file.lake.schema if file.lake else schema_with_constants(table.schema_arrow, file)
+def _own_columns(file: LogFile, table: pq.ParquetFile) -> pa.Schema:
+    """Return the names and types of a file's columns, without those of its folders. A table's log may define them."""
+    return file.lake.schema if file.lake else table.schema_arrow
 
 
 def _batches(

@@ -91,13 +91,13 @@ def location_of(path: str, query: str, folder: str = "") -> str:
 
 
 @contextmanager
-def clear_errors(what: str, advice: str, *errors: type[Exception]) -> Iterator[None]:
+def clear_errors(what: str, advice: str, other: type[Exception] = NotImplementedError) -> Iterator[None]:
     """Replace errors inside the `with` block by a ValueError of one line: `what` cannot be read, why, and `advice`.
 
-    `errors` are further classes of errors, those of the library that reads the table.
+    These errors are OSError, ValueError, and `other`, the error of the library that reads the table.
     """
     try:
         yield
-    except (OSError, ValueError, NotImplementedError, *errors) as error:
+    except (OSError, ValueError, other) as error:
         reason = str(error).splitlines()[0].removesuffix(".")
         raise ValueError(f"{what} cannot be read: {reason}. {advice}") from error

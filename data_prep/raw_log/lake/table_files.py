@@ -5,18 +5,19 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from common.packages import explain_missing
 from data_prep.raw_log.formats import format_of
 from data_prep.raw_log.lake.lake_guard import table_at
-from data_prep.raw_log.storage import file_name, is_uri
+from data_prep.raw_log.storage import LogFile, file_name, is_uri
 
 if TYPE_CHECKING:
     from data_prep.raw_log.lake.lake_file import LakeFile
 
 METADATA_ENDING = ".metadata.json"  # Ending of the names of the metadata files of an Iceberg table.
+_TABLE, _VERSION = "table", "version"  # Keys of the result of `version_read`.
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +26,13 @@ log = logging.getLogger(__name__)
 _READERS = {"Delta": ("deltalake", "version", "versions"), "Iceberg": ("pyiceberg", "snapshot", "sequence numbers")}
 
 
-def table_files(location: str, version: int | None, earlier: Mapping[str, int]) -> dict[str, LakeFile] | None:
+def table_files(location: str, version: int | None, earlier: Mapping[str, Any]) -> dict[str, LakeFile] | None:
     """Return the data files of the table at `location`, by their locations, in the order in which they are read.
 
     Return None if there is no Delta or Iceberg table. `version` is the version of a Delta table or the id of a snapshot
-    of an Iceberg table. If it is None, the version that `earlier` has for the table counts, or else the newest one.
+    of an Iceberg table. If it is None, it is the one in `earlier`, a result of `version_read` for an earlier command
+    with the same log, or else the newest one.
+
     Raise ValueError if the table cannot be read, or if the library for it is missing.
     """
     table = table_at(location)
@@ -45,7 +48,9 @@ def table_files(location: str, version: int | None, earlier: Mapping[str, int]) 
         from data_prep.raw_log.lake.delta_table import data_files
     else:
         from data_prep.raw_log.lake.iceberg_table import data_files
-    files = data_files(root, earlier.get(root) if version is None else version)
+    if version is None and earlier.get(_TABLE) == root:
+        version = earlier[_VERSION]
+    files = data_files(root, version)
     if not files:
         raise ValueError(f"{location}: the table of {kind} has no rows; --version N reads another {name}")
     if other := [file for file in files if format_of(file).name != "Parquet"]:
@@ -54,3 +59,9 @@ def table_files(location: str, version: int | None, earlier: Mapping[str, int]) 
     text = "%s: table of %s, %s %s; its %s data files are read in the order of their commits (%s), then of their paths"
     log.info(text, location, kind, name, number, f"{len(files):,}", order)
     return files
+
+
+def version_read(files: Sequence[LogFile]) -> dict[str, Any]:
+    """Return the location and the version of the Delta or Iceberg table that a log is, or {} if it is none."""
+    lake = files[0].lake
+    return {_TABLE: lake.table, _VERSION: lake.version} if lake else {}
