@@ -62,12 +62,14 @@ def find_log(
     if two files have different columns in the names of their folders, if a table cannot be read, or if an input is
     another part of a table of Delta, Iceberg, Hudi or Paimon.
     """
-    listed = [inputs] if isinstance(inputs, str | Path) else inputs
-    of_table = table_files(local_path(str(listed[0])), version, earlier or {}) if len(listed) == 1 else None
+    listed = [local_path(str(one)) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
+    for location in listed:
+        _check_no_password(location)
+    look = functools.cache(table_at)  # The files of a log mostly have the same folders above them.
+    of_table = table_files(listed[0], look, version, earlier or {}) if len(listed) == 1 else None
     if version is not None and of_table is None:
         raise ValueError(f"--version {version} needs one Delta or Iceberg table as the log; {listed[0]} is not that")
-    look = functools.cache(table_at)  # The files of a log mostly have the same folders above them.
-    expanded = [] if of_table else [_expand(local_path(str(one)), look) for one in listed]
+    expanded = [] if of_table else [_expand(location, look) for location in listed]
     # For each file the columns in the names of its folders. A table has them in its own log.
     columns = {location: columns_between(root, location) for root, found in expanded for location in found}
     locations = list(of_table or [location for _, found in expanded for location in found])
@@ -121,16 +123,19 @@ def _check_name(location: str) -> None:
         raise ValueError(f"the name of {location!r} contains a tab or a line end; rename the file")
 
 
-def _expand(location: str, look: Callable[[str], LakeTable | None]) -> tuple[str, list[str]]:
-    """Return the folder below which the names of folders give columns, and the files that an input of a log names.
-
-    `look` is the argument of `find_table`, with which files of lake tables are recognized and refused.
-    """
+def _check_no_password(location: str) -> None:
     if is_uri(location) and urlsplit(location).password:
         raise ValueError(
             f"the URI of {file_name(location)} contains a password, which would appear in files and messages; "
             "pass it in the environment, see docs/data_format.md"
         )
+
+
+def _expand(location: str, look: Callable[[str], LakeTable | None]) -> tuple[str, list[str]]:
+    """Return the folder below which the names of folders give columns, and the files that an input of a log names.
+
+    `look` is the argument of `find_table`, with which files of lake tables are recognized and refused.
+    """
     is_file = file_state(location) is not None  # Raises an error if a server does not answer.
     refuse(find_table(location, look))
     if is_file:

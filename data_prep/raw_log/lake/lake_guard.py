@@ -86,13 +86,9 @@ def _with_parents(location: str) -> Iterator[str]:
 
 
 def _has(folder: str, pattern: str) -> bool:
-    """Return True if `folder` is a folder and, unless `pattern` is "", has a file whose name matches it.
-
-    A folder that cannot be listed counts as absent. The caller opens the log itself afterwards, which raises an error
-    that names the log.
-    """
+    """Return True if `folder` is a folder and, unless `pattern` is "", has a file whose name matches it."""
     try:
         files = files_in(folder)
-    except (OSError, ValueError):
+    except OSError:
         return False
     return files is not None and (not pattern or any(re.fullmatch(pattern, file_name(file)) for file in files))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from common.packages import explain_missing
 from data_prep.raw_log.formats import format_of
-from data_prep.raw_log.lake.lake_guard import table_at
-from data_prep.raw_log.storage import LogFile, file_name, is_uri
+from data_prep.raw_log.lake.lake_guard import LakeTable
+from data_prep.raw_log.storage import LogFile, file_state, is_uri
 
 if TYPE_CHECKING:
     from data_prep.raw_log.lake.lake_file import LakeFile
@@ -26,17 +26,20 @@ log = logging.getLogger(__name__)
 _READERS = {"Delta": ("deltalake", "version", "versions"), "Iceberg": ("pyiceberg", "snapshot", "sequence numbers")}
 
 
-def table_files(location: str, version: int | None, earlier: Mapping[str, Any]) -> dict[str, LakeFile] | None:
+def table_files(
+    location: str, look: Callable[[str], LakeTable | None], version: int | None, earlier: Mapping[str, Any]
+) -> dict[str, LakeFile] | None:
     """Return the data files of the table at `location`, by their locations, in the order in which they are read.
 
-    Return None if there is no Delta or Iceberg table. `version` is the version of a Delta table or the id of a snapshot
-    of an Iceberg table. If it is None, it is the one in `earlier`, a result of `version_read` for an earlier command
+    Return None if there is no Delta or Iceberg table. `look` is the argument of `find_table`. `version` is the version
+    of a Delta table or the id of a snapshot of an Iceberg table. If it is None, it is the one in `earlier`, a result of `version_read` for an earlier command
     with the same log, or else the newest one.
 
     Raise ValueError if the table cannot be read, or if the library for it is missing.
     """
-    table = table_at(location)
-    kind = "Iceberg" if file_name(location).endswith(METADATA_ENDING) else table.kind if table else ""
+    is_file = file_state(location) is not None  # Raises an error if a server does not answer.
+    table = None if is_file else look(location)
+    kind = table.kind if table else "Iceberg" if is_file and location.endswith(METADATA_ENDING) else ""
     if kind not in _READERS:
         return None
     library, name, order = _READERS[kind]
