@@ -14,12 +14,11 @@ from typing import Any
 from app.online.log_parts import Ledger, PartSource
 from common.packages import explain_missing
 from data_prep.raw_log.lake.lake_file import LakeFile
-from data_prep.raw_log.lake.lake_guard import find_table, refuse, table_at
+from data_prep.raw_log.lake.lake_guard import DELTA_LOG, find_table, refuse, table_at
 from data_prep.raw_log.storage import LogFile, file_name, file_state, inner, is_uri, local_path
 
 log = logging.getLogger("app")
 
-_LOG_FOLDER = "_delta_log"
 _ENTRY = re.compile(r"(\d{20})\.json")  # Name of the file in a Delta table's log that describes one version.
 _PART = "version-{}"
 
@@ -58,7 +57,7 @@ class TableSource(PartSource):
         # version that it has returned last.
         self._added: dict[str, LakeFile] = {}
         self._data_files: list[LogFile] = []
-        super().__init__(inner(root, _LOG_FOLDER), released, delay_seconds)
+        super().__init__(inner(root, DELTA_LOG), released, delay_seconds)
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
         """Return the next version that the model may be trained on, see `PartSource.next_part`.

@@ -70,7 +70,7 @@ def _batches(
     if file.lake is None:
         yield from table.iter_batches(size, row_groups=groups, columns=names)
         return
-    stored = file.lake.stored_names(table.schema_arrow)
+    stored = file.lake.stored_names(file.location, table.schema_arrow)
     first_row = sum(table.metadata.row_group(each).num_rows for each in range(group or 0))
     columns = [stored[name] for name in names if name in stored]
     for batch in table.iter_batches(size, row_groups=groups, columns=columns):

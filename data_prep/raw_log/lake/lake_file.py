@@ -36,11 +36,11 @@ class LakeFile:
     # Field ids by the names of columns, for data files that were written without field ids.
     ids: Mapping[str, int] = field(default_factory=dict)
 
-    def stored_names(self, file_schema: pa.Schema) -> dict[str, str]:
+    def stored_names(self, location: str, file_schema: pa.Schema) -> dict[str, str]:
         """Return the names in the data file of those columns of the table that the file has.
 
-        `file_schema` is the schema of the file. Raise ValueError if columns are identified by field ids and the file
-        has none.
+        `location` and `file_schema` are those of the file. Raise ValueError if columns are identified by field ids and
+        the file has none.
         """
         names: dict[str | int, str] = {each.name: each.name for each in file_schema}
         ids: dict[str | int, str] = {
@@ -49,8 +49,8 @@ class LakeFile:
         ids = ids or {self.ids[each.name]: each.name for each in file_schema if each.name in self.ids}
         if not ids and all(isinstance(key, int) for key in self.keys.values()):
             raise ValueError(
-                "its columns have no field ids, by which the table identifies columns, and the table has no name "
-                "mapping; rewrite the file, or set the table's property schema.name-mapping.default"
+                f"{location}: its columns have no field ids, by which the table identifies columns, and the table has "
+                "no name mapping; rewrite the file, or set the table's property schema.name-mapping.default"
             )
         places = names | ids
         return {name: places[key] for name, key in self.keys.items() if key in places}
@@ -99,5 +99,5 @@ def clear_errors(what: str, advice: str, other: type[Exception] = NotImplemented
     try:
         yield
     except (OSError, ValueError, other) as error:
-        reason = str(error).splitlines()[0].removesuffix(".")
+        reason = str(error).partition("\n")[0].removesuffix(".")
         raise ValueError(f"{what} cannot be read: {reason}. {advice}") from error

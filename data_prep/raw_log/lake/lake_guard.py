@@ -14,10 +14,11 @@ from pathlib import Path
 
 from data_prep.raw_log.storage import file_name, files_in, inner, is_uri, split_query
 
+DELTA_LOG = "_delta_log"  # The subfolder with the log of a Delta table.
 # For each kind of table: the subfolders that its folder has, each with a regular expression for the name of a file in
 # it, or "" if the name of the subfolder is evidence enough.
 _MARKS = {
-    "Delta": {"_delta_log": ""},
+    "Delta": {DELTA_LOG: ""},
     "Iceberg": {"metadata": r".*\.metadata\.json(\.gz)?"},
     "Hudi": {".hoodie": ""},
     "Paimon": {"snapshot": r"snapshot-\d+|LATEST", "schema": r"schema-\d+"},

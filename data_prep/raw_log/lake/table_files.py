@@ -32,8 +32,8 @@ def table_files(
     """Return the data files of the table at `location`, by their locations, in the order in which they are read.
 
     Return None if there is no Delta or Iceberg table. `look` is the argument of `find_table`. `version` is the version
-    of a Delta table or the id of a snapshot of an Iceberg table. If it is None, it is the one in `earlier`, a result of `version_read` for an earlier command
-    with the same log, or else the newest one.
+    of a Delta table or the id of a snapshot of an Iceberg table. If it is None, the version is that in `earlier`, which
+    `version_read` returned for an earlier command with the same log, or else the newest one.
 
     Raise ValueError if the table cannot be read, or if the library for it is missing.
     """
