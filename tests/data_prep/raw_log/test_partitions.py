@@ -196,6 +196,32 @@ def test_folders_of_a_bucket_give_columns(bucket):
         assert found == {*TEXTS}
 
 
+def write_by(library, table, folder):
+    """Write a table into folders by the values of `cat`, as a program does."""
+    if library == "spark":
+        session = pytest.importorskip("pyspark.sql").SparkSession.builder.master("local[1]").getOrCreate()
+        session.createDataFrame(table.to_pylist()).write.partitionBy("cat").parquet(str(folder))
+    elif library == "duckdb":
+        pytest.importorskip("duckdb").sql(f"copy \"table\" to '{folder}' (format parquet, partition_by (cat))")
+    elif library == "polars":
+        polars = pytest.importorskip("polars")
+        polars.from_arrow(table).write_parquet(f"{folder}/", partition_by="cat", mkdir=True)
+    else:
+        pytest.importorskip("pandas")
+        table.to_pandas().to_parquet(folder, partition_cols=["cat"])
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "duckdb", "spark"])
+def test_folders_of_other_programs_are_read(tmp_path, library):
+    rows = [row for text in [*TEXTS, None] for row in rows_of(text)]
+    write_by(library, pa.Table.from_pylist(rows), tmp_path / "log")
+    proposal = describe(str(tmp_path / "log"))
+    assert (proposal.guesses[-1].name, proposal.guesses[-1].kind) == ("cat", "string")
+    chunks = LogToScore.of([str(tmp_path / "log")], FORMAT).chunks()
+    found = Counter(line for chunk in chunks for line in chunk.lines.decode().split("\n")[:-1])
+    assert found == Counter(f"{row['click']}\x1f{row['price']:g}\x1f{row['cat'] or ''}" for row in rows)
+
+
 @given(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), min_size=1), st.text("a=%2 ü/"))
 def test_names_are_decoded_once(key, text):
     assert column_in(f"{quote(key, safe='')}={quote(text, safe='=')}") == (key, text)

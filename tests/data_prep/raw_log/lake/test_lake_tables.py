@@ -442,6 +442,26 @@ def test_delta_table_in_a_bucket_is_read(tmp_path, bucket):
     assert rows_of(find_log(bucket.uri("lake/t"))) == as_counts(table.to_pylist())
 
 
+def test_iceberg_table_in_a_bucket_is_read(tmp_path, bucket):
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    log = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "site": ["a b", "ü/%", None]})
+    catalog, local = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse="s3://logs/lake"), str(tmp_path)
+    with pytest.MonkeyPatch.context() as written:
+        for name in ("new_input", "new_output"):  # The files of the bucket `logs` are written into a local folder.
+            old = getattr(PyArrowFileIO, name)
+            written.setattr(PyArrowFileIO, name, lambda io, to, old=old: old(io, to.replace("s3://logs", local)))
+        catalog.create_namespace("n")
+        table = catalog.create_table("n.t", log.schema)
+        with table.update_spec() as update:
+            update.add_field("site", "identity")
+        table.append(log)
+    files = [path for path in (tmp_path / "lake").rglob("*") if path.is_file()]
+    bucket.objects = {str(path.relative_to(tmp_path)): path.read_bytes() for path in files}
+    assert rows_of(find_log(bucket.uri("lake/n/t"))) == as_counts(log.to_pylist())
+
+
 def test_missing_library_is_named(tmp_path, monkeypatch):
     deltalake.write_deltalake(tmp_path / "t", ids(1))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
