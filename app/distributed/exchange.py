@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +21,6 @@ from mpi4py import MPI
 from app.distributed.watchdog import waiting
 from common.arrays.pages import HugeBuffer
 
-ID_BYTES, FLOAT_BYTES = 8, 4
 # Shortest and longest pause, in seconds, after which a server checks again if a message has arrived.
 SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4
 
@@ -123,19 +120,13 @@ class Segments:
 
 
 class Exchange:
-    """Sends ids, rows and gradients between this rank and the others.
-
-    It counts the bytes sent to other ranks and the seconds taken, by kind of data. The seconds of "start" are mostly
-    waits for the slowest rank.
-    """
+    """Sends ids, rows and gradients between this rank and the others."""
 
     def __init__(self, communicator: MPI.Comm, num_owners: int, embedding_dim: int, shard: int = 0) -> None:
         """A rank may have two shards of rows, one for the wide and one for the deep table. `shard` is the number of the
         shard whose rows and gradients this object sends and receives.
         """
         self.num_owners = num_owners
-        self.remote_bytes = {"ids": 0, "rows": 0, "gradients": 0}
-        self.seconds = {"start": 0.0, "ids": 0.0, "rows": 0.0, "gradients": 0.0}
         self.rank = communicator.rank
         self.embedding_dim = embedding_dim
         self._communicator = communicator
@@ -150,12 +141,9 @@ class Exchange:
     def start(self, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
         """Start an operation together with all other ranks, and return the header that this rank has received.
 
-        The time counts as "start" in `seconds`.
-
         `counts` [owners] is the number of ids that this rank will request from each owner.
         """
-        with self._timed("start"):
-            return start(self._communicator, operation, counts, scale, self._shard)
+        return start(self._communicator, operation, counts, scale, self._shard)
 
     def pull_request(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
         """Send `ids` int64 [U] to their owners. Return the ids that all ranks request from this rank, int64 [R].
@@ -167,9 +155,8 @@ class Exchange:
         to_owners[: self.num_owners] = counts
         self._by_owner, self._by_rank = Segments(to_owners), Segments(header.counts)
         received = np.empty(self._by_rank.total, np.int64)
-        with waiting(), self._timed("ids"):
+        with waiting():
             self._all_to_all(ids, self._by_owner, received, self._by_rank, MPI.INT64_T)
-        self.remote_bytes["ids"] += (self._by_owner.total - int(self._by_owner.counts[self.rank])) * ID_BYTES
         return received
 
     def pull_reply(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -201,11 +188,10 @@ class Exchange:
     ) -> tuple[np.ndarray, np.ndarray]:
         deep_received = self._buffers[what].array((back.total, self.embedding_dim))
         wide_received = np.empty(back.total, np.float32)
-        with waiting(), self._timed(what):
+        with waiting():
             if self.embedding_dim:
                 self._all_to_all(deep, to, deep_received, back, self._row)
             self._all_to_all(wide, to, wide_received, back, MPI.FLOAT)
-        self.remote_bytes[what] += (to.total - int(to.counts[self.rank])) * (self.embedding_dim + 1) * FLOAT_BYTES
         return deep_received, wide_received
 
     def _all_to_all(
@@ -214,9 +200,3 @@ class Exchange:
         self._communicator.Alltoallv(
             [sent, to.counts, to.starts, datatype], [received, back.counts, back.starts, datatype]
         )
-
-    @contextmanager
-    def _timed(self, what: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.seconds[what] += time.perf_counter() - begin

@@ -12,7 +12,6 @@ worth the additional code.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -33,9 +32,6 @@ class GradientSum:
     """
 
     def __init__(self, communicator: MPI.Comm) -> None:
-        self.seconds = 0.0  # Seconds spent in messages and sums so far, without waits.
-        self.wait_seconds = 0.0  # Seconds spent waiting for the slowest rank so far.
-        self.sent_bytes = 0  # Bytes sent to other ranks.
         self._communicator = communicator
         self._slices: list[slice] = []  # The range of each array in the block of memory that is sent.
 
@@ -47,13 +43,9 @@ class GradientSum:
         """
         if not self._slices:
             self._allocate(arrays)
-        start = time.perf_counter()
         for array, part in zip(arrays, self._slices, strict=True):
             self._values[part] = array.reshape(-1)
-        copied = time.perf_counter()
         with waiting():
-            self._communicator.Barrier()
-            all_ready = time.perf_counter()
             self._communicator.Alltoall(self._values, self._received)
             part_sum, *other_sums = self._received
             # NumPy must not warn of an overflow, which the returned flag reports.
@@ -62,9 +54,6 @@ class GradientSum:
                     part_sum += values
                 self._communicator.Allgather(part_sum, self._values)
                 is_finite = bool(np.isfinite(np.add.reduce(self._values)))
-        self.wait_seconds += all_ready - copied
-        self.seconds += time.perf_counter() - all_ready + copied - start
-        self.sent_bytes += 2 * part_sum.nbytes * (self._communicator.size - 1)
         sums = [self._values[part].reshape(array.shape) for array, part in zip(arrays, self._slices, strict=True)]
         return sums, is_finite
 

@@ -28,7 +28,6 @@ def main() -> None:
         assert finite
         for found, expected in zip(sums, sum_in_order(step, world.size), strict=True):
             np.testing.assert_array_equal(found.view(np.int32), np.asarray(expected).view(np.int32))
-    assert group_sum.sent_bytes > 0
     large = [np.full(shape, 3e38 if shape == (1000,) else 0.0, np.float32) for shape in SHAPES]
     _, finite = group_sum(large)  # each value is finite, their sum is not
     assert not finite

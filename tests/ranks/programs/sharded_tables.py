@@ -73,7 +73,8 @@ def main(backend: str, servers: int, wide, deep) -> None:
     alone = make_host_tables(backend, spec, rates, 1)
     expected = take_steps(alone, lambda rows: 0, lambda rows: rows)
     own = make_host_tables(backend, one_field(spec), rates, 1) if world.rank < owners else None
-    owned = RowShard(Exchange(world, owners, DIM), own)
+    exchange = CountedExchange(world, owners, DIM)
+    owned = RowShard(exchange, own)
     if worker >= 0:
         sharded = ShardedTables(spec, make_batch_kernels(backend, spec, 1), owned)
         found = take_steps(sharded, lambda rows: rows * worker // workers, lambda rows: rows * (worker + 1) // workers)
@@ -92,8 +93,7 @@ def main(backend: str, servers: int, wide, deep) -> None:
             for name, array in whole.arrays.items():
                 check(state.arrays[name], array[mine], rounds)
     distinct = sum(len(np.unique(ids[slice_of(ids, worker, workers)])) for ids, _, _ in batches()) if worker >= 0 else 0
-    remote = owned.exchange.remote_bytes
-    assert remote["ids"] <= 8 * distinct and remote["gradients"] <= 4 * (DIM + 1) * distinct, remote
+    assert exchange.num_ids == exchange.num_gradients == distinct
     ids = np.arange(ROWS - ROWS % len(FIELDS), dtype=np.int32).reshape(-1, len(FIELDS))
     if worker >= 0:
         means, whole = (tables.lookup(tables.unique(ids), means=True) for tables in (sharded, alone))
@@ -102,6 +102,18 @@ def main(backend: str, servers: int, wide, deep) -> None:
     else:
         owned.serve(owned.exchange.start(Operation.NONE))
     print(f"rank {world.rank} of {world.size}, {backend}, {wide.name}, {deep.name}: equal", flush=True)
+
+
+class CountedExchange(Exchange):
+    num_ids = num_gradients = 0  # sent so far
+
+    def pull_request(self, ids, counts, header):
+        self.num_ids += len(ids)
+        return super().pull_request(ids, counts, header)
+
+    def push(self, deep, wide):
+        self.num_gradients += len(wide)
+        return super().push(deep, wide)
 
 
 def slice_of(ids, worker, workers):
