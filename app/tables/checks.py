@@ -6,7 +6,6 @@ The error messages name the batch row, the field or the row id.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from app.tables.interface import (
     WIDE,
     RowArray,
     RowGradients,
-    Tables,
-    TableSnapshot,
     TablesSpec,
 )
 from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN_STEP
@@ -87,35 +84,6 @@ def check_gradients_shape(gradients: RowGradients, batch: int, spec: TablesSpec)
             raise ValueError(f"{name} gradients must be float32 {list(shape)}, found {_describe(gradient)}")
     if not math.isfinite(gradients.scale):
         raise ValueError(f"the scale of the row gradients must be finite, found {gradients.scale}")
-
-
-def load_state(tables: Tables, state: Mapping[str, TableSnapshot], step: int) -> None:
-    """Replace the rows and the step count of `tables` by `state` and `step`.
-
-    `state` has the saved rows and optimizer state of each table, by table name. If they do not fit `tables`, raise
-    ValueError as `check_state` does, and leave the tables unchanged.
-    """
-    check_state(state, tables.spec, step)
-    with tables.loading(step) as place:
-        for table, saved in state.items():
-            write = place(table, saved.row_ids)
-            for name in saved.layout:
-                write(name, saved.read(name, slice(None)))
-
-
-def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec, step: int) -> None:
-    """Raise ValueError unless the saved tables `state` fit `spec` (sizes, optimizers) and `step` steps can have made
-    them.
-
-    The message names table, array and row.
-    """
-    for table, saved in state.items():
-        check_table(table, saved.row_ids, saved.layout, spec)
-        for name in saved.layout:
-            array = saved.read(name, slice(None))
-            if len(array) != saved.row_ids.size:
-                raise ValueError(f"{table} {name} must have {saved.row_ids.size} rows, found {_describe(array)}")
-            check_values(table, name, saved.row_ids, array, step)
 
 
 def check_table(table: str, row_ids: np.ndarray, layout: dict[str, RowArray], spec: TablesSpec) -> None:

@@ -21,7 +21,6 @@ from app.model.graph import DeviceGraph, HostGraph, OnDevice
 from app.model.native_tower import NativeStep, logits_of
 from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep, make_model
-from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
 from app.training.learning_rates import LearningRates, table_spec
@@ -57,16 +56,6 @@ class TrainingState:
         With `changed_only`, the view has only the rows that changed since the last one that a checkpoint has stored.
         """
         return self.step.tables.snapshot(changed_only)
-
-    def load_state(self, state: ModelState, step: int) -> None:
-        """Replace the tables and the dense arrays by `state`, the state after `step` steps.
-
-        Restore the learning rates first, because the tables may ask for the rates of past steps. Raise ValueError,
-        naming the array, if the state does not fit the model.
-        """
-        self.check_dense(state.dense, self._dense())
-        load_state(self.step.tables, state.tables, step)
-        self._take_dense(state.dense, step)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Replace tables, dense arrays and learning rates by those of a checkpoint, reading each of its bytes once.

@@ -11,6 +11,7 @@ from app.checkpoint.write import ModelState
 from app.tables.interface import DEEP, WIDE, TableState
 from app.tables.reference import initial_arrays
 from benchmarks.harness.workload import NUM_NUMERIC, make_batches
+from tests.app.tables.tables_of_spec import load_model
 
 if importlib.util.find_spec("torch") is None:  # it takes seconds to import: not while tests are collected
     pytest.skip("PyTorch is not installed; `make bench` installs it", allow_module_level=True)
@@ -87,7 +88,7 @@ def make_peer(workload, state):
 
 def take_step(parts, state, batch):
     """The project's step from `state`: its losses and the state after it."""
-    parts.load_state(state, 0)
+    load_model(parts, state, 0)
     return parts.step(batch, parts.step.prepare(batch)), parts.state()
 
 

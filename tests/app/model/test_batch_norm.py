@@ -9,6 +9,7 @@ from app.model.batch_norm import EPSILON
 from app.model.wide_deep import hidden_layers
 from data_prep.prepared.schema import Split
 from tests.app.model.tensors import take_step
+from tests.app.tables.tables_of_spec import load_model
 
 SIZES = ("train.batch_size=16", "model.hidden_widths=[6, 5]", "model.batch_norm=true", "model.initial_row_scale=0.5")
 
@@ -26,7 +27,7 @@ def trained(make_parts, make_schema, random_batch):
 @pytest.fixture
 def ready(trained):
     parts, batch, state = trained
-    parts.load_state(state, 2)
+    load_model(parts, state, 2)
     return parts, batch
 
 
@@ -117,7 +118,7 @@ def test_a_refused_step_leaves_the_statistics(ready, changed, assert_same_bits):
 def test_training_from_a_saved_state_is_as_without_a_stop(ready, make_parts, make_schema, assert_same_bits):
     parts, batch = ready
     resumed = make_parts("reference", make_schema(), *SIZES)
-    resumed.load_state(parts.state(), 2)
+    load_model(resumed, parts.state(), 2)
     for _ in range(2):
         assert dataclasses.astuple(take_step(resumed, batch)) == dataclasses.astuple(take_step(parts, batch))
     assert_same_bits(resumed.state(), parts.state())

@@ -11,6 +11,7 @@ from app.model.dense_layer import memory_of
 from app.model.layer_library import LIBRARY
 from app.model.native_tower import NativeStep
 from tests.app.model.tensors import take_step
+from tests.app.tables.tables_of_spec import load_model
 
 BATCH_SIZE = 24
 CASES = {  # two or three settings a case that meet at no place of the code, as each case is four graphs to compile
@@ -57,7 +58,7 @@ def test_a_step_is_the_graph_s(both, random_batch):
     rng = np.random.default_rng(3)
     coarse = 30 if case == "bfloat16" else 1  # inputs that lie between two bfloat16 are rounded either way
     for step, size in enumerate((BATCH_SIZE, BATCH_SIZE, 7, BATCH_SIZE)):
-        graph.load_state(native.state(), step)
+        load_model(graph, native.state(), step)
         batch = random_batch(schema, size, rng)
         losses = [take_step(parts, batch) for parts in (native, graph)]
         assert losses[0].wide_loss == pytest.approx(losses[1].wide_loss, rel=2e-6 * coarse)
@@ -76,7 +77,7 @@ def test_a_step_is_the_graph_s(both, random_batch):
 
 def test_scores_of_the_same_weights_are_the_graph_s(both, random_batch):
     case, schema, native, graph = both
-    graph.load_state(native.state(), native.step.tables.step)
+    load_model(graph, native.state(), native.step.tables.step)
     batch = random_batch(schema, BATCH_SIZE, np.random.default_rng(5))
     scores = [parts.step.score(batch, parts.step.prepare(batch)) for parts in (native, graph)]
     np.testing.assert_allclose(scores[0], scores[1], atol=1e-6 if case != "bfloat16" else 1e-4)

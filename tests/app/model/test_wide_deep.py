@@ -8,9 +8,9 @@ from mindspore import Tensor
 
 from app.model import dense_layer
 from app.model.wide_deep import make_model
-from app.tables.checks import load_state
 from app.tables.interface import DEEP, WIDE
 from app.training.assemble import fold_numeric
+from tests.app.tables.tables_of_spec import load_state
 
 
 def formula_in_numpy(p, deep_rows, wide_rows, numbers, labels, shares):

@@ -13,6 +13,7 @@ from app.config.optimizer_settings import (
     WideOptimizer,
 )
 from app.config.schedules import StepSchedule
+from app.tables.checks import check_table, check_values
 from app.tables.interface import DEEP, WIDE
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
@@ -51,6 +52,26 @@ def native_tables(spec, num_threads=None, **rates):
 
 def reference_tables(spec, **rates):
     return ReferenceTables(spec, constant_rates(spec) | rates)
+
+
+def load_state(tables, state, step):
+    """Put the rows `state`, by table name, into `tables`, after `step` steps; where they do not fit, change nothing."""
+    for table, saved in state.items():
+        check_table(table, saved.row_ids, saved.layout, tables.spec)
+        for name in saved.layout:
+            check_values(table, name, saved.row_ids, saved.read(name, slice(None)), step)
+    with tables.loading(step) as place:
+        for table, saved in state.items():
+            write = place(table, saved.row_ids)
+            for name in saved.layout:
+                write(name, saved.read(name, slice(None)))
+
+
+def load_model(parts, state, step):
+    """Put the tables and the dense arrays of `state` into a training, after `step` steps."""
+    parts.check_dense(state.dense, parts.dense_values())
+    load_state(parts.step.tables, state.tables, step)
+    parts._take_dense(state.dense, step)
 
 
 def assert_equal_states(found, expected):

@@ -8,12 +8,11 @@ import pytest
 from app.config.optimizer_settings import SgdOptions
 from app.distributed.batch_kernels import make_batch_kernels
 from app.tables.backends import make_host_tables
-from app.tables.checks import load_state
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, RowGradients
 from tests.app.tables.job_in_threads import JobInThreads
-from tests.app.tables.tables_of_spec import assert_equal_states, constant_rates
+from tests.app.tables.tables_of_spec import assert_equal_states, constant_rates, load_state
 
 FIELDS = (
     TableField("C1"),

@@ -5,10 +5,9 @@ import time
 
 import pytest
 
-from app.tables.checks import load_state
 from app.tables.interface import DEEP, TableState
 from app.tables.native import rows as native_rows
-from tests.app.tables.tables_of_spec import assert_equal_states, native_tables
+from tests.app.tables.tables_of_spec import assert_equal_states, load_state, native_tables
 
 
 def read_all(snapshot):

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from app.config.optimizer_settings import AdagradOptions, LazyAdamOptions, SgdOptions
-from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.rounding import BFLOAT16, LARGEST, nearest, rounded, rounding_key
+from tests.app.tables.tables_of_spec import load_state
 
 
 def stored(values, row_ids=None, step=1, number=0):

@@ -10,11 +10,10 @@ from app.config.optimizer_settings import (
     AdamOptions,
 )
 from app.tables.backends import make_host_tables
-from app.tables.checks import load_state
 from app.tables.fields import NO_ROW, TableField
 from app.tables.interface import DEEP, WIDE, MeanTable, RowGradients
 from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, StepHistory
-from tests.app.tables.tables_of_spec import DEEP_OPTIMIZERS, WIDE_OPTIMIZERS, constant_rates
+from tests.app.tables.tables_of_spec import DEEP_OPTIMIZERS, WIDE_OPTIMIZERS, constant_rates, load_state
 
 DECAY, NUM_STEPS, V = 0.9, 12, 40
 OPTIMIZERS = [

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, RowGradients, TableState
+from tests.app.tables.tables_of_spec import load_state
 
 IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
 

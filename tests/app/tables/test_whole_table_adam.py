@@ -7,13 +7,12 @@ import pytest
 
 from app.config.optimizer_settings import AdamOptions
 from app.tables import optimizers
-from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, CaughtUpTable, RowGradients
 from app.tables.native import history as native_history
 from app.tables.native.history import NativeStepHistory
 from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, StepHistory
-from tests.app.tables.tables_of_spec import native_tables, reference_tables
+from tests.app.tables.tables_of_spec import load_state, native_tables, reference_tables
 
 ROWS, WIDTH, STEPS = 40, 4, int(os.environ.get("ADAM_STEPS", "300"))
 OPTIONS = AdamOptions(learning_rate=1e-3)

@@ -8,11 +8,10 @@ import numpy as np
 import psutil
 import pytest
 
-from app.tables.checks import load_state
 from app.tables.interface import DEEP, RowGradients, UniqueIds
 from app.tables.native import rows as native_rows
 from common.process import MemoryLimit
-from tests.app.tables.tables_of_spec import native_tables, reference_tables
+from tests.app.tables.tables_of_spec import load_state, native_tables, reference_tables
 from tests.programs import run_python
 
 pytestmark = pytest.mark.usefixtures("native_library")

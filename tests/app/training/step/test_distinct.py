@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from app.tables.interface import DEEP, WIDE
+from tests.app.tables.tables_of_spec import load_model
 
 WIDTHS = "model.hidden_widths=[20, 8]"  # no multiple of a vector's width
 
@@ -52,8 +53,8 @@ def test_a_step_is_the_direct_layer_s(backend, options, make_parts, make_schema,
         batch = random_batch(schema, num_rows, rng)
         batch = dataclasses.replace(batch, ids=ids_of(kind, schema, num_rows, rng).astype(schema.ids_dtype))
         before = direct.state()
-        distinct.load_state(before, 0)
-        direct.load_state(before, 0)
+        load_model(distinct, before, 0)
+        load_model(direct, before, 0)
         set_most_distinct(distinct, share)
         scores = [parts.step.score(batch, parts.step.prepare(batch)) for parts in (direct, distinct)]
         np.testing.assert_allclose(scores[1], scores[0], rtol=0, atol=1e-6 * max(1, np.abs(scores[0]).max()))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from app.model import dense_layer
 from app.tables.interface import DEEP, WIDE
 from tests.app.model.tensors import take_step
+from tests.app.tables.tables_of_spec import load_model
 
 BATCH_SIZE = 16
 WARM_STEPS = 2  # so that moments and accumulators are not at their first values
@@ -33,7 +34,7 @@ def shared_parts(make_parts, make_schema):
             parts = make_parts(backend, make_schema(), f"train.batch_size={batch_size}", *overrides)
             made[key] = parts, parts.state()
         parts, state = made[key]
-        parts.load_state(state, 0)
+        load_model(parts, state, 0)
         return parts
 
     return make
@@ -53,7 +54,7 @@ def trained(request, shared_parts, make_schema, random_batch):
 def ready(trained):
     """The parts at the state after two steps, whatever a test before did; and a batch."""
     parts, batch, state = trained
-    parts.load_state(state, WARM_STEPS)
+    load_model(parts, state, WARM_STEPS)
     return parts, batch
 
 
@@ -126,7 +127,7 @@ def test_every_bad_parameter_changes_nothing(trained, assert_refused, value):
     names = list(parts.model.named_parameters())
     assert {"wide.bias", "tower.matrix_0", "tower.matrix_1", "tower.matrix_2", "tower.bias_1"} <= set(names)
     for name in names:
-        parts.load_state(state, WARM_STEPS)
+        load_model(parts, state, WARM_STEPS)
         set_parameter_value(parts.model.named_parameters()[name], value)
         assert_refused(parts, batch, rf"the parameter {name}\[.*\] is {value}")
 
@@ -136,7 +137,7 @@ def test_a_refused_step_changes_nothing_in_later_training(ready, changed, assert
     parts, batch = ready
     expected = take_step(parts, batch)
     after = parts.state()
-    parts.load_state(trained[2], WARM_STEPS)
+    load_model(parts, trained[2], WARM_STEPS)
     with pytest.raises(FloatingPointError):
         take_step(parts, changed(batch, "numeric", (0, 0), np.nan))
     assert take_step(parts, batch) == expected
@@ -269,7 +270,7 @@ def test_a_step_of_stock_is_the_reference_s(
     overrides = (f"train.batch_size={num_rows}", f"model.embedding_dim={embedding_dim}", "model.initial_row_scale=0.5")
     stock, reference = (make_parts(backend, schema, *overrides) for backend in ("stock", "reference"))
     for step in range(2):
-        stock.load_state(reference.state(), step)
+        load_model(stock, reference.state(), step)
         batch = random_batch(schema, num_rows, rng)
         losses = [take_step(parts, batch) for parts in (stock, reference)]
         assert dataclasses.astuple(losses[0]) == pytest.approx(dataclasses.astuple(losses[1]), rel=1e-6)
@@ -290,7 +291,7 @@ def test_learning_rates_fall_without_another_compilation(
     halved = make_parts(backend, schema, size, *halves)
     for _ in range(2):
         take_step(falling, random_batch(schema, BATCH_SIZE, rng))
-    halved.load_state(falling.state(), 2)
+    load_model(halved, falling.state(), 2)
     for _ in range(2):
         batch = random_batch(schema, BATCH_SIZE, rng)
         assert take_step(falling, batch) == take_step(halved, batch)
@@ -312,7 +313,7 @@ def test_dropout_is_a_function_of_the_step_and_leaves_scores_alone(
     losses = [take_step(dropping, batch) for batch in batches]
     assert losses[0] != take_step(plain, batches[0])
     after = dropping.state()
-    dropping.load_state(state, 0)
+    load_model(dropping, state, 0)
     assert [take_step(dropping, batch) for batch in batches] == losses
     assert_same_bits(dropping.state(), after)
 
@@ -335,7 +336,7 @@ def test_a_state_resumes_in_the_middle_of_a_schedule(make_parts, make_schema, ra
     batches = [random_batch(schema, BATCH_SIZE, rng) for _ in range(6)]
     for batch in batches[:3]:
         take_step(whole, batch)
-    resumed.load_state(whole.state(), 3)
+    load_model(resumed, whole.state(), 3)
     for batch in batches[3:]:
         assert take_step(resumed, batch) == take_step(whole, batch)
     assert_same_bits(resumed.state(), whole.state())

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from app.config.optimizer_settings import FtrlOptions
 from app.model import dense_layer
-from app.tables.checks import load_state
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.training.step.stock_tables import MAX_VOCABULARY, StockTables, describe_placement, placed_ops
-from tests.app.tables.tables_of_spec import constant_rates, reference_tables
+from tests.app.tables.tables_of_spec import constant_rates, load_state, reference_tables
 
 
 def stock_tables(spec, **others):
