@@ -10,8 +10,7 @@ with one field. So each backend uses its own optimizers, and a row that several 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
@@ -29,14 +28,13 @@ from app.tables.interface import (
     Rows,
     Snapshot,
     TableRates,
-    TableSnapshot,
     TablesSpec,
     TableState,
     UniqueIds,
     WriteArray,
     one_field,
 )
-from app.tables.parts import PartTables
+from app.tables.parts import PartSnapshot, PartTables
 
 LOOKUPS = Operation.LOOKUP, Operation.LOOKUP_OF_MEANS
 
@@ -51,18 +49,6 @@ class ShardedIds(UniqueIds):
 
     kernel_ids: UniqueIds
     counts: np.ndarray
-
-
-class EmptySnapshot:
-    """The `Snapshot` (view of a rank's table rows at one moment) of a rank that owns no rows: it is empty."""
-
-    tables: Mapping[str, TableSnapshot] = {}
-
-    def __init__(self) -> None:
-        self.awaited = threading.Event()
-
-    def release(self, saved: bool) -> None:
-        """End the snapshot. There is nothing to do, because this rank owns no rows."""
 
 
 class RowShard:
@@ -206,7 +192,7 @@ class ShardedTables(HostTables):
 
     def snapshot(self, changed_only: bool) -> Snapshot:
         """Return a read-only view of the rows that this rank owns, as they are now. See `Tables.snapshot`."""
-        return self.owned.tables.snapshot(changed_only) if self.owned.tables is not None else EmptySnapshot()
+        return self.owned.tables.snapshot(changed_only) if self.owned.tables is not None else PartSnapshot({})
 
     @contextmanager
     def loading(self, step: int) -> Iterator[PlaceRows]:
