@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,8 +21,6 @@ from app.run.older import FORMAT_VERSION, OLDEST_VERSION, added, section_of
 from common import settings
 from common.files import check_format_version, parse_json
 from data_prep.prepared.schema import Schema
-
-log = logging.getLogger(__name__)
 
 STATE_FILE = "run.json"
 
