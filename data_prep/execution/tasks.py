@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from common.signals import check_stop, children_without_interrupt
 from data_prep.execution.pieces import Pieces, numbered
 from data_prep.execution.pools import Pool
+from data_prep.prepared.batches import Prefetcher
 
 Task = TypeVar("Task")
 Item = TypeVar("Item")
@@ -212,36 +213,8 @@ def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[
     this generator first yields all earlier elements, and then raises the error. Closing this generator closes `items`
     and ends the thread. Raise StopSignal after a stop signal (common/signals.py).
     """
-    # The queue has a tuple (element,) for each element of `items`. At the end it has the exception that `items` raised,
-    # or None if it raised none.
-    ready: queue.SimpleQueue[tuple[Item] | BaseException | None] = queue.SimpleQueue()
-    room, is_closed = threading.Semaphore(num_ahead - 1), threading.Event()
-
-    def read() -> None:
-        end: BaseException | None = None
-        try:
-            with closing(items):
-                for item in items:
-                    ready.put((item,))
-                    room.acquire()  # Wait until the caller has taken enough elements, before the next one is read.
-                    if is_closed.is_set():
-                        break
-        except BaseException as error:
-            end = error
-        ready.put(end)
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    try:
-        while isinstance(next_item := _take(ready), tuple):
-            room.release()
-            yield next_item[0]
-    finally:
-        is_closed.set()
-        room.release()
-        thread.join()
-    if next_item is not None:
-        raise next_item
+    with closing(items), Prefetcher(items, num_ahead - 1, _take) as elements:
+        yield from elements
 
 
 def _take(items: queue.SimpleQueue[Item]) -> Item:

@@ -15,10 +15,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -190,6 +190,9 @@ def _batch(rows: Examples) -> Batch:
 
 
 Item = TypeVar("Item")
+# The queue of a `Prefetcher`. It has a tuple (item,) for each item, and at the end the exception that the iteration
+# raised, or None if it raised none.
+Ready: TypeAlias = "queue.SimpleQueue[tuple[Any] | BaseException | None]"
 
 
 class Prefetcher(Generic[Item]):
@@ -200,11 +203,15 @@ class Prefetcher(Generic[Item]):
     the thread when the loop ends.
     """
 
-    def __init__(self, items: Iterable[Item], depth: int = 2) -> None:
+    def __init__(
+        self, items: Iterable[Item], depth: int = 2, take: Callable[[Ready], Any] = queue.SimpleQueue.get
+    ) -> None:
+        """`take` waits for the next element of the queue, and returns it."""
         self.waited_seconds = 0.0
         self._items = items
-        self._ready: queue.Queue[tuple[str, object]] = queue.Queue(depth)
-        self._stopped = threading.Event()
+        self._take = take
+        self._ready: Ready = queue.SimpleQueue()
+        self._room, self._stopped = threading.Semaphore(depth), threading.Event()
         self._thread = threading.Thread(target=self._fill, name="prefetch", daemon=True)
 
     def __enter__(self) -> Prefetcher[Item]:
@@ -213,33 +220,28 @@ class Prefetcher(Generic[Item]):
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        # Take items out of the queue until the thread ends. The thread may be waiting for space in the queue, and it
-        # checks `_stopped` only when it has put its item there.
-        while self._thread.is_alive():
-            try:
-                self._ready.get(timeout=0.05)
-            except queue.Empty:
-                continue
+        self._room.release()
         self._thread.join()
 
     def __iter__(self) -> Iterator[Item]:
         while True:
             start = time.perf_counter()
-            kind, content = self._ready.get()
+            element = self._take(self._ready)
             self.waited_seconds += time.perf_counter() - start
-            if kind == "end":
+            if element is None:
                 return
-            if kind == "error":
-                assert isinstance(content, BaseException)
-                raise content
-            yield content  # type: ignore[misc]
+            if isinstance(element, BaseException):
+                raise element
+            self._room.release()
+            yield element[0]
 
     def _fill(self) -> None:
         try:
             for item in self._items:
-                self._ready.put(("item", item))
+                self._ready.put((item,))
+                self._room.acquire()  # Wait until the caller has taken enough items, before the next one is computed.
                 if self._stopped.is_set():
                     return
-            self._ready.put(("end", None))
+            self._ready.put(None)
         except BaseException as error:
-            self._ready.put(("error", error))
+            self._ready.put(error)
