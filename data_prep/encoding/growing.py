@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from common.files import make_folder, sync_folder
+from common.files import make_folder, new_file, sync_folder
 from data_prep.encoding.encoder import BOOLEAN_TEXTS, LOOKUP_FILE, LookupTables, RowEncoder
 from data_prep.encoding.fit import new_values
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
@@ -367,15 +367,12 @@ class GrowingVocabulary:
         return int((ends[:, 1] - ends[:, 0]).sum())
 
     def _write(self, name: str, fields: Sequence[FieldVocabulary]) -> None:
-        partial_path = self.folder / f".{name}.partial"
-        writer = VocabularyWriter(partial_path, self._options.categorical_columns)
-        for field in fields:
-            if len(field.values):
-                writer.add(field)
-        writer.finish()
-        sync_folder(partial_path)
-        partial_path.replace(self.folder / name)
-        sync_folder(self.folder)
+        with new_file(self.folder / name, lone_writer=True) as partial_path:
+            writer = VocabularyWriter(partial_path, self._options.categorical_columns)
+            for field in fields:
+                if len(field.values):
+                    writer.add(field)
+            writer.finish()
 
 
 def _link(target: Path, link: Path) -> None:
