@@ -16,14 +16,12 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from common.arrays.hashing import GOLDEN, GOLDEN32, mix32, mix64
+from common.arrays.hashing import GOLDEN, GOLDEN32, MURMUR3, mix32, mix64
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 LARGEST = np.float32(ml_dtypes.finfo(BFLOAT16).max)
 # Number that separates the hash for rounding from the hash for initial rows, which has the number `initial.DEEP_TABLE`.
 _STREAM = 2
-# Constants of MurmurHash3's final mixing function (A. Appleby).
-_FACTORS, _SHIFT = (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)), 13
 # The state arrays 0 … 3 of a row need different random numbers. Each takes the upper 16 bits of the row's 32-bit hash
 # times one of these factors. The first two factors select the lower and the upper half of the hash. The two odd factors
 # give bits that are practically independent of both halves and of each other.
@@ -59,7 +57,7 @@ def _round(values: np.ndarray, row_ids: np.ndarray, number: int, key: int) -> np
     with np.errstate(over="ignore"):
         words = mix64(np.uint64(key) + GOLDEN * (row_ids.astype(np.uint64) + np.uint64(1))).astype(np.uint32)
         columns = GOLDEN32 * np.arange(values.shape[1], dtype=np.uint32)
-        hashes = mix32(words[:, None] + columns, _SHIFT, _FACTORS)
+        hashes = mix32(words[:, None] + columns, *MURMUR3)
         noise = hashes * _OF_ARRAY[number] >> np.uint32(16)
         bits = np.ascontiguousarray(values).view(np.uint32)
         # A value beyond the largest bfloat16 is only truncated, because rounding it up could give infinity.

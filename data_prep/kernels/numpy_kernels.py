@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays.hashing import GOLDEN, mix64
+from common.arrays.hashing import GOLDEN, MURMUR3, mix32, mix64
 from data_prep.kernels.parse import parse_chunk as parse_chunk
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.kernels.strings import split_lists as split_lists
@@ -114,10 +114,7 @@ def bucket(values: NDArray[np.uint32], num_buckets: int) -> NDArray[np.int64]:
     The hash is the finalizer of MurmurHash3 (A. Appleby, public domain), scaled to the number of buckets by a
     multiplication (D. Lemire, "Fast random integer generation in an interval", 2019).
     """
-    mixed = (values ^ values >> np.uint32(16)) * np.uint32(0x85EBCA6B)
-    mixed = (mixed ^ mixed >> np.uint32(13)) * np.uint32(0xC2B2AE35)
-    mixed ^= mixed >> np.uint32(16)
-    return (mixed.astype(np.uint64) * np.uint64(num_buckets) >> np.uint64(32)).astype(np.int64)
+    return (mix32(values, *MURMUR3).astype(np.uint64) * np.uint64(num_buckets) >> np.uint64(32)).astype(np.int64)
 
 
 @dataclass(frozen=True)

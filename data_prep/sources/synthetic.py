@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
+from common.arrays.hashing import MURMUR3, mix32
 from common.console import progress_bar
 from common.files import FolderInUse, is_at, room_for
 from common.process import num_cores
@@ -169,9 +170,7 @@ def value_codes(field: int, values: np.ndarray) -> np.ndarray:
     fmix32), whose steps are all invertible.
     """
     code = values.astype(np.uint32) ^ np.uint32((field + 1) * 0x01000193)
-    code = (code ^ (code >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    code = (code ^ (code >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return code ^ (code >> np.uint32(16))
+    return mix32(code, *MURMUR3)
 
 
 def synthesize(
