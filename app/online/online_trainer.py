@@ -46,7 +46,7 @@ from app.tables.interface import UniqueIds
 from app.tables.model_fields import fields_of_model
 from app.training.context import RunContext
 from app.training.loop import Trainer
-from app.training.step.step import HostTablesStep
+from app.training.step.step import ByPosition, HostTablesStep
 from app.training.warm_start.source import find_source
 from common.arrays.pages import give_back_freed_memory
 from common.files import write_whole
@@ -286,7 +286,7 @@ class OnlineTrainer(Trainer):
         if len(expired):
             self.vocabulary.expire(expired)
             self.schema = self.checkpoints.schema = self.vocabulary.schema
-            self._tables_step().remove(expired)
+            self._table_rows().tables.remove(expired)
         if self.schema.num_expired and not self.ledger.withheld and self.checkpoints.is_full(self.position.step):
             self._renumber()
         return len(expired)
@@ -313,7 +313,7 @@ class OnlineTrainer(Trainer):
         samples = self.samples.renumber(self.ledger.samples, of_samples, self.position.step)
         self.ledger = replace(self.ledger, samples=samples)
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
-        self._tables_step().renumber(new_ids, schema.vocabulary_size)
+        self._table_rows().renumber(new_ids, schema.vocabulary_size)
         assert self.expiry is not None
         self.expiry.renumber(new_ids, schema.vocabulary_size)
         self.checkpoints.dataset, self.publisher.vocabulary = folder, self.vocabulary
@@ -330,10 +330,10 @@ class OnlineTrainer(Trainer):
             save_counts(self.run.path / VALUE_COUNTS, step, self.vocabulary.added_counts(), since)
         self._counted_at = step
 
-    def _tables_step(self) -> HostTablesStep:
+    def _table_rows(self) -> ByPosition:
         step = self.training.step
         assert isinstance(step, HostTablesStep)  # `run` has checked this.
-        return step
+        return step.rows
 
     def _save_and_publish(self) -> Path | None:
         """Save a checkpoint of the current state, unless the checkpoint exists already, and publish its bundle, unless
@@ -365,7 +365,7 @@ class OnlineTrainer(Trainer):
     def _take_new_ids(self) -> None:
         """Extend the tables after the vocabulary got new ids. Later checkpoints and bundles store the new schema."""
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
-        self._tables_step().grow(schema.vocabulary_size)
+        self._table_rows().grow(schema.vocabulary_size)
 
     def _batches(self, rows: Examples) -> Iterator[tuple[Batch, UniqueIds]]:
         for batch in batches_of(rows, self.config.train.batch_size):

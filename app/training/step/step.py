@@ -232,18 +232,6 @@ class HostTablesStep(TrainStep):
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
         self._logits = logits
 
-    def grow(self, vocabulary_size: int) -> None:
-        """Enlarge the vocabulary of the tables to `vocabulary_size` ids, as `HostTables.grow` describes."""
-        self.rows.grow(vocabulary_size)
-
-    def remove(self, row_ids: np.ndarray) -> None:
-        """Reset the table rows `row_ids` to their initial values, without optimizer state (see `HostTables.remove`)."""
-        self.rows.tables.remove(row_ids)
-
-    def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
-        """Give the touched rows (rows that a step has updated) other ids, as `HostTables.renumber` describes."""
-        self.rows.renumber(new_ids, vocabulary_size)
-
     def prepare(self, batch: Batch) -> UniqueIds:
         return self.rows.prepare(batch)
 
