@@ -26,10 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.config import Config
-from app.config.device import BFLOAT16_FLAGS, CPU_INFO, Precision, cpu_flags
+from app.config.device import BFLOAT16_FLAGS, Precision, cpu_flags
 from app.distributed.mpirun import CHOSEN_PRECISION
 from app.distributed.process_group import started_by_mpi
 from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
+from app.run.folder import processor_name
 from app.tables.checks import LARGEST_GRADIENT
 from app.tables.model_fields import fields_of_model, num_deep_inputs
 from common.files import parse_json, write_whole
@@ -83,8 +84,7 @@ def _seconds_of(
     The seconds come from the cache file of earlier launches, or are measured now. Return {} if the measurement fails.
     """
     words = [rows, inputs, vector_inputs, json.dumps(widths), num_threads]
-    model = next((line for line in _lines_of(CPU_INFO) if line.startswith("model name")), "")
-    key = " ".join(map(str, [*words, model.partition(":")[2].strip(), *sorted(cpu_flags() & BFLOAT16_FLAGS)]))
+    key = " ".join(map(str, [*words, processor_name(), *sorted(cpu_flags() & BFLOAT16_FLAGS)]))
     file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wide_deep" / "tower_seconds.json"
     known: dict[str, dict[str, float]] = {}
     with suppress(OSError, ValueError, TypeError):
@@ -102,12 +102,6 @@ def _seconds_of(
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, json.dumps(known, indent=1) + "\n")
     return known[key]
-
-
-def _lines_of(path: Path) -> list[str]:
-    with suppress(OSError):
-        return path.read_text(encoding="utf-8").splitlines()
-    return []
 
 
 def measure(rows: int, inputs: int, vector_inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
