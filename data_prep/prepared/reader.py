@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,6 +22,7 @@ from data_prep.prepared.data_files import (
     wrong_sizes,
 )
 from data_prep.prepared.examples import KEY_PREFIX, NO_VECTORS, VECTORS, Examples
+from data_prep.prepared.mindspore_parts import READER, load_alone
 from data_prep.prepared.schema import Schema, advice, read_schema
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
@@ -90,20 +93,44 @@ def read_samples(
     ids, numbers and labels, followed by the columns named in `beside`. Raise RuntimeError if MindSpore cannot read the
     files.
     """
-    # Signals are deferred during the import. If a signal ended Python while MindSpore is half imported, the process
-    # would abort with pages of messages.
+    # Signals are deferred while the library is loaded. If a signal ended Python then, the process would abort with
+    # pages of messages.
     with held():
-        import mindspore.dataset as ds
-
-    # SubsetSampler keeps the order of its list.
-    order = {"shuffle": False} if numbers is None else {"sampler": ds.SubsetSampler([int(n) for n in numbers])}
-    reader = ds.MindDataset(
+        engine: Any = load_alone(READER)
+    # One worker, because more workers read no faster, and would take cores from the training.
+    data = engine.MindDataNode(
         list(map(str, paths)),
-        columns_list=[*_COLUMNS[layout], *beside],
-        num_parallel_workers=1,  # More workers read no faster, and would take cores from the training.
-        **order,
-    )
-    yield from reader.create_tuple_iterator(num_epochs=1, output_numpy=True)
+        [*_COLUMNS[layout], *beside],
+        _Sampler(engine, numbers),
+        {},  # No padding, which takes the two next arguments.
+        0,
+        engine.ShuffleMode.FALSE,
+    ).set_num_workers(1)
+    context, iterator = engine.PythonRuntimeContext(), engine.PythonIteratorConsumer(1)
+    context.Init()
+    iterator.Init(data, 0, -1)
+    context.AssignConsumer(iterator)
+    # MindSpore's threads must have ended before Python ends, even if the caller never takes the last sample.
+    atexit.register(context.Terminate)
+    try:
+        while columns := iterator.GetNextAsList():
+            yield tuple(column.as_array() for column in columns)
+    finally:
+        atexit.unregister(context.Terminate)
+        context.Terminate()
+
+
+class _Sampler:
+    """Tells MindSpore's data engine which samples to read: those with the given numbers in this order, or all."""
+
+    def __init__(self, engine: Any, numbers: Sequence[int] | None) -> None:
+        self._engine, self._numbers = engine, numbers
+
+    def parse_for_minddataset(self) -> Any:
+        """Return the sampler of the data engine, which calls this method."""
+        if self._numbers is None:
+            return self._engine.MindrecordSequentialSampler(0, 0)
+        return self._engine.MindrecordSubsetSampler([int(number) for number in self._numbers])
 
 
 def read_files(

@@ -1,21 +1,15 @@
 """Write the MindRecord files of a split, in blocks of up to `block_rows` rows (see schema.py).
 
-Only MindSpore's MindRecord library is loaded, which takes 13 MB of memory and no noticeable time. `import mindspore`
-would take 414 MB and two seconds of CPU.
-
 Ids are stored as one column of bytes. As integers, MindRecord would store them one by one, each in as few bytes as it
 needs. For ids this saves no space, and it took three quarters of the writing time and half of the reading time.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.machinery import PathFinder
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -24,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.files import NO_ROOM
-from common.packages import make_command
 from data_prep.prepared.data_files import block_checksum, data_file
 from data_prep.prepared.examples import KEY_PREFIX, VECTORS, Examples, concatenate
+from data_prep.prepared.mindspore_parts import WRITER, load_alone
 from data_prep.prepared.schema import DataFile
 
 # Rows per file of about 430 MB. Until a file is finished, its encoded rows also take disk space in temporary files.
@@ -41,7 +35,6 @@ _MIN_PAGE_BYTES = 1 << 20
 _PAGE_UNIT_BYTES = 4096
 _BLOCK_EXTRA_BYTES = 64  # Upper bound of the bytes that MindRecord adds to a block: the lengths of its arrays.
 _SAMPLES_PER_WRITE = 32
-_LIBRARY = "mindspore._c_mindrecord"
 
 
 def mindrecord_file(split: str, number: int) -> str:
@@ -50,21 +43,7 @@ def mindrecord_file(split: str, number: int) -> str:
 
 
 def _library() -> Any:
-    """Load and return the module of MindSpore's MindRecord library, without the rest of MindSpore.
-
-    The module is registered in `sys.modules`, so that a later `import mindspore` uses the same one. Raise ImportError
-    if it is missing.
-    """
-    if _LIBRARY not in sys.modules:
-        package = importlib.util.find_spec("mindspore")
-        spec = PathFinder.find_spec(_LIBRARY, package.submodule_search_locations) if package else None
-        if spec is None or spec.loader is None:
-            advice = f"run: {make_command('setup')}"
-            raise ImportError(f"MindRecord files are written by MindSpore, and there is no {_LIBRARY}; {advice}")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        sys.modules[_LIBRARY] = module
-    return sys.modules[_LIBRARY]
+    return load_alone(WRITER)
 
 
 class MindRecordWriter:
