@@ -96,11 +96,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_placement(config: Config, target: str, backend: str) -> None:
-    from app.config.optimizer_settings import FtrlOptions
-    from app.training.step.stock_tables import describe_placement, placed_ops
-
     show(f"tower: on {target}")
     if backend == "stock":
+        from app.config.optimizer_settings import FtrlOptions
+        from app.training.step.stock_tables import describe_placement, placed_ops
+
         assert isinstance(config.wide_optimizer, FtrlOptions)
         for line in describe_placement(placed_ops(config.wide_optimizer)):
             show(line)

@@ -5,6 +5,7 @@ MindSpore, oneDNN and OpenMP read when they are imported.
 from __future__ import annotations
 
 import functools
+import glob
 import logging
 import os
 import re
@@ -26,6 +27,9 @@ CPU_INFO = Path("/proc/cpuinfo")
 # Flags in /proc/cpuinfo of processors with instructions that multiply bfloat16 (bf16 is Arm's flag), and the flags with
 # which oneDNN's math mode BF16 uses these instructions.
 BFLOAT16_FLAGS, MATH_MODE_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}, {"amx_bf16", "bf16"}
+
+# Device files of which at least one exists if an Ascend or a GPU (the last one in WSL) can be used on this machine.
+ACCELERATOR_FILES = "/dev/davinci*", "/dev/nvidia*", "/dev/dxg"
 
 # File name of the oneDNN library that MindSpore ships, the environment variable that sets the library's default math
 # mode, and the numbers of the modes in its enumeration dnnl_fpmath_mode_t.
@@ -137,8 +141,10 @@ def _say_threads(threads: int) -> None:
 
 
 def has_loaded_mindspore() -> bool:
-    """Return True if this process has imported MindSpore, or its MindRecord library, which loads OpenMP too."""
-    return bool({"mindspore", "mindspore._c_mindrecord"} & sys.modules.keys())
+    """Return True if this process has imported MindSpore, or a library of it for MindRecord files, which loads OpenMP
+    too.
+    """
+    return bool({"mindspore", "mindspore._c_mindrecord", "mindspore._c_dataengine"} & sys.modules.keys())
 
 
 def cpu_flags() -> set[str]:
@@ -179,6 +185,17 @@ def select_device(options: DeviceOptions) -> str:
                 continue
             return target
     raise ValueError(f"device.target={options.target} cannot be used here: {reason}. Choose device.target=CPU or auto.")
+
+
+def runs_on_cpu(options: DeviceOptions) -> bool:
+    """Return True if the tower runs on a CPU. MindSpore is imported only if an accelerator may be used.
+
+    Raise ValueError as `select_device` does.
+    """
+    is_certain = options.target == "CPU" or (options.target == "auto" and not any(map(glob.glob, ACCELERATOR_FILES)))
+    if is_certain and "mindspore" not in sys.modules:
+        return True
+    return select_device(options) == "CPU"
 
 
 def _device_in_use() -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, nn, ops
 
 from app.model import dropout
 from common.arrays import hashing
@@ -21,8 +21,6 @@ from common.arrays import hashing
 GOLDEN32 = int(hashing.GOLDEN32.astype(np.int32))
 
 FACTORS = tuple(int(factor.astype(np.int32)) for factor in dropout.FACTORS)
-
-NATIVE_ACTIVATION = "relu"
 
 ACTIVATIONS: dict[str, Callable[[], nn.Cell]] = {
     "relu": nn.ReLU,
@@ -133,36 +131,3 @@ def mix32(values: Tensor) -> Tensor:
     mixed = ops.bitwise_xor(values, ops.bitwise_and(ops.bitwise_right_shift(values, 16), 0xFFFF)) * FACTORS[0]
     mixed = ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 15), 0x1FFFF)) * FACTORS[1]
     return ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 16), 0xFFFF))
-
-
-def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
-    """Overwrite all values of a parameter, which keeps its memory.
-
-    `set_data` cannot be used, because it moves the parameter to new memory: if a compiled graph updates the parameter
-    in a branch such as `if finite`, the graph continues to write to the old memory, and every later update is lost
-    (MindSpore 2.10 on CPU).
-    """
-    if _on_cpu():
-        # Copying in NumPy saves the 0.15 ms that starting an operator takes. A step may write five parameters.
-        memory_of(parameter)[...] = values
-    else:
-        ops.assign(parameter, Tensor(values))
-
-
-def memory_of(parameter: Parameter) -> np.ndarray:
-    """Return a parameter's values as an array: on a CPU a writable view of its memory, on other devices a copy.
-
-    MindSpore takes 18 µs to describe the memory to NumPy, so the view is kept and returned again until the memory
-    moves.
-    """
-    if not _on_cpu():
-        return parameter.asnumpy()
-    place, view = parameter.data_ptr(), getattr(parameter, "kept_view", None)
-    if view is None or view[0] != place:
-        view = parameter.kept_view = place, parameter.asnumpy()
-    return view[1]
-
-
-@functools.cache
-def _on_cpu() -> bool:
-    return bool(ms.get_current_device().device_target == "CPU")

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from app.config.device import BFLOAT16_FLAGS, DeviceOptions, cpu_flags
-from app.model.dense_layer import NATIVE_ACTIVATION
+from app.model.layer_library import NATIVE_ACTIVATION
 from app.model.native_layer import NativeKernels, has_library, native_operator
 
 

@@ -8,7 +8,6 @@ result of `app.model.dropout.DropoutNoise.of_step`.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,11 +18,10 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from app.config.config import LossOptions
 from app.model import native_layer
 from app.model.dense_layer import Total
+from app.model.native_tower import HostGraph, l2_loss
 from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
-
-DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # Indices in the array that `scalars` returns.
 
 
 def scalars(deep_loss: Tensor, wide_loss: Tensor, finite: Tensor) -> Tensor:
@@ -148,19 +146,6 @@ class DeviceGraph(nn.Cell):
         return deep_loss, wide_loss, finite, row_gradients[0], row_gradients[1]
 
 
-class HostGraph(ABC):
-    """A function from host arrays to host arrays that computes the dense part of a step, or logits.
-
-    `is_native` is True if it consists of C++ kernels, and False if a MindSpore graph runs.
-    """
-
-    is_native = False
-
-    @abstractmethod
-    def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
-        """Run the computation on NumPy arrays. Return its outputs as NumPy arrays: a tuple, or one array alone."""
-
-
 class OnDevice(HostGraph):
     """A `HostGraph` that copies NumPy arrays to the device, runs `cell` there, and copies the outputs back.
 
@@ -217,11 +202,6 @@ def cross_entropy(logits: Tensor, labels: Tensor, example_weights: Tensor) -> Te
     `data_prep.prepared.batches.Batch.shares` makes the weights. Rows that pad a short batch have weight 0.
     """
     return ops.binary_cross_entropy_with_logits(logits, labels, example_weights, ops.ones_like(logits), reduction="sum")
-
-
-def l2_loss(squared_norm: Tensor | float, l2_coef: float) -> Tensor | float:
-    """Return l2_coef · ½ Σ‖row‖², where `squared_norm` is Σ‖row‖²."""
-    return 0.5 * l2_coef * squared_norm
 
 
 def smoothed(labels: Tensor, label_smoothing: float) -> Tensor:

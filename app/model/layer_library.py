@@ -20,6 +20,8 @@ LIBRARY = NativeLibrary(
     "continue with MindSpore's operators",
 )
 
+NATIVE_ACTIVATION = "relu"  # The activation function of the library's layers.
+
 TowerShape, TowerArrays, TowerBatch = (
     LIBRARY.interface.structures[name] for name in ("TowerShape", "TowerArrays", "TowerBatch")
 )

@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from app.config.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, DeviceOptions, cpu_flags, log, records_dropped
-from app.model.layer_library import LIBRARY
+from app.model.layer_library import LIBRARY, NATIVE_ACTIVATION
 
 
 class NativeKernels(nn.Cell):
@@ -115,7 +115,7 @@ def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = 
     flags = cpu_flags()
     make: Callable[[], nn.Cell]
     make, usable = functools.partial(layers.DenseLayer, activation=activation), MATH_MODE_FLAGS
-    if plain and activation == layers.NATIVE_ACTIVATION:
+    if plain and activation == NATIVE_ACTIVATION:
         try:
             LIBRARY.load()
             make = functools.partial(NativeLayer, options.num_threads, bfloat16 and bool(flags & BFLOAT16_FLAGS))

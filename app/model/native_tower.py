@@ -1,71 +1,136 @@
-"""Run the dense model and its optimizers on a CPU without a MindSpore graph, by a few calls of `csrc/tower_step.h`.
+"""Run the dense model and its optimizers on a CPU without MindSpore, by a few calls of `csrc/tower_step.h`.
 
-MindSpore takes milliseconds to start the kernels of a graph. With small batches that is most of the time of a step. The
-calls work on the memory of the model's own parameters and optimizer states. So if a MindSpore graph runs between two
-calls, it sees the same values.
+MindSpore takes seconds to import, and milliseconds to start the kernels of a graph. With small batches these
+milliseconds are most of the time of a step.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.config.config import LossOptions
-from app.model.dense_layer import memory_of
-from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, HostGraph, OnDevice
-from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
-from app.model.native_layer import NativeLayer
-from app.model.tower_optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
-from app.model.wide_deep import WideDeep
+from app.config.config import Config, LossOptions
+from app.config.device import BFLOAT16_FLAGS, GRAPH, DeviceOptions, cpu_flags, runs_on_cpu
+from app.config.optimizer_settings import AdamOptions, AdamWOptions, FtrlOptions
+from app.model.dense_state import CLIP_EPSILON, AdamState, HostParameter, OptimizerStates, initial_tower
+from app.model.layer_library import LIBRARY, NATIVE_ACTIVATION, TowerBatch, TowerPointers, TowerShape, check_status
 from app.tables.checks import LARGEST_GRADIENT
 from common.arrays.pages import HugeBuffer
 from common.native_library import address, output_address
+from data_prep.prepared.schema import Schema
 
-Arrays = dict[str, np.ndarray]  # Arrays by the names of the model's parameters.
+if TYPE_CHECKING:
+    from app.model.wide_deep import WideDeep
+
+log = logging.getLogger(__name__)
+
+DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # Indices in the array of a step's results that ranks add up.
+
 # Function that sums each array over all ranks. It returns the sums, valid until the next call, and True if all of them
 # are finite.
 SumOverRanks = Callable[[list[np.ndarray]], tuple[list[np.ndarray], bool]]
 
 
-class NativeTower:
-    """Computes logits by one C++ call, for a model for which `covers` returns True."""
+def scores_natively(config: Config) -> bool:
+    """Return True if C++ can compute the model's logits without a MindSpore graph.
 
-    def __init__(self, model: WideDeep, loss: LossOptions | None = None) -> None:
-        self.parameters = {name: memory_of(parameter) for name, parameter in model.named_parameters().items()}
+    The tower must run on a CPU, with ReLU and without batch normalization or distinct rows, and the library must be
+    built. The environment variable `app.config.device.GRAPH`, which asks for a graph, must not be set. MindSpore is not
+    imported, unless that is the only way to find out if the tower runs on a CPU.
+    """
+    model = config.model
+    is_covered = model.activation == NATIVE_ACTIVATION and not model.batch_norm and model.first_layer != "distinct"
+    return is_covered and GRAPH not in os.environ and LIBRARY.is_available() and runs_on_cpu(config.device)
+
+
+def trains_natively(config: Config) -> bool:
+    """Return True if C++ can run whole training steps without MindSpore.
+
+    `scores_natively` must be True, the processor must have FMA instructions, and the optimizers of the wide head and of
+    the tower must be FTRL and Adam or AdamW.
+    """
+    optimizers = (
+        isinstance(config.wide_optimizer, FtrlOptions),
+        isinstance(config.tower_optimizer, AdamOptions | AdamWOptions),
+    )
+    return all(optimizers) and "fma" in cpu_flags() and scores_natively(config)
+
+
+def uses_bfloat16(options: DeviceOptions) -> bool:
+    """Return True if the native kernels multiply in bfloat16. Warn if the settings ask for it and this CPU cannot."""
+    if options.precision != "bfloat16":
+        return False
+    if not cpu_flags() & BFLOAT16_FLAGS:
+        usable = ", ".join(sorted(BFLOAT16_FLAGS))
+        log.warning("warning: device.precision=bfloat16 needs one of %s: float32 is used", usable)
+        return False
+    return True
+
+
+class NativeModel:
+    """The parameters of the dense model in host memory, with the names and initial values of `WideDeep`'s."""
+
+    def __init__(self, config: Config, schema: Schema, folded: bool = True) -> None:
+        """`folded` has the meaning that it has for `wide_deep.make_model`."""
+        tower = initial_tower(config, schema, folded)
+        arrays = {"wide.bias": np.zeros(1)}
+        if "numeric_rows" in tower:
+            arrays["wide.numeric_weight"] = np.zeros((schema.num_numeric, 1))
+        arrays |= {f"tower.{name}": values for name, values in tower.items()}
+        self._parameters = {name: HostParameter(values) for name, values in arrays.items()}
+
+    def named_parameters(self) -> dict[str, HostParameter]:
+        """Return all parameters by the names that they have in checkpoints."""
+        return self._parameters
+
+    def named_statistics(self) -> dict[str, HostParameter]:
+        """Return {}, because a native model has no batch normalization."""
+        return {}
+
+
+class HostGraph(ABC):
+    """A function from host arrays to host arrays that computes the dense part of a step, or logits.
+
+    `is_native` is True if it consists of C++ kernels, and False if a MindSpore graph runs.
+    """
+
+    is_native = False
+
+    @abstractmethod
+    def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
+        """Run the computation on NumPy arrays. Return its outputs as NumPy arrays: a tuple, or one array alone."""
+
+
+class NativeTower:
+    """Computes logits by one C++ call, for settings for which `scores_natively` returns True."""
+
+    def __init__(self, model: NativeModel | WideDeep, config: Config, loss: LossOptions | None = None) -> None:
+        self.parameters = {name: parameter.asnumpy() for name, parameter in model.named_parameters().items()}
         self._arrays = TowerPointers(self.parameters)
-        tower, loss = model.tower, loss or LossOptions()
+        LIBRARY.load().dense_set_threads(config.device.num_threads)
+        loss = loss or config.loss
         rows = self.parameters.get("tower.numeric_rows", np.empty((0, 0), np.float32))
-        widths = [self.parameters[f"tower.bias_{i}"].size for i in range(tower.num_hidden)]
-        self._widths = np.array(widths, np.int64)
+        self._widths = np.array(config.model.hidden_widths, np.int64)
         self._shape = TowerShape(
             0,
             len(self.parameters["tower.matrix_0"]),
             len(rows),
             len(self.parameters.get("tower.vector_matrix", ())),
             rows.shape[1],
-            tower.num_hidden,
+            len(self._widths),
             output_address(self._widths),
-            tower.layers[0].bfloat16,
+            uses_bfloat16(config.device),
             loss.loss_scale,
             loss.l2_coef,
             loss.label_smoothing,
             float(LARGEST_GRADIENT),
         )
-
-    @staticmethod
-    def covers(model: WideDeep) -> bool:
-        """Return True if C++ can run the model without a graph.
-
-        All hidden layers must be `NativeLayer`, without distinct rows or batch normalization. The environment variable
-        `app.config.device.GRAPH`, which asks for a graph, must not be set.
-        """
-        tower = model.tower
-        if tower.as_graph or tower.distinct_layer is not None:
-            return False
-        return all(isinstance(layer, NativeLayer) for layer in tower.layers)
 
     def logits(self, deep: np.ndarray, wide: np.ndarray, numeric: np.ndarray) -> np.ndarray:
         """Return the model's logits [B] from deep rows [B, K], summed wide rows [B] and numeric inputs [B, N + M]."""
@@ -102,42 +167,27 @@ class NativeStep(NativeTower, HostGraph):
 
     def __init__(
         self,
-        model: WideDeep,
-        optimizers: DenseOptimizers,
+        model: NativeModel,
+        optimizers: OptimizerStates,
+        config: Config,
         loss: LossOptions,
-        drops: bool,
         sum_over_ranks: SumOverRanks | None = None,
     ) -> None:
-        """`drops` is True if dropout is used. With `sum_over_ranks`, losses, dense gradients and the check of finite
-        values are combined over the ranks (processes).
+        """With `sum_over_ranks`, losses, dense gradients and the check of finite values are combined over the ranks
+        (processes).
         """
-        super().__init__(model, loss)
+        super().__init__(model, config, loss)
         self.sum = sum_over_ranks
-        self._drops, self._loss_scale, self._optimizers = drops, loss.loss_scale, optimizers
+        self._drops, self._loss_scale, self._optimizers = config.model.dropout > 0, loss.loss_scale, optimizers
         self._deep_gradient = HugeBuffer()
         self._gradients = {name: np.empty_like(values) for name, values in self.parameters.items()}
         self._gradient_arrays = TowerPointers(self._gradients)
-        assert isinstance(optimizers.tower, Adam)
-        assert isinstance(optimizers.wide, Ftrl)
         wide = optimizers.wide
         states = zip(wide.names, wide.weights, wide.accumulators, wide.linear, strict=True)
-        self._wide = [(*map(memory_of, arrays), self._gradients[name]) for name, *arrays in states]
+        self._wide = [(*(array.asnumpy() for array in arrays), self._gradients[name]) for name, *arrays in states]
         self._wide_addresses = [(arrays[0].size, *map(output_address, arrays)) for arrays in self._wide]
         self._tower_names = [name for name in self.parameters if name.startswith("tower.")]
         self._adam = _AdamCall(optimizers.tower, [self._gradients[name] for name in self._tower_names])
-
-    @staticmethod
-    def takes(model: WideDeep, optimizers: DenseOptimizers) -> bool:
-        """Return True if C++ can run the whole step without a graph.
-
-        `covers` must return True for the model. The wide head's optimizer must be FTRL, and the tower's Adam or AdamW.
-        """
-        return (
-            NativeTower.covers(model)
-            and isinstance(optimizers.wide, Ftrl)
-            and isinstance(optimizers.tower, Adam)
-            and optimizers.tower.native is not None
-        )
 
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> tuple[float, float, bool, np.ndarray, np.ndarray]:
         """Take one step. Return deep loss, wide loss, a flag that all values are finite, and the gradients of the deep
@@ -176,16 +226,16 @@ class NativeStep(NativeTower, HostGraph):
         optimizers = self._optimizers
         if optimizers.tower_clip_norm:
             self._clip(optimizers.tower_clip_norm)
-        rate = float(memory_of(optimizers.wide.learning_rate))
+        rate = float(optimizers.wide.learning_rate.asnumpy())
         options = self._loss_scale, rate, optimizers.wide.l1, optimizers.wide.l2
         for arrays in self._wide_addresses:
             LIBRARY.load().dense_ftrl(*arrays, *options)
         self._adam()
         if optimizers.means is not None:
-            mean_rate = memory_of(optimizers.means.rate)
+            mean_rate = optimizers.means.rate.asnumpy()
             for weight, mean in zip(optimizers.means.weights, optimizers.means.means, strict=True):
-                values = memory_of(mean)
-                values += mean_rate * (memory_of(weight) - values)
+                values = mean.asnumpy()
+                values += mean_rate * (weight.asnumpy() - values)
 
     def _clip(self, clip_norm: float) -> None:
         gradients = [self._gradients[name] for name in self._tower_names]
@@ -195,23 +245,17 @@ class NativeStep(NativeTower, HostGraph):
             gradient *= factor
 
 
-def logits_of(model: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """Return a function that computes the model's logits [B] from NumPy arrays, in C++ if `NativeTower` can run it.
-
-    `model` is a `WideDeep`, or a callable with the same arguments that computes the logits of a tower that is split
-    over several ranks.
-    """
-    if isinstance(model, WideDeep) and NativeTower.covers(model):
-        return NativeTower(model).logits
-    return OnDevice(model)
+def l2_loss(squared_norm: Any, l2_coef: float) -> Any:
+    """Return l2_coef · ½ Σ‖row‖², where `squared_norm` is Σ‖row‖², a number or a MindSpore tensor."""
+    return 0.5 * l2_coef * squared_norm
 
 
 class _AdamCall:
     """Calls `dense_adam` of dense_step.h for the tower's weights, moments and gradients."""
 
-    def __init__(self, adam: Adam, gradients: list[np.ndarray]) -> None:
+    def __init__(self, adam: AdamState, gradients: list[np.ndarray]) -> None:
         inputs = (adam.constants, adam.learning_rate, *adam.powers, *adam.weights, *adam.moments)
-        self._arrays = [*map(memory_of, inputs), *gradients, np.empty(1, np.float32)]
+        self._arrays = [*(array.asnumpy() for array in inputs), *gradients, np.empty(1, np.float32)]
         shapes = [np.array(values.shape, np.int64) for values in self._arrays]
         count = len(self._arrays)
         self._shape_arrays = shapes  # The pointers in `_shapes` point to these arrays, which must not be freed.

@@ -7,12 +7,11 @@ The other optimizers are composed of MindSpore's operators. All gradients are pa
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from app.config.config import Config
 from app.config.optimizer_settings import (
     AdagradOptions,
     AdamOptions,
@@ -22,22 +21,26 @@ from app.config.optimizer_settings import (
     TowerOptimizer,
     WideOptimizer,
 )
-from app.model import dense_layer, native_layer
+from app.model import native_layer
 from app.model.dense_layer import Total
+from app.model.dense_state import (
+    CLIP_EPSILON,
+    AdamState,
+    FtrlState,
+    MeansState,
+    OptimizerStates,
+    State,
+    by_name,
+)
 from app.model.wide_deep import WideDeep
-from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean, ftrl_linear
-
-# Prevents a division by 0 if all gradients are 0. torch.nn.utils.clip_grad_norm_ has the same value.
-CLIP_EPSILON = 1e-6
-
-State = dict[str, Parameter]
+from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean
 
 
-class Ftrl(nn.Cell):
+class Ftrl(FtrlState, nn.Cell):
     """FTRL for dense parameters, with the formula of `app.tables.optimizers.ftrl_step`."""
 
     def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
-        super().__init__()
+        nn.Cell.__init__(self)
         self.names, self.options, self.loss_scale = tuple(weights), options, loss_scale
         self.l1, self.l2 = options.l1, options.l2
         self.weights = ParameterTuple(weights.values())
@@ -72,46 +75,18 @@ class Ftrl(nn.Cell):
             )
         return updates
 
-    def fit_linear(self, rate: float) -> None:
-        """Compute FTRL's linear terms anew, so that the next step, with the learning rate `rate`, starts from the
-        present weights.
-        """
-        rate = max(rate, float(LEAST_FTRL_RATE))
-        for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
-            rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
-            fitted = ftrl_linear(rows, accumulator, before, np.float32(rate), self.options)
-            dense_layer.write_parameter(linear, fitted)
-
-    def change_rate(self, old: float, new: float) -> None:
-        """Convert FTRL's linear terms from the learning rate `old` to `new`, so that the weights stay the same.
-
-        Rates below `LEAST_FTRL_RATE` count as `LEAST_FTRL_RATE`. `app.tables.optimizers.ftrl_step` explains why the
-        linear terms depend on the learning rate.
-        """
-        old, new = max(old, float(LEAST_FTRL_RATE)), max(new, float(LEAST_FTRL_RATE))
-        for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
-            rows, accumulator, before = map(dense_layer.memory_of, (weight, squares, linear))
-            change = np.sqrt(accumulator) * np.float32(1 / new - 1 / old) * rows
-            dense_layer.write_parameter(linear, before - change)
-
-    def named_state(self) -> State:
-        """Return the state arrays of this optimizer by names such as `ftrl.linear.wide.bias`."""
-        return _by_name("ftrl.accumulator", self.names, self.accumulators) | _by_name(
-            "ftrl.linear", self.names, self.linear
-        )
-
 
 # Used in place of a decay rate of 0, which MindSpore's Adam does not accept. It becomes 0 in float32.
 ALMOST_0 = sys.float_info.min
 
 
-class Adam(nn.Cell):
+class Adam(AdamState, nn.Cell):
     """MindSpore's Adam, or its C++ equivalent. For AdamW, weights are first multiplied by 1 - learning_rate ·
     weight_decay.
     """
 
     def __init__(self, weights: State, options: AdamOptions | AdamWOptions, loss_scale: float) -> None:
-        super().__init__()
+        nn.Cell.__init__(self)
         self.names, self.name = tuple(weights), options.name
         self.weight_decay = options.weight_decay if isinstance(options, AdamWOptions) else 0.0
         self.optimizer = nn.Adam(
@@ -141,16 +116,6 @@ class Adam(nn.Cell):
                 gradients = ops.depend(gradients, ops.assign(weight, weight * keep))
         return self.optimizer(gradients)
 
-    def named_state(self) -> State:
-        return (
-            _by_name(f"{self.name}.first_moment", self.names, self.optimizer.moment1)
-            | _by_name(f"{self.name}.second_moment", self.names, self.optimizer.moment2)
-            | {
-                f"{self.name}.beta1_power": self.optimizer.beta1_power,
-                f"{self.name}.beta2_power": self.optimizer.beta2_power,
-            }
-        )
-
 
 class Adagrad(nn.Cell):
     """Adagrad as in `torch.optim.Adagrad`: accumulator += g², weight -= rate · g / (√accumulator + epsilon)."""
@@ -172,7 +137,7 @@ class Adagrad(nn.Cell):
         return updates
 
     def named_state(self) -> State:
-        return _by_name("adagrad.accumulator", self.names, self.accumulators)
+        return by_name("adagrad.accumulator", self.names, self.accumulators)
 
 
 class Sgd(nn.Cell):
@@ -195,23 +160,16 @@ class Sgd(nn.Cell):
         return {}
 
 
-class DenseMeans(nn.Cell):
+class DenseMeans(MeansState, nn.Cell):
     """The running means of the weights outside the embedding tables. `app.tables.optimizers.RunningMean` defines the
     formula.
     """
 
     def __init__(self, weights: State, decay: float) -> None:
-        super().__init__()
+        nn.Cell.__init__(self)
         self.names, self.steps = tuple(weights), RunningMean(decay)
         self.weights, self.means = ParameterTuple(weights.values()), _filled(MEAN, weights, 0.0)
         self.rate = Parameter(Tensor(np.float32(0)), name="mean_rate", requires_grad=False)
-
-    def set_step(self, step: int) -> None:
-        """Set the factor with which the weights after step number `step` (from 1 on) enter the running means. The graph
-        is not compiled again.
-        """
-        self.steps.reach(step)
-        dense_layer.write_parameter(self.rate, self.steps.rates[step])
 
     def construct(self, updated: tuple) -> tuple:
         """Move the running means toward the present weights.
@@ -225,11 +183,8 @@ class DenseMeans(nn.Cell):
             updates += (ops.assign(self.means[i], self.means[i] + self.rate * (new - self.means[i])),)
         return updates
 
-    def named_state(self) -> State:
-        return _by_name(MEAN, self.names, self.means)
 
-
-class DenseOptimizers(nn.Cell):
+class DenseOptimizers(OptimizerStates, nn.Cell):
     """The optimizers of the wide head and of the tower, which change the model's parameters.
 
     A step also updates the running statistics of batch normalization. If `tower_clip_norm` is above 0, the tower's
@@ -237,75 +192,18 @@ class DenseOptimizers(nn.Cell):
     means of the weights are kept (`DenseMeans`).
     """
 
-    def __init__(
-        self,
-        model: WideDeep,
-        wide: WideOptimizer,
-        tower: TowerOptimizer,
-        loss_scale: float,
-        tower_clip_norm: float = 0.0,
-        ema_decay: float = 0.0,
-    ) -> None:
-        super().__init__()
+    def __init__(self, model: WideDeep, config: Config) -> None:
+        nn.Cell.__init__(self)
+        wide, tower, loss_scale = config.wide_optimizer, config.tower_optimizer, config.loss.loss_scale
         parameters = list(model.named_parameters().items())
         self.num_wide = len(model.wide.named_parameters())
         self.wide = make_optimizer(dict(parameters[: self.num_wide]), wide, loss_scale)
         self.tower = make_optimizer(dict(parameters[self.num_wide :]), tower, loss_scale)
-        self.loss_scale, self.tower_clip_norm = loss_scale, tower_clip_norm
+        self.loss_scale, self.tower_clip_norm = loss_scale, config.loss.tower_clip_norm
         self.total = Total()
         self.norms = nn.CellList(model.tower.norms())
-        self.means = DenseMeans(dict(parameters), ema_decay) if ema_decay else None
+        self.means = DenseMeans(dict(parameters), config.train.ema_decay) if config.train.ema_decay else None
         self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}
-
-    def set_learning_rates(self, wide: float, tower: float) -> None:
-        """Set the learning rates of both optimizers for the next steps. The graph is not compiled again.
-
-        If the wide rate changes, FTRL's linear terms are converted to the new rate.
-        """
-        if isinstance(self.wide, Ftrl) and wide != self.rates["wide"]:
-            self.wide.change_rate(self.rates["wide"], wide)
-        self.resume_learning_rates(wide, tower)
-
-    def set_step(self, step: int) -> None:
-        """Pass the number (from 1 on) of the next step to the running means of the weights, if they are kept."""
-        if self.means is not None:
-            self.means.set_step(step)
-
-    @contextmanager
-    def means_as_weights(self) -> Iterator[None]:
-        """Replace the weights by their running means inside the `with` block, and restore them afterwards.
-
-        Nothing is replaced if running means are not kept or no step has been taken.
-        """
-        if self.means is None or not self.means.rate.asnumpy():  # No step has been taken.
-            yield
-            return
-        pairs = list(zip(self.means.weights, self.means.means, strict=True))
-        saved = [weight.asnumpy().copy() for weight, _ in pairs]
-        try:
-            for weight, mean in pairs:
-                dense_layer.write_parameter(weight, mean.asnumpy())
-            yield
-        finally:
-            for (weight, _), values in zip(pairs, saved, strict=True):
-                dense_layer.write_parameter(weight, values)
-
-    def start_from_weights(self, wide: float, tower: float) -> None:
-        """Adapt the optimizers' state to weights that were copied from another model. `wide` and `tower` are the
-        learning rates of the first step.
-        """
-        if isinstance(self.wide, Ftrl):
-            self.wide.fit_linear(wide)
-        self.resume_learning_rates(wide, tower)
-
-    def resume_learning_rates(self, wide: float, tower: float) -> None:
-        """Set the learning rates to those of the last step, after optimizer state was loaded. FTRL's state belongs to
-        these rates already, so it is not converted.
-        """
-        for group, optimizer, rate in (("wide", self.wide, wide), ("tower", self.tower, tower)):
-            if rate != self.rates[group]:
-                dense_layer.write_parameter(optimizer.learning_rate, np.array(rate, np.float32))
-                self.rates[group] = rate
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
         """Take one step on all parameters. Return a tuple for `ops.depend`, which makes other operations wait for it.
@@ -337,11 +235,6 @@ class DenseOptimizers(nn.Cell):
             clipped += (gradient * factor,)
         return clipped
 
-    def named_state(self) -> State:
-        """Return the state arrays of optimizers and running means, by names such as `ftrl.linear.wide.bias`."""
-        state: State = self.wide.named_state() | self.tower.named_state()
-        return state if self.means is None else state | self.means.named_state()
-
 
 def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss_scale: float) -> nn.Cell:
     """Return a new MindSpore cell that updates `weights` by the optimizer with the settings `options`."""
@@ -365,7 +258,3 @@ def _filled(prefix: str, weights: State, value: float) -> ParameterTuple:
     return ParameterTuple(
         Parameter(Tensor(array), name=f"{prefix}.{name}", requires_grad=False) for name, array in arrays.items()
     )
-
-
-def _by_name(prefix: str, names: tuple[str, ...], states: tuple[Parameter, ...]) -> State:
-    return {f"{prefix}.{name}": state for name, state in zip(names, states, strict=True)}

@@ -11,7 +11,6 @@ and unit instead of N · D, for the same function. The M vector inputs v enter t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 import mindspore as ms
@@ -19,13 +18,11 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.config.config import Config
-from app.config.device import GRAPH
 from app.model.batch_norm import BatchNorm, NormalizedLayer
 from app.model.dense_layer import MatMul
+from app.model.dense_state import initial_tower
 from app.model.distinct_layer import NativeSumRows, distinct_layer
 from app.model.native_layer import dense_layer
-from app.tables.initial import initial_rows
-from app.tables.model_fields import fields_of_model, num_deep_inputs
 from data_prep.prepared.schema import Schema
 
 
@@ -141,17 +138,14 @@ class Tower(nn.Cell):
         layers: Sequence[nn.Cell],
         output: nn.Cell,
         distinct_layer: nn.Cell | None = None,
-        as_graph: bool = True,
     ) -> None:
         """Make the tower from initial values and cells for its layers.
 
         `arrays` are the initial values by the names that `tower_arrays` gives them. `layers` are the cells of the
         hidden layers, and `output` is the cell of the last layer, a matrix product. `distinct_layer` computes the first
         layer from a batch's distinct rows. Without it, distinct rows are first copied to all their places in the batch.
-        With `as_graph`, a MindSpore graph always runs the tower, never the C++ calls of `app.model.native_tower`.
         """
         super().__init__()
-        self.as_graph = as_graph
         self.num_hidden, self.numeric_fields, self.output = len(layers), numeric_fields, output
         matrices, biases = ([name for name in arrays if name.startswith(kind)] for kind in ("matrix_", "bias_"))
         self.matrices = ParameterTuple([Parameter(Tensor(arrays[name]), name=name) for name in matrices])
@@ -271,14 +265,7 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
     is_distinct = model.first_layer == "distinct"
     first = distinct_layer(config.device, model.activation, plain=not model.batch_norm) if is_distinct else None
     numeric_fields = NumericFields(arrays)
-    tower = Tower(
-        numeric_fields,
-        arrays,
-        hidden_layers(config, schema),
-        MatMul(),
-        distinct_layer=first,
-        as_graph=GRAPH in os.environ,
-    )
+    tower = Tower(numeric_fields, arrays, hidden_layers(config, schema), MatMul(), distinct_layer=first)
     return WideDeep(tower, WideHead(numeric_fields.num), None if first is None else NativeSumRows())
 
 
@@ -297,51 +284,3 @@ def hidden_layers(config: Config, schema: Schema) -> list[nn.Cell]:
         norms = [BatchNorm(width, str(i), full_rows) for i, width in enumerate(model.hidden_widths)]
         layers = [NormalizedLayer(layer, norm) for layer, norm in zip(layers, norms, strict=True)]
     return layers
-
-
-def initial_tower(config: Config, schema: Schema, folded: bool = True) -> dict[str, np.ndarray]:
-    """Return the initial values of a run's tower by parameter name.
-
-    If `folded` is False, the numeric fields count as looked-up fields, and the tower has no parameters for them.
-    """
-    model, num_numeric = config.model, schema.num_numeric
-    num_fields = num_deep_inputs(fields_of_model(schema, model)) + (0 if folded else num_numeric)
-    shape = (num_fields, num_numeric if folded else 0, model.embedding_dim, model.hidden_widths)
-    return tower_arrays(*shape, config.train.seed, model.initial_row_scale, schema.vector_inputs)
-
-
-def tower_arrays(
-    num_fields: int,
-    num_numeric: int,
-    embedding_dim: int,
-    hidden_widths: tuple[int, ...],
-    seed: int,
-    initial_scale: float,
-    num_vector: int = 0,
-) -> dict[str, np.ndarray]:
-    """Return the initial values of a tower by parameter name, for C = `num_fields` looked-up fields and M =
-    `num_vector` vector inputs.
-
-    Biases are 0. `_initial_matrix` describes the matrices. Numeric rows start with the values of embedding rows. The
-    values of all other parameters are the same with and without vectors.
-    """
-    widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
-    matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
-    numeric_part, matrices[0] = np.split(matrices[0], [num_numeric * embedding_dim])
-    arrays = {}
-    if num_numeric:
-        arrays["numeric_rows"] = initial_rows(seed, np.arange(num_numeric), embedding_dim, initial_scale)
-        arrays["numeric_matrix"] = numeric_part.reshape(num_numeric, embedding_dim, widths[1])
-    if num_vector:
-        arrays["vector_matrix"] = _initial_matrix(seed, len(widths), num_vector, widths[1])
-    arrays |= {f"matrix_{i}": matrix for i, matrix in enumerate(matrices)}
-    return arrays | {f"bias_{i}": np.zeros(width, np.float32) for i, width in enumerate(hidden_widths)}
-
-
-def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndarray:
-    """Return an initial matrix, float32 [fan_in, fan_out], uniform in ±√(6 / (fan_in + fan_out)) (Glorot & Bengio,
-    2010).
-    """
-    limit = np.sqrt(6.0 / (fan_in + fan_out))
-    generator = np.random.default_rng([seed % 2**63, layer])
-    return generator.uniform(-limit, limit, (fan_in, fan_out)).astype(np.float32)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
@@ -26,14 +26,12 @@ from app.run.decision import make_plan
 from app.run.older import read_config
 from app.training.context import RunContext
 from app.training.learning_rates import LearningRates
+from app.training.loop import Trainer
 from app.training.start import Launch, plan_launch
 from app.training.warm_start.source import find_source
 from common.packages import make_command
 from common.yaml_settings import override
 from data_prep.prepared.schema import SCHEMA_FILE, read_schema
-
-if TYPE_CHECKING:
-    from app.training.loop import Trainer  # Only the type checker imports `loop`, because `loop` imports MindSpore.
 
 log = logging.getLogger("app")
 

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-import mindspore as ms
 import numpy as np
-from mindspore import Parameter
 
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.config.config import Config
-from app.config.device import deprecations_silenced, init_communication
+from app.config.device import deprecations_silenced, init_communication, runs_on_cpu, select_device
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
-from app.model.dense_layer import write_parameter
+from app.model.dense_state import AnyParameter, OptimizerStates, write_parameter
 from app.model.dropout import DropoutNoise
-from app.model.graph import DeviceGraph, HostGraph, OnDevice
-from app.model.native_tower import NativeStep, logits_of
-from app.model.tower_optimizers import DenseOptimizers
-from app.model.wide_deep import WideDeep, make_model
+from app.model.native_tower import (
+    HostGraph,
+    NativeModel,
+    NativeStep,
+    NativeTower,
+    scores_natively,
+    trains_natively,
+)
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
 from app.training.learning_rates import LearningRates, table_spec
-from app.training.parallel.data_parallel import AllReducedGraph, DataParallelStep, SummedGraph
+from app.training.parallel.data_parallel import DataParallelStep
 from app.training.step.distinct import ByDistinctRow
 from app.training.step.first_layer import most_distinct
 from app.training.step.step import ByPosition, HostTablesStep, StepSettings, TrainStep
-from app.training.step.stock_step import StockStep
-from app.training.step.stock_tables import StockTables
 from data_prep.prepared.schema import Schema
 
 
@@ -40,8 +41,8 @@ class TrainingState:
     """
 
     step: TrainStep
-    model: WideDeep
-    optimizers: DenseOptimizers
+    model: Any  # A `NativeModel`, or a `WideDeep` that MindSpore runs.
+    optimizers: OptimizerStates
     learning_rates: LearningRates
 
     def state(self) -> ModelState:
@@ -96,7 +97,7 @@ class TrainingState:
         for name, value in values.items():
             write_parameter(dense[name], value)
 
-    def _dense(self) -> dict[str, Parameter]:
+    def _dense(self) -> dict[str, AnyParameter]:
         return self.model.named_parameters() | self.model.named_statistics() | self.optimizers.named_state()
 
 
@@ -110,44 +111,67 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
     vectors = (f"{vector.name}[{i}]" for vector in schema.vectors for i in range(vector.inputs))
     looked_up = () if config.model.fold_numeric else numeric
     spec = table_spec(config, schema, looked_up)
-    model, batch_rows = make_model(config, schema, config.model.fold_numeric), group.batch_rows(config.train.batch_size)
-    with deprecations_silenced():
-        optimizers = DenseOptimizers(
-            model,
-            config.wide_optimizer,
-            config.tower_optimizer,
-            config.loss.loss_scale,
-            config.loss.tower_clip_norm,
-            config.train.ema_decay,
-        )
+    batch_rows, is_native = group.batch_rows(config.train.batch_size), backend != "stock" and trains_natively(config)
+    model: Any
+    optimizers: OptimizerStates
+    if is_native:
+        model = NativeModel(config, schema, config.model.fold_numeric)
+        optimizers = OptimizerStates(model, config)
+    else:
+        from app.model.tower_optimizers import DenseOptimizers
+        from app.model.wide_deep import make_model
+
+        select_device(config.device)
+        model = make_model(config, schema, config.model.fold_numeric)
+        with deprecations_silenced():
+            optimizers = DenseOptimizers(model, config)
     rates = LearningRates(config.optimizers)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
     settings = StepSettings(model, optimizers, rates, noise, config.loss, batch_rows, (*numeric, *vectors))
     step: TrainStep
     if backend == "stock":
+        from app.training.step.stock_step import StockStep
+        from app.training.step.stock_tables import StockTables
+
         step = StockStep(StockTables(spec, rates.of_tables(), len(looked_up)), settings)
     else:
         rows = rows_for_device(config, spec, rates.of_tables(), backend, group, batch_rows)
-        step = HostTablesStep(rows, settings, step_graph(settings, group), logits_of(model))
+        step = HostTablesStep(rows, settings, step_graph(settings, config, group), logits_of(model, config))
         if group.sharded:
             step = DataParallelStep(step, group)
     return TrainingState(step, model, optimizers, rates)
 
 
-def step_graph(settings: StepSettings, group: ProcessGroup) -> HostGraph:
+def logits_of(model: Any, config: Config) -> Callable[..., np.ndarray]:
+    """Return a function that computes the logits [B] of a `NativeModel` or `WideDeep` from NumPy arrays.
+
+    It runs in C++ if that supports the model.
+    """
+    if scores_natively(config):
+        return NativeTower(model, config).logits
+    from app.model.graph import OnDevice
+
+    return OnDevice(model)
+
+
+def step_graph(settings: StepSettings, config: Config, group: ProcessGroup) -> HostGraph:
     """Return the part of a training step outside the tables, as a function of NumPy arrays: it computes losses and
     gradients, and updates the dense parameters.
 
-    It consists of native kernels if these support the whole model, and otherwise is MindSpore's graph. If `group` has
-    several ranks, losses and dense gradients are summed over them.
+    It consists of native kernels if the settings have a native model, and otherwise is MindSpore's graph. If `group`
+    has several ranks, losses and dense gradients are summed over them.
     """
-    if NativeStep.takes(settings.model, settings.optimizers):
-        loss, drops = settings.shared_by(group.size).loss, settings.noise.rate > 0
+    model, optimizers = settings.model, settings.optimizers
+    if isinstance(model, NativeModel):
         sum_over_ranks = GradientSum(group.communicator) if group.size > 1 else None
-        return NativeStep(settings.model, settings.optimizers, loss, drops, sum_over_ranks)
+        return NativeStep(model, optimizers, config, settings.shared_by(group.size).loss, sum_over_ranks)
+    from app.model.graph import DeviceGraph, OnDevice
+
     if group.size == 1:
-        return OnDevice(DeviceGraph(settings.forward_backward(), settings.optimizers))
-    if ms.get_current_device().device_target == "CPU":
+        return OnDevice(DeviceGraph(settings.forward_backward(), optimizers))
+    from app.training.parallel.rank_graphs import AllReducedGraph, SummedGraph
+
+    if runs_on_cpu(config.device):
         return OnDevice(SummedGraph(settings, group))
     init_communication()
     return OnDevice(AllReducedGraph(settings, group))

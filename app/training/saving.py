@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +24,10 @@ from app.evaluation.metrics import Metrics, defined
 from app.evaluation.selection import Selection
 from app.run.identity import data_identity
 from app.tables.interface import Snapshot, TableSnapshot
+from app.training.assemble import TrainingState
 from app.training.context import RunContext
 from common import settings
 from common.arrays.disk import Progress, no_progress
-
-if TYPE_CHECKING:
-    from app.training.assemble import TrainingState  # This module imports MindSpore.
 
 log = logging.getLogger(__name__)
 

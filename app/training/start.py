@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.checkpoint.read import DamagedCheckpointError
 from app.config import device
 from app.config.config import Config
 from app.distributed.mpirun import DID_NOT_LEARN
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
+from app.model.native_tower import trains_natively
 from app.run.claim import RunIsFinishedError, check_launch, evaluation_of, open_run
 from app.run.decision import describe_kept, read_state, settings_of_run
 from app.run.older import ignored
@@ -29,6 +29,8 @@ from app.tables.backends import pick_backend
 from app.tables.model_fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
 from app.training.learning_rates import table_spec
+from app.training.loop import Trainer
+from app.training.saving import NotSavedError
 from app.training.step import first_layer, precision
 from app.training.validate import fits_stock, validate
 from app.training.warm_start.source import check_source
@@ -38,9 +40,6 @@ from common.packages import python_command
 from data_prep.options.options_file import read_recorded
 from data_prep.prepared.data_files import check_files
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, Split, read_schema
-
-if TYPE_CHECKING:
-    from app.training.loop import Trainer  # This module imports MindSpore.
 
 log = logging.getLogger("app")
 
@@ -78,10 +77,12 @@ class Launch:
         check_launch(self.path, self.config, self.schema, self._find_source)
 
     def select_device(self) -> str:
-        """Import MindSpore, and return the name of the device to use, such as CPU.
+        """Return the name of the device to use, such as CPU. Import MindSpore unless the steps are native kernels.
 
         Raise ValueError if this machine does not have the device that the settings ask for.
         """
+        if self.backend != "stock" and trains_natively(self.config):
+            return "CPU"
         return device.select_device(self.config.device)
 
     def train(self, target: str, group: ProcessGroup = ONE_PROCESS) -> int:
@@ -271,9 +272,6 @@ def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext
 
     `make_trainer` replaces the class `Trainer`.
     """
-    from app.training.loop import Trainer
-    from app.training.saving import NotSavedError
-
     exit_status, run = 0, context.run
     try:
         (make_trainer or Trainer)(context, backend).train()

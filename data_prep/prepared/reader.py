@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,11 +98,15 @@ def read_samples(
     # pages of messages.
     with held():
         engine: Any = load_alone(READER)
+    if numbers is None:
+        sampler = engine.MindrecordSequentialSampler(0, 0)
+    else:
+        sampler = engine.MindrecordSubsetSampler([int(number) for number in numbers])
     # One worker, because more workers read no faster, and would take cores from the training.
     data = engine.MindDataNode(
         list(map(str, paths)),
         [*_COLUMNS[layout], *beside],
-        _Sampler(engine, numbers),
+        SimpleNamespace(parse_for_minddataset=lambda: sampler),  # The engine calls this method.
         {},  # No padding, which takes the two next arguments.
         0,
         engine.ShuffleMode.FALSE,
@@ -118,19 +123,6 @@ def read_samples(
     finally:
         atexit.unregister(context.Terminate)
         context.Terminate()
-
-
-class _Sampler:
-    """Tells MindSpore's data engine which samples to read: those with the given numbers in this order, or all."""
-
-    def __init__(self, engine: Any, numbers: Sequence[int] | None) -> None:
-        self._engine, self._numbers = engine, numbers
-
-    def parse_for_minddataset(self) -> Any:
-        """Return the sampler of the data engine, which calls this method."""
-        if self._numbers is None:
-            return self._engine.MindrecordSequentialSampler(0, 0)
-        return self._engine.MindrecordSubsetSampler([int(number) for number in self._numbers])
 
 
 def read_files(

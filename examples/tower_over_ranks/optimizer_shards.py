@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from app.model.dense_layer import write_parameter
+from app.model.dense_state import write_parameter
 from examples.tower_over_ranks.collectives import Communicator, HostOperator, InTurn
 
 

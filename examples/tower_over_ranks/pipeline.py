@@ -26,18 +26,10 @@ from app.config.config import Config, LossOptions
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import MpiGroup, max_rank_rows, rank_slice
 from app.model.dense_layer import MatMul, Total
-from app.model.graph import (
-    DEEP_LOSS,
-    NUM_BAD,
-    WIDE_LOSS,
-    ForwardBackward,
-    Gradients,
-    Optimizers,
-    cross_entropy,
-    l2_loss,
-    smoothed,
-)
-from app.model.wide_deep import NumericFields, Tower, WideDeep, WideHead, hidden_layers, initial_tower
+from app.model.dense_state import initial_tower
+from app.model.graph import ForwardBackward, Gradients, Optimizers, cross_entropy, smoothed
+from app.model.native_tower import DEEP_LOSS, NUM_BAD, WIDE_LOSS, l2_loss
+from app.model.wide_deep import NumericFields, Tower, WideDeep, WideHead, hidden_layers
 from app.training.step.step import StepSettings
 from data_prep.prepared.schema import Schema
 from examples.tower_over_ranks.whole_tower import Arrays, Options, WholeTower

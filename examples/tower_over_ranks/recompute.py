@@ -15,7 +15,8 @@ from mindspore import Tensor, nn, ops
 
 from app.config.config import Config
 from app.model.dense_layer import MatMul
-from app.model.wide_deep import NumericFields, Tower, WideDeep, WideHead, hidden_layers, initial_tower
+from app.model.dense_state import initial_tower
+from app.model.wide_deep import NumericFields, Tower, WideDeep, WideHead, hidden_layers
 from data_prep.prepared.schema import Schema
 from examples.tower_over_ranks.whole_tower import Arrays, Options, WholeTower
 

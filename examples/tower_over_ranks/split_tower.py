@@ -16,9 +16,11 @@ from mindspore import Tensor, nn, ops
 
 from app.config.config import Config
 from app.model.dense_layer import DenseLayer
-from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, ForwardBackward, scalars
+from app.model.dense_state import initial_tower
+from app.model.graph import AllFinite, ForwardBackward, scalars
+from app.model.native_tower import DEEP_LOSS, NUM_BAD, WIDE_LOSS
 from app.model.tower_optimizers import DenseOptimizers, make_optimizer
-from app.model.wide_deep import NumericFields, Tower, WideDeep, WideHead, initial_tower
+from app.model.wide_deep import NumericFields, Tower, WideDeep, WideHead
 from app.training.step.step import StepSettings
 from data_prep.prepared.schema import Schema
 from examples.tower_over_ranks.collectives import Communicator, InTurn, Redistribute, SumGradientOver, SumOver, split

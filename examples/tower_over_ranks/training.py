@@ -11,7 +11,7 @@ from app.config.device import deprecations_silenced
 from app.distributed.process_group import MpiGroup
 from app.evaluation.measure import Scorer, measure
 from app.evaluation.metrics import Metrics
-from app.model.dense_layer import write_parameter
+from app.model.dense_state import write_parameter
 from app.model.dropout import DropoutNoise
 from app.model.graph import OnDevice
 from app.model.tower_optimizers import DenseOptimizers
@@ -66,9 +66,7 @@ class Training:
         self.group: MpiGroup = mode.group_class(MPI.COMM_WORLD)
         self.tower = mode(config, self.schema, self.group, options)
         with deprecations_silenced():
-            self.optimizers = DenseOptimizers(
-                self.tower.model, config.wide_optimizer, config.tower_optimizer, config.loss.loss_scale
-            )
+            self.optimizers = DenseOptimizers(self.tower.model, config)
             self.tower.adapt(self.optimizers)
         self.rates = LearningRates(config.optimizers)
         noise = DropoutNoise(config.train.seed, 0.0, len(config.model.hidden_widths))

@@ -75,14 +75,14 @@ def code_files(roots: tuple[str, ...]) -> tuple[Path, ...]:
 def _statements(parent: ast.AST) -> Iterator[ast.stmt]:
     """Yield all statements below a module or statement, at any depth, except `if TYPE_CHECKING:` and what is in it.
 
-    Expressions, which are most of a syntax tree, are not visited.
+    The insides of expressions, which are most of a syntax tree, are not visited.
     """
-    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
-        for node in getattr(parent, block, ()):
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-                continue
-            if isinstance(node, ast.stmt):
-                yield node
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.stmt):
+            yield node
+        if isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
             yield from _statements(node)
 
 

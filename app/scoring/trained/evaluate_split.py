@@ -22,6 +22,7 @@ from app.evaluation.slices import SliceStream, check_slices, find_parts
 from app.run.logs import EVAL_LOG
 from app.run.report import leave_report
 from app.run.stop_signals import StopRequest
+from app.scoring.trained.load import load_for_scoring
 from app.scoring.trained.trained_model import Trained
 from common.files import message_of
 from data_prep.prepared.batches import Batch
@@ -56,12 +57,7 @@ def evaluate(
     check_evaluation(trained, split, by, calibrate)
     config, folder, schema = trained.config, trained.folder, trained.schema
     device.prepare_environment(config.device)
-    device.select_device(config.device)
     with StopRequest(0, all_reduce_max=group.all_reduce_max, ending="finishing the batch") as stop:
-        # The module `load` imports MindSpore, which reads the environment variables set above, so it is imported only
-        # now.
-        from app.scoring.trained.load import load_for_scoring
-
         scorer, calibration = _stoppable(on_all_ranks(group, partial(load_for_scoring, trained, group)), stop), None
         if calibrate:
             calibration = calibrate_on_valid(trained, scorer, calibrate)

@@ -20,8 +20,10 @@ from app.scoring.predictor import Predictor
 from app.scoring.trained.card import Evaluated, texts
 from app.scoring.trained.compare_bundle import check_made_rows, evaluate_both
 from app.scoring.trained.evaluate_split import calibrate_on_valid
+from app.scoring.trained.load import load_for_scoring
 from app.scoring.trained.trained_model import Trained
 from app.scoring.trained.write_bundle import ExportedModel, finish, write_model
+from app.training.assemble import fold_numeric
 from app.training.learning_rates import running_mean, step_history, table_spec
 from common.settings import as_dict
 from data_prep.encoding.encoder import RowEncoder
@@ -52,12 +54,7 @@ def export(
     for split in ("train", "valid") if calibrate else ("train",):
         check_split(trained.folder, trained.schema, split)
     device.prepare_environment(trained.config.device)
-    device.select_device(trained.config.device)
     with new_bundle(bundle, overwrite) as folder:
-        # The module `load` imports MindSpore, which reads the environment variables set above, so it is imported only
-        # now.
-        from app.scoring.trained.load import load_for_scoring
-
         trained.checkpoint.verify()
         scorer, calibration = load_for_scoring(trained), None
         if calibrate:
@@ -81,8 +78,6 @@ def exported_model(trained: Trained, calibration: Calibration | None = None) -> 
     manifest, state = checkpoint.manifest, checkpoint.state()
     state = ModelState(scoring_arrays(state.dense, manifest.step), state.tables)
     if not config.model.fold_numeric:
-        from app.training.assemble import fold_numeric
-
         state = ModelState(fold_numeric(state, table_spec(config, schema), schema.num_numeric), state.tables)
     train = schema.splits["train"]
     record = {"id": manifest.id, "step": manifest.step, "epoch": manifest.position.last_epoch}

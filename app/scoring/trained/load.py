@@ -1,18 +1,18 @@
-"""Load a checkpoint's model for scoring. This module imports MindSpore."""
+"""Load a checkpoint's model for scoring."""
 
 from __future__ import annotations
 
 from functools import partial
 
 from app.checkpoint.read import scoring_arrays
+from app.config.device import select_device
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.evaluation.measure import Scorer
-from app.model.dense_layer import write_parameter
-from app.model.native_tower import logits_of
-from app.model.wide_deep import make_model
+from app.model.dense_state import write_parameter
+from app.model.native_tower import NativeModel, scores_natively
 from app.scoring.trained.trained_model import Trained
 from app.tables.backends import pick_host_backend
-from app.training.assemble import check_dense, fold_numeric, rows_for_device
+from app.training.assemble import check_dense, fold_numeric, logits_of, rows_for_device
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.parallel.data_parallel import over_ranks
 from app.training.step.step import score_batch
@@ -37,11 +37,17 @@ def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Sco
     if not config.model.fold_numeric:
         arrays = fold_numeric(checkpoint.state(), spec, schema.num_numeric)
     arrays = scoring_arrays(arrays, step)
-    model = make_model(config, schema)
+    if scores_natively(config):
+        model = NativeModel(config, schema)
+    else:
+        from app.model.wide_deep import make_model
+
+        select_device(config.device)
+        model = make_model(config, schema)
     parameters = model.named_parameters() | model.named_statistics()
     dense = {name: array for name, array in arrays.items() if name in parameters}
     check_dense(dense, {name: parameter.shape for name, parameter in parameters.items()})
     for name, parameter in parameters.items():
         write_parameter(parameter, dense[name])
-    scorer = Scorer(rows.prepare, partial(score_batch, rows, logits_of(model)))
+    scorer = Scorer(rows.prepare, partial(score_batch, rows, logits_of(model, config)))
     return over_ranks(scorer, group) if group.sharded else scorer

@@ -1,1 +1,3 @@
-"""Train on several ranks: `data_parallel` (each rank computes a slice of the batch) and `server` (owns rows only)."""
+"""Train on several ranks: `data_parallel` (each rank computes a slice of the batch), `rank_graphs` (the MindSpore
+graphs of such a step) and `server` (owns rows only).
+"""

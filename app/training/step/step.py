@@ -16,19 +16,23 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mindspore import Parameter, Tensor
 
 from app.config.config import LossOptions
+from app.model.dense_state import AnyParameter
 from app.model.dropout import DropoutNoise
-from app.model.graph import ForwardBackward, HostGraph, LossCell, l2_loss
-from app.model.tower_optimizers import DenseOptimizers
-from app.model.wide_deep import WideDeep
+from app.model.native_tower import HostGraph, l2_loss
 from app.tables.checks import LARGEST_GRADIENT
 from app.tables.interface import DEEP, LOOKUP, WIDE, HostTables, RowGradients, Rows, Tables, UniqueIds
 from app.training.learning_rates import LearningRates
 from data_prep.prepared.batches import Batch
+
+if TYPE_CHECKING:  # These modules import MindSpore, which a step of native kernels does not need.
+    from mindspore import Tensor
+
+    from app.model.graph import ForwardBackward
 
 NATIVE_TOWER = "NativeTower"  # Name of the C++ tower in the results of `kernel_seconds`.
 OVERFLOWED = "the loss or a gradient overflowed"
@@ -83,8 +87,8 @@ class StepSettings:
     `number_names` are the names of the numeric fields and of the vectors' inputs, for messages.
     """
 
-    model: WideDeep
-    optimizers: DenseOptimizers
+    model: Any  # A `NativeModel`, or a `WideDeep` that MindSpore runs.
+    optimizers: Any  # `OptimizerStates`, or `DenseOptimizers` that MindSpore runs.
     learning_rates: LearningRates
     noise: DropoutNoise
     loss: LossOptions
@@ -93,6 +97,8 @@ class StepSettings:
 
     def forward_backward(self) -> ForwardBackward:
         """Return a cell that computes a batch's losses, and the gradients with respect to table rows and parameters."""
+        from app.model.graph import ForwardBackward, LossCell
+
         loss = LossCell(self.model, self.loss, drops=self.noise.rate > 0)
         return ForwardBackward(loss, self.model.named_parameters().values())
 
@@ -115,7 +121,7 @@ class StepSettings:
 
 # Function that computes the losses and gradients of a batch: a `DeviceGraph`, or a callable that does so together with
 # other ranks.
-Graph = Callable[..., tuple[Tensor, ...]]
+Graph = Callable[..., tuple["Tensor", ...]]
 
 
 class ByPosition:
@@ -351,7 +357,7 @@ def gradient_places(
 
 
 def describe_not_finite(
-    inputs: Iterable[Watched], parameters: dict[str, Parameter], gradients: Iterable[Watched]
+    inputs: Iterable[Watched], parameters: dict[str, AnyParameter], gradients: Iterable[Watched]
 ) -> str:
     """Return a text for the error message that names the first bad value of a step.
 

@@ -8,7 +8,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.model.graph import ForwardBackward, l2_loss
+from app.model.graph import ForwardBackward
+from app.model.native_tower import l2_loss
 from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.fields import NO_ROW

@@ -21,7 +21,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from app.config.device import deprecations_silenced
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
-from app.model import dense_layer
+from app.model.dense_state import write_parameter
 from app.tables.checks import check_ids
 from app.tables.interface import DEEP, STATE_ARRAYS, TableRates, TablesSpec, TableState, UniqueIds
 from app.tables.reference import Arrays, WholeTables, initial_arrays
@@ -174,7 +174,7 @@ class StockTables(WholeTables):
     def take_arrays(self, arrays: Arrays) -> None:
         for table, by_name in arrays.items():
             for name, parameter in self._parameters(table).items():
-                dense_layer.write_parameter(parameter, by_name[name])
+                write_parameter(parameter, by_name[name])
 
     def _parameters(self, table: str) -> dict[str, Parameter]:
         return {name: getattr(self.parameters, f"{table}_{name}") for name in STATE_ARRAYS[table]}

@@ -21,10 +21,10 @@ def make_optimizers(cpu, tiny_config, make_schema):
     from app.model.wide_deep import make_model
 
     def make(*overrides):
-        config = tiny_config("model.hidden_widths=[3]", "wide_optimizer.name=sgd", *overrides)
+        words = ("model.hidden_widths=[3]", "wide_optimizer.name=sgd", f"loss.loss_scale={LOSS_SCALE}")
+        config = tiny_config(*words, *overrides)
         model = make_model(config, make_schema())
-        options = (config.wide_optimizer, config.tower_optimizer, LOSS_SCALE, config.loss.tower_clip_norm)
-        return model.named_parameters(), DenseOptimizers(model, *options, ema_decay=config.train.ema_decay)
+        return model.named_parameters(), DenseOptimizers(model, config)
 
     return make
 

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from app.model.dense_layer import write_parameter
+from app.model.dense_state import write_parameter
 from app.tables.native import library
 
 pytestmark = pytest.mark.slow

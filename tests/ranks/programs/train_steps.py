@@ -120,7 +120,7 @@ def check_bad_row(parts, num_ranks):
 
 
 def nudge(parts):
-    from app.model.dense_layer import write_parameter
+    from app.model.dense_state import write_parameter
 
     parameter = parts.model.named_parameters()["tower.matrix_0"]
     values = parameter.asnumpy().copy()

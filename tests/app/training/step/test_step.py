@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.model import dense_layer
+from app.model.dense_state import write_parameter
 from app.tables.interface import DEEP, WIDE
 from tests.app.model.tensors import take_step
 from tests.app.tables.tables_of_spec import load_model
@@ -64,7 +64,7 @@ def set_table_value(tables, table, row_id, value):
         parameter = getattr(tables.parameters, f"{table}_rows")
         array = parameter.asnumpy().copy()
         array[row_id, -1] = value
-        dense_layer.write_parameter(parameter, array)
+        write_parameter(parameter, array)
     else:
         tables._arrays[table]["rows"][row_id, -1] = value
 
@@ -72,7 +72,7 @@ def set_table_value(tables, table, row_id, value):
 def set_parameter_value(parameter, value):
     array = parameter.asnumpy().copy()
     array.reshape(-1)[-1] = value
-    dense_layer.write_parameter(parameter, array)
+    write_parameter(parameter, array)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_gradient_that_overflows_changes_nothing(
     parts = shared_parts(backend, "loss.loss_scale=1e24", *overrides)
     if last_weight:
         last = parts.model.named_parameters()["tower.matrix_2"]
-        dense_layer.write_parameter(last, np.full(last.shape, last_weight, np.float32))
+        write_parameter(last, np.full(last.shape, last_weight, np.float32))
     batch = random_batch(schema, BATCH_SIZE, rng)
     place = r"the gradient of the deep row of batch row \d+, field \w+ \(id \d+\)"
     assert_refused(parts, batch, f"{place} is -?{found}")
@@ -169,7 +169,7 @@ def test_a_loss_that_overflows_says_what_to_try(make_parts, make_schema, random_
     batch = random_batch(schema, BATCH_SIZE, rng)
     batch = dataclasses.replace(batch, labels=np.zeros_like(batch.labels))
     bias = parts.model.named_parameters()["wide.bias"]
-    dense_layer.write_parameter(bias, np.array([30], np.float32))
+    write_parameter(bias, np.array([30], np.float32))
     assert_refused(parts, batch, "try a lower loss.loss_scale or learning rate")
 
 

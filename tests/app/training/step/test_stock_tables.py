@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.config.optimizer_settings import FtrlOptions
-from app.model import dense_layer
+from app.model.dense_state import write_parameter
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.training.step.stock_tables import MAX_VOCABULARY, StockTables, describe_placement, placed_ops
 from tests.app.tables.tables_of_spec import constant_rates, load_state, reference_tables
@@ -149,7 +149,7 @@ def test_every_table_op_is_on_the_host_whatever_the_target(target, monkeypatch):
 def test_a_written_parameter_keeps_its_memory(make_spec):
     stock = stock_tables(make_spec())
     values = np.ones((50, 5), np.float32)
-    dense_layer.write_parameter(stock.parameters.deep_rows, values)
+    write_parameter(stock.parameters.deep_rows, values)
     update(stock, np.array([[1, 2, 3]], np.int32), RowGradients(np.ones((1, 15), np.float32), np.ones(1, np.float32)))
     assert (values == 1).all()
     assert (stock.parameters.deep_rows.asnumpy()[1:4] != 1).all()
