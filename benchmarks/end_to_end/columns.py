@@ -1,0 +1,70 @@
+"""What all contenders share: the columns of the log, the split of its rows, and the form of a result.
+
+Each contender is a program `python -m benchmarks.end_to_end.NAME LOG`, whose last line is the JSON of a `Result`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.split import RowsToSplit, make_split
+from data_prep.prepared.schema import SPLITS
+from data_prep.prepared.truth import area_under_curve
+
+INTEGERS, CATEGORIES = [f"I{i}" for i in range(1, 14)], [f"C{i}" for i in range(1, 27)]
+COLUMNS = ["label", *INTEGERS, *CATEGORIES]
+MIN_COUNT = 10  # A value that occurs less often in the training rows gets no id, as in `data_prep prepare`.
+
+
+@dataclass
+class Result:
+    """AUC and log loss of the test rows. `valid` has the time of day and the AUC of each evaluation on valid, if the
+    program makes several.
+    """
+
+    auc: float
+    log_loss: float
+    valid: list[tuple[float, float]] = field(default_factory=list)
+
+
+def splits(num_rows: int) -> dict[str, np.ndarray]:
+    """Return the numbers of the rows of train, valid and test, as `data_prep prepare` divides a log by default."""
+    assigned = make_split(PrepareOptions(), lambda: 0, lambda _: []).assign(RowsToSplit(np.arange(num_rows)))
+    return {name: np.flatnonzero(assigned == place) for place, name in enumerate(SPLITS)}
+
+
+def measure(probabilities: np.ndarray, labels: np.ndarray) -> Result:
+    """Return AUC and log loss of some click probabilities [n], given the labels [n]."""
+    clicked = labels > 0
+    likelihood = np.clip(np.where(clicked, probabilities, 1 - probabilities).astype(np.float64), 1e-15, 1)
+    return Result(area_under_curve(probabilities, clicked), float(-np.log(likelihood).mean()))
+
+
+class Stopping:
+    """Early stopping by log loss on valid: `best` is the state of the model at the best evaluation."""
+
+    def __init__(self, patience: int) -> None:
+        self.best: object = None
+        self.valid: list[tuple[float, float]] = []
+        self._patience, self._least, self._worse = patience, np.inf, 0
+
+    def is_over(self, result: Result, state: Callable[[], object]) -> bool:
+        """Record an evaluation on valid. Return True after `patience` evaluations without a lower log loss."""
+        self.valid.append((time.time(), result.auc))
+        self._worse += 1
+        if result.log_loss < self._least:
+            self.best, self._least, self._worse = state(), result.log_loss, 0
+        return self._worse >= self._patience
+
+
+def run(program: Callable[[Path], Result]) -> None:
+    """Run a contender on the log that the command line names, and print its result."""
+    print(json.dumps(asdict(program(Path(sys.argv[1])))))
