@@ -1,7 +1,7 @@
 """Compare the preparation of a Delta and an Iceberg table with that of plain Parquet files of the same rows.
 
     python -m benchmarks.preparation.lake                      1 M synthetic rows in eight appends
-    python -m benchmarks.preparation.lake --rows 50000 --rounds 1
+    python -m benchmarks.preparation.lake --rows 5000000 --only delta
 
 The plain files are the data files of the Delta table, in the order in which the table is read. The three preparations
 take turns. The splits of the prepared folders must have the same bytes.
@@ -27,6 +27,7 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.log_files import find_log
 
 PARTS, FIELDS = 8, 12
+TABLES = ("delta", "iceberg")
 CATEGORIES: dict[str, Kind] = {f"c{place}": "string" for place in range(FIELDS)}
 COLUMNS: dict[str, Kind] = {"click": "label", **CATEGORIES, "price": "float"}
 
@@ -68,11 +69,13 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=TABLES, default=TABLES, nargs="+", help="tables to compare (all)")
     arguments = parser.parse_args()
     options = PrepareOptions(data=LogFormat(columns=COLUMNS), min_count=2)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         inputs = write_tables(folder, arguments.rows)
+        inputs = {name: log for name, log in inputs.items() if name not in {*TABLES} - {*arguments.only}}
         seconds: dict[str, list[float]] = {name: [] for name in inputs}
         for _ in range(arguments.rounds):
             for name, log in inputs.items():
