@@ -373,7 +373,7 @@ class OtherRun(ValueError):
 def _read_state(partial: Path) -> _State | None:
     try:
         text = (partial / STATE_FILE).read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         return from_dict(parse_json(text), _State)

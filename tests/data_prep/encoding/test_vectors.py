@@ -10,13 +10,14 @@ from data_prep.kernels import native, numpy_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat, VectorForm
 from data_prep.raw_log.json_lines import JsonChunk
+from data_prep.raw_log.storage import FileState, LogFile
 
 FORMAT = LogFormat({"click": "label", "v": "vector"}, vectors={"v": VectorForm(2)}, separator=",", quotes=True)
 
 
 def of_json(rows):
     lines = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-    return JsonChunk(Chunk(0, len(rows), lines), FORMAT, "log.jsonl").load()
+    return JsonChunk(Chunk(0, len(rows), lines), FORMAT, LogFile("log.jsonl", "log.jsonl", FileState(len(lines), 0))).load()
 
 
 @pytest.mark.parametrize("kernels", [native, numpy_kernels])
