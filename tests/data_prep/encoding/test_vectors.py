@@ -17,7 +17,9 @@ FORMAT = LogFormat({"click": "label", "v": "vector"}, vectors={"v": VectorForm(2
 
 def of_json(rows):
     lines = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-    return JsonChunk(Chunk(0, len(rows), lines), FORMAT, LogFile("log.jsonl", "log.jsonl", FileState(len(lines), 0))).load()
+    return JsonChunk(
+        Chunk(0, len(rows), lines), FORMAT, LogFile("log.jsonl", "log.jsonl", FileState(len(lines), 0))
+    ).load()
 
 
 @pytest.mark.parametrize("kernels", [native, numpy_kernels])
