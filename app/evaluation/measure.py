@@ -27,8 +27,9 @@ from app.evaluation.results import (
 from app.evaluation.slices import Slice, SliceStream
 from common.console import progress_bar
 from common.packages import load
-from data_prep.prepared.batches import Batch, Prefetcher, num_batches, read_batches, written_order
+from data_prep.prepared.batches import Batch, num_batches, read_batches, written_order
 from data_prep.prepared.data_files import row_numbers_file
+from data_prep.prepared.prefetch import Prefetcher
 from data_prep.prepared.schema import MISSING_KEY, Schema
 from data_prep.prepared.truth import Best, best_possible
 

@@ -52,9 +52,10 @@ from common.arrays.pages import give_back_freed_memory
 from common.files import write_whole
 from common.text import natural_order, shortened
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
-from data_prep.prepared.batches import Batch, Prefetcher, batches_of
+from data_prep.prepared.batches import Batch, batches_of
 from data_prep.prepared.data_files import out_of_vocabulary
 from data_prep.prepared.examples import Examples
+from data_prep.prepared.prefetch import Prefetcher
 from data_prep.prepared.schema import NO_ID
 from data_prep.prepared.truth import best_possible, truth_path
 from data_prep.raw_log.storage import LogFile

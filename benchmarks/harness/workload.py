@@ -17,7 +17,8 @@ from app.config.config import FirstLayer
 from app.config.device import Precision
 from benchmarks.harness.contender import Parts
 from benchmarks.training.kernels import NUM_FIELDS, power_law_ids
-from data_prep.prepared.batches import Batch, Prefetcher
+from data_prep.prepared.batches import Batch
+from data_prep.prepared.prefetch import Prefetcher
 from data_prep.sources.shape import MISSING_RANK, LogShape, draw_fields, load_shape
 
 NUM_NUMERIC = 13

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from common.signals import check_stop, children_without_interrupt
 from data_prep.execution.pieces import Pieces, numbered
 from data_prep.execution.pools import Pool
-from data_prep.prepared.batches import Prefetcher
+from data_prep.prepared.prefetch import Prefetcher
 
 Task = TypeVar("Task")
 Item = TypeVar("Item")

@@ -6,6 +6,7 @@ The modules:
 - `examples`: rows as arrays, also as features of a logistic regression.
 - `writer`: write rows as MindRecord files. `reader`: read rows from these files. `mindspore_parts`: the parts of
   MindSpore that both load.
+- `prefetch`: compute the next items of an iteration in a thread.
 - `batches`: rows in batches, in the shuffled order of a training or in the order in which they were written.
 - `vectors`: the vector columns, and how raw vectors become inputs of a model.
 - `truth`: the true click probabilities of synthetic logs.

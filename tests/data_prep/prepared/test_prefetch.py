@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from data_prep.prepared.batches import Prefetcher
+from data_prep.prepared.prefetch import Prefetcher
 
 
 def running_prefetchers():
