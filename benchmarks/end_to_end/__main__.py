@@ -4,8 +4,8 @@
     python -m benchmarks.end_to_end --rows 400000 5000000  also 5 million
     CRITEO_ROWS=FOLDER python -m benchmarks.end_to_end     also the rows of FOLDER/train.txt
 
-Contenders: this project (prepare, launcher, evaluate, `configs/auto.yaml`); polars and PyTorch, with the fastest
-settings within 0.001 of the best AUC on valid (benchmarks/end_to_end/polars_pytorch.py has the search); pandas and
+Contenders: this project (prepare, launcher, evaluate, `configs/auto.yaml`); polars and PyTorch
+(benchmarks/end_to_end/polars_pytorch.py has its settings and the search for them); pandas and
 LightGBM with native categories; scikit-learn's FeatureHasher and SGDClassifier. All have the same training, valid and
 test rows, and stop early by the log loss of valid. Times contain the start of Python and all imports. Memory is the
 peak of the sum of the Pss of all processes.

@@ -1,6 +1,6 @@
 """polars and PyTorch on a CPU: a Wide&Deep of the size that `auto.yaml` chooses for 400,000 rows.
 
-    python -m benchmarks.end_to_end.polars_pytorch LOG            with the settings that the search has found
+    python -m benchmarks.end_to_end.polars_pytorch LOG            with the settings CHOSEN
     python -m benchmarks.end_to_end.polars_pytorch LOG --search   the search over optimizer, rate, L2 and batch size
 
 The search prints each setting's best AUC on valid and the seconds until it was reached, and chooses the setting that
@@ -47,7 +47,8 @@ class Settings:
     sparse: bool = False
 
 
-CHOSEN = Settings(rate=0.003, l2=1e-3, batch_size=1200)
+# These settings reached a valid AUC of 0.7577 on 400,000 synthetic rows. The search over GRID was not finished yet.
+CHOSEN = Settings(rate=3e-3, l2=1e-4, batch_size=4800)
 GRID = [
     *itertools.starmap(Settings, itertools.product((1e-3, 3e-3), (1e-4, 1e-3, 5e-3), (1200, 4800))),
     *(Settings(rate, 0.0, 1200, sparse=True) for rate in (1e-3, 3e-3)),
