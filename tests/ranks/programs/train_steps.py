@@ -87,17 +87,23 @@ def take_steps(parts, num_steps):
 
 
 def check_one_step(found, expected, owner, num_owners):
-    """Gradients, read from what optimizers remember of the first one, to 1e-6 of their scale; rows likewise."""
+    """Gradients, read from what optimizers remember of the first one, to 3e-6 of their scale; rows likewise.
+
+    MindSpore's graph sums in another order, which makes a difference of 1e-6 on processors with AVX-512 or AMX. Squares
+    of gradients differ by twice as much.
+    """
     for name, array in expected.dense.items():
         if "moment" in name or "linear" in name or "accumulator" in name:
-            np.testing.assert_allclose(found.dense[name], array, rtol=0, atol=1e-6 * np.abs(array).max(), err_msg=name)
+            # The gradient of a single number may be nearly 0 although those of the rows, which it sums, are about 0.5.
+            scale = max(np.abs(array).max(), 0.1 if array.size == 1 else 0.0)
+            np.testing.assert_allclose(found.dense[name], array, rtol=0, atol=3e-6 * scale, err_msg=name)
     for table, rows in found.tables.items():
         own = expected.tables[table].row_ids % num_owners == owner
         np.testing.assert_array_equal(rows.row_ids, expected.tables[table].row_ids[own], table)
         for name, array in rows.arrays.items():
             whole = expected.tables[table].arrays[name]
             if name != "rows":
-                np.testing.assert_allclose(array, whole[own], rtol=0, atol=1e-6 * np.abs(whole).max(), err_msg=name)
+                np.testing.assert_allclose(array, whole[own], rtol=0, atol=3e-6 * np.abs(whole).max(), err_msg=name)
 
 
 def check_bad_row(parts, num_ranks):
