@@ -217,12 +217,12 @@ class _Supervisor:
         # new worker would run the supervisor's handler there and not end the worker.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
-            # A signal has arrived, and `_stop` has already ended the other workers. Nothing would end a worker that is
-            # started now.
-            if self._stopping:
-                return
             process.start()
             seat.process, seat.start_time = process, time.monotonic()
+            # Other threads, such as those of a library, do not block signals. So `_stop` may have run before it could
+            # see this worker.
+            if self._stopping:
+                process.terminate()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
