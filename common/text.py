@@ -22,6 +22,11 @@ _BYTES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")
 _SECONDS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"), (1e-6, 1e-6, "µs"))
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of the message of an error, or "" if it has none."""
+    return (str(error).splitlines() or [""])[0]
+
+
 def printable(text: str) -> str:
     """Return a text with its control characters written as in Python source, such as `\\x1b`.
 

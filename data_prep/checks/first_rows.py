@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.text import first_line
 from data_prep.checks.reject_causes import Finding, divided_rows
 from data_prep.kernels.parse import is_utf8, quoted_cells
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
@@ -571,7 +572,7 @@ def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
         try:
             whole = pa.concat_tables([whole, table], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            left_out.append(f"{file.name} ({str(error).splitlines()[0]})")
+            left_out.append(f"{file.name} ({first_line(error)})")
     what = f"not looked at, as the types of their columns differ from {files[0].name}: {'; '.join(left_out)[:500]}"
     return replace(_of_table(location, whole.slice(0, num_rows)), findings=(Finding(what),) if left_out else ())
 

@@ -15,7 +15,7 @@ from common.text import show
 from data_prep.prepared.data_files import block_sizes, verify_files, whole_log
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
-from data_prep.prepared.vectors import NORM_RANKS
+from data_prep.prepared.vectors import NORM_RANKS, vector_slices
 from data_prep.statistics.statistics import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
@@ -121,7 +121,7 @@ def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
     oov_ids = np.repeat([field.oov_ids for field in schema.categorical], lengths, axis=0)
     sample_every = max(1, len(block_sizes(schema, split)) * schema.block_rows // QUANTILE_ROWS)
     counts, sample = np.zeros((2, schema.num_categorical), np.int64), []
-    indicators = [components.stop for components in schema.vector_slices]
+    indicators = [components.stop for components in vector_slices(schema.vectors)]
     vectors_missing = np.zeros(len(indicators))
     for number, block in enumerate(read_blocks(folder, schema, split)):
         is_oov = (block.ids >= oov_ids[:, 0]) & (block.ids < oov_ids[:, 1])

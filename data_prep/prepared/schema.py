@@ -36,7 +36,7 @@ from common.packages import python_command
 from data_prep.options.columns import EncodingOptions
 from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
-from data_prep.prepared.vectors import MOST_DEVIATIONS, VectorField, vector_slices
+from data_prep.prepared.vectors import MOST_DEVIATIONS, VectorField
 
 SCHEMA_FILE = "schema.json"
 VOCABULARY, PARQUET = "vocabulary", ".parquet"  # Beginning and end of the name of each vocabulary file.
@@ -213,11 +213,6 @@ class Schema:
     def vector_inputs(self) -> int:
         """K, the number of inputs in a row of `Examples.vectors`: the components and the indicator of each vector."""
         return sum(field.inputs for field in self.vectors)
-
-    @property
-    def vector_slices(self) -> list[slice]:
-        """For each vector column, the slice of its components in `Examples.vectors`. The indicator follows it."""
-        return vector_slices(self.vectors)
 
     @property
     def num_categorical(self) -> int:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from common.text import first_line
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Cells, Chunk, FileOfLog, are_inexact
 from data_prep.kernels.strings import PADDING_BYTES, Strings
@@ -236,12 +237,12 @@ def opened_table(location: str) -> Iterator[pa.NativeFile]:
             of, start = format_of(location), storage.read_range(location, 0, START_BYTES)
             what = binary_kind(start) or "if it is text, rename it to end in .csv" * (b"\0" not in start)
             if not what or of.matches(start):
-                what = _first_line(error)
+                what = first_line(error)
             if "Expected all lists to be of size" in what:
                 raise ValueError(f"{location} cannot be read ({what}); {_NO_NULL_VECTORS}") from error
             raise ValueError(f"{location} is damaged or not a {of.name} file ({what})") from error
         except pa.ArrowNotImplementedError as error:
-            what = f"{location} has a column of a type that pyarrow cannot read ({_first_line(error)})"
+            what = f"{location} has a column of a type that pyarrow cannot read ({first_line(error)})"
             if "64 bits" in str(error):
                 what = f"{location} has whole numbers of 128 bits, which pyarrow cannot read; {NO_INT128}"
             raise ValueError(what) from error
@@ -250,11 +251,7 @@ def opened_table(location: str) -> Iterator[pa.NativeFile]:
                 raise
             # An OSError without errno is an error of Arrow, about a damaged page or a cloud store. The message of such
             # an error does not name the file.
-            raise ValueError(f"{location} cannot be read ({_first_line(error)})") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+            raise ValueError(f"{location} cannot be read ({first_line(error)})") from error
 
 
 def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:

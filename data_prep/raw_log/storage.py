@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 import xxhash
 
 from common.files import fill, format_checksum
+from common.text import first_line
 
 if TYPE_CHECKING:
     from data_prep.raw_log.lake.lake_file import LakeFile
@@ -249,13 +250,9 @@ def _clear_errors(location: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{location} cannot be opened: {_first_line(error)}") from error
+        raise ValueError(f"{location} cannot be opened: {first_line(error)}") from error
     except (OSError, pa.ArrowNotImplementedError) as error:
-        raise OSError(f"cannot read {location}: {_first_line(error)}. {_hint(location)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+        raise OSError(f"cannot read {location}: {first_line(error)}. {_hint(location)}") from error
 
 
 def _hint(location: str) -> str:
