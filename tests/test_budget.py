@@ -11,8 +11,9 @@ import pytest
 from benchmarks.house import House, repeated_classes, sizes, stale_references
 
 PROJECT = Path(__file__).parents[1]
-# Vectors have three agreed settings: the mapping `vectors` and its keys `width` and `scale`.
-LIMITS = {"product": 31_060, "tests": 31_840, "settings": 121 + 3, "options": 78}
+# Vectors have three agreed settings: the mapping `vectors` and its keys `width` and `scale`. Tables in a file have two,
+# `tables.storage` and `tables.memory_limit`, and the command `plan` may have six options.
+LIMITS = {"product": 31_060, "tests": 31_840, "settings": 121 + 3 + 2, "options": 78 + 6}
 RAISES = {  # reason: lines of code of the product
     "read other people's data correctly, or say why not": 600,
     "faults in weights, groups and runs, and where damaged files meet": 400,
@@ -21,6 +22,8 @@ RAISES = {  # reason: lines of code of the product
     "vectors as features, from the log to a score": 500,
     "Delta and Iceberg tables, and partitioned folders": 500,
     "faster from the raw log to the AUC": 200,
+    "tables larger than memory, and a plan of what a training takes": 600,
+    "Slurm, containers with a quota, and hosts that disappear": 300,
 }
 # Vectors and tables of the lake took more lines than was agreed. Simplifications have to bring this number to 0.
 NOT_YET_PAID = 310
