@@ -96,3 +96,8 @@ class TablesOptions:
     # sums of squares and running means take half the memory, and each step rounds them up or down at random.
     # Arithmetic, the rows of the wide table, and arrays with one value per row stay float32.
     dtype: TableDtype = "float32"
+    # Where the rows are kept. memory: in memory. The path of a folder on a local disk: in a scratch file in that
+    # folder, so that the tables may be larger than memory, which then holds the rows that were used last. auto: in a
+    # scratch file in the run folder if the rows of all ids do not fit into memory, else in memory. The results are the
+    # same bits. Only the backend native can use a file.
+    storage: str = "auto"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from mpi4py import MPI
@@ -73,6 +73,7 @@ class RowShard:
         requested = self.exchange.pull_request(ids, counts, header)
         if self.tables is not None:
             self._pulled = self.tables.unique(requested[:, None])
+            self.tables.read_ahead(self._pulled, header.operation != Operation.LOOKUP_OF_MEANS)
 
     def lookup(self, operation: Operation) -> tuple[np.ndarray, np.ndarray, float]:
         """Return the rows that this rank requested last: deep [U, D], wide [U], and Σ‖row‖².
@@ -241,7 +242,7 @@ def make_row_shard(
     of the result among this rank's shards. Raise ValueError, naming the first difference, unless all ranks pass the
     same settings.
     """
-    shapes = {**asdict(one_field(spec)), "backend": backend, "owners": num_owners}
+    shapes = {**asdict(replace(one_field(spec), storage=None)), "backend": backend, "owners": num_owners}
     first, *others = world.allgather(shapes)
     for rank, other in enumerate(others, start=1):
         for name, expected in first.items():
@@ -252,7 +253,8 @@ def make_row_shard(
                 )
     tables = None
     if world.rank < num_owners:
-        tables = make_host_tables(backend, one_field(spec), learning_rates, num_threads)
+        own = replace(one_field(spec), id_stride=num_owners)
+        tables = make_host_tables(backend, own, learning_rates, num_threads)
     return RowShard(Exchange(world, num_owners, spec.embedding_dim, shard), tables)
 
 

@@ -372,7 +372,7 @@ class OnlineTrainer(Trainer):
         for batch in batches_of(rows, self.config.train.batch_size):
             counting = batch.rows_that_count(self.mean_weight)
             if counting.num_rows:
-                yield counting, self.training.step.prepare(counting)
+                yield counting, self.training.step.prepare(counting, will_change=True)
 
     def _measure_part(self, part: Part) -> tuple[dict[str, Any], np.ndarray]:
         """Score a part that the model was not trained on yet. Return metrics by name, and the number of rows in each

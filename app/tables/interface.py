@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -78,6 +79,9 @@ class TablesSpec:
     deep_optimizer: DeepOptimizer
     tables: tuple[str, ...] = (WIDE, DEEP)  # The tables that are stored: wide, deep or both.
     dtype: TableDtype = "float32"  # Dtype of the deep arrays with D values per row. Wide arrays are always float32.
+    storage: Path | None = None  # Folder of the scratch file that holds the rows, or None to keep them in memory.
+    # The ids of the stored rows are multiples of this number plus a constant: the number of ranks that own rows.
+    id_stride: int = 1
     # Decay of the running mean of each row's weights (`RunningMean`). 0 means that no mean is kept.
     ema_decay: float = 0.0
 
@@ -461,6 +465,13 @@ class HostTables(Tables):
         a wrong dtype or shape. Raise FloatingPointError, naming batch row and field, for a gradient that is NaN,
         infinite, or so large that its square may be infinite. After an error no row has changed. With `checked`, the
         caller guarantees good values. For example, the graph of a training step has already checked the gradients.
+        """
+
+    def read_ahead(self, unique: UniqueIds, will_change: bool) -> None:
+        """Read the rows of a batch into memory before its step, if they are on disk. With `will_change`, the step will
+        update the rows.
+
+        The method changes nothing, so it may run at the same time as any other.
         """
 
     def grow(self, vocabulary_size: int) -> None:

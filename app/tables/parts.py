@@ -101,6 +101,10 @@ class PartTables(HostTables):
         self.step += 1
         self.update_seconds = {name: s for part in self.parts.values() for name, s in part.update_seconds.items()}
 
+    def read_ahead(self, unique: UniqueIds, will_change: bool) -> None:
+        for table, part in self.parts.items():
+            part.read_ahead(unique.of(table), will_change)
+
     def grow(self, vocabulary_size: int) -> None:
         self.spec = replace(self.spec, vocabulary_size=vocabulary_size)
         for part in self.parts.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from app.model.native_tower import (
 )
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
+from app.tables.native.storage import with_storage
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.parallel.data_parallel import DataParallelStep
 from app.training.step.distinct import ByDistinctRow
@@ -101,11 +103,13 @@ class TrainingState:
         return self.model.named_parameters() | self.model.named_statistics() | self.optimizers.named_state()
 
 
-def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup = ONE_PROCESS) -> TrainingState:
+def assemble(
+    config: Config, schema: Schema, backend: str, group: ProcessGroup = ONE_PROCESS, folder: Path | None = None
+) -> TrainingState:
     """Build and return tables, model, optimizers and step of a training, with their initial values.
 
     `backend` is the result of `pick_backend`. `group` are the ranks that train together. If the group has servers, they
-    own the table rows.
+    own the table rows. `folder` is the run folder, where `tables.storage=auto` may put a file.
     """
     numeric = tuple(field.name for field in schema.numeric)
     vectors = (f"{vector.name}[{i}]" for vector in schema.vectors for i in range(vector.inputs))
@@ -135,7 +139,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
 
         step = StockStep(StockTables(spec, rates.of_tables(), len(looked_up)), settings)
     else:
-        rows = rows_for_device(config, spec, rates.of_tables(), backend, group, batch_rows)
+        rows = rows_for_device(config, spec, rates.of_tables(), backend, group, batch_rows, folder)
         step = HostTablesStep(rows, settings, step_graph(settings, config, group), logits_of(model, config))
         if group.sharded:
             step = DataParallelStep(step, group)
@@ -184,13 +188,15 @@ def rows_for_device(
     backend: str,
     group: ProcessGroup,
     batch_rows: int,
+    folder: Path | None = None,
 ) -> ByPosition:
     """Make the embedding tables on the host. Return the object that passes the tables' rows to the device, and the
     gradients of rows back.
 
     The tables live outside MindSpore's graph. `batch_rows` is the largest number of rows that this rank gets of a
-    batch.
+    batch. `folder` is where `tables.storage=auto` may put a file.
     """
+    spec = with_storage(config.tables.storage, spec, backend, folder)
     threads = config.device.num_threads
     if config.model.first_layer != "distinct" or group.sharded:
         return ByPosition(group.make_tables(backend, spec, learning_rates, threads), batch_rows)

@@ -46,7 +46,7 @@ class Trainer:
         `backend` is the result of `pick_backend`.
         """
         self.context, self.config, self.schema, self.run = context, context.config, context.schema, context.run
-        self.training = assemble(self.config, self.schema, backend, context.group)
+        self.training = assemble(self.config, self.schema, backend, context.group, self.run.path)
         if decay := self.config.train.ema_decay:
             log.info("evaluations are of the running mean of the weights (train.ema_decay=%g)", decay)
         log.info("the tower runs as %s", "native kernels" if self.training.step.is_native else "MindSpore's graph")
@@ -132,7 +132,7 @@ class Trainer:
         dataset, size = self.context.dataset, options.batch_size
         for batch in read_batches(dataset, self.schema, "train", order, size, first_batch=position.epoch_step):
             counting = batch.rows_that_count(self.mean_weight)
-            yield batch.num_rows, counting, self.training.step.prepare(counting)
+            yield batch.num_rows, counting, self.training.step.prepare(counting, will_change=True)
 
     def _take_step(self, batch: Batch, unique: UniqueIds) -> Losses:
         try:

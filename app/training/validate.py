@@ -6,12 +6,15 @@ from, because that requires opening files.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.config.run_settings import EvalOptions
 from app.config.schedules import ConstantSchedule
 from app.evaluation.metrics import METRICS
 from app.tables.model_fields import fields_of_model, is_plain
+from app.tables.native.storage import AUTO, MEMORY, check_folder
 from common.packages import python_command
 from common.settings import did_you_mean
 from data_prep.prepared.data_files import has_one_class, whole_log
@@ -30,6 +33,7 @@ def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, b
             "tables.dtype=bfloat16 does not go with deep_optimizer.name=ftrl, which makes its rows of sums in float32; "
             "choose another optimizer, or tables.dtype=float32"
         )
+    _validate_storage(config.tables.storage, backend)
     _validate_backend(config, num_ranks + num_servers, backend, is_plain(fields_of_model(schema, config.model)))
     tables_schedules = (config.wide_optimizer.schedule, config.deep_optimizer.schedule)
     if num_servers and any(schedule != ConstantSchedule() for schedule in tables_schedules):
@@ -101,6 +105,17 @@ def _check_both_classes(schema: Schema, name: str, consequence: str) -> None:
             of_rows = f"{split.num_labelled:,} rows with a label and {split.unlabelled:,} without"
             way += "; if those without a label are the no-clicks, give them one"
         raise ValueError(f"split {name!r} has {of_rows}, and {which}: {way}")
+
+
+def _validate_storage(storage: str, backend: str) -> None:
+    if storage in (MEMORY, AUTO):
+        return
+    if backend != "native":
+        raise ValueError(
+            f"tables.storage={storage} is for tables.backend=native, the backend is {backend}, which keeps its rows in "
+            "memory; choose tables.storage=memory"
+        )
+    check_folder(Path(storage))
 
 
 def _validate_backend(config: Config, num_processes: int, backend: str, plain: bool) -> None:

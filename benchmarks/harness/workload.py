@@ -101,7 +101,7 @@ class Step(Protocol):
 
     seconds: dict[str, float]
 
-    def prepare(self, batch: Batch) -> Any: ...
+    def prepare(self, batch: Batch, will_change: bool) -> Any: ...
 
 
 def steps_on_prefetched_batches(
@@ -118,7 +118,7 @@ def steps_on_batches(
 
     As in `app.training.loop`, a thread prepares the next batches during the steps. It ends with the process.
     """
-    prefetcher = Prefetcher((batch, step.prepare(batch)) for batch in batches)
+    prefetcher = Prefetcher((batch, step.prepare(batch, True)) for batch in batches)
     prepared = iter(prefetcher.__enter__())
 
     def take_steps(count: int) -> Parts:

@@ -153,7 +153,7 @@ class PyTorchStep:
         weights = np.concatenate([batch.numeric, np.ones(batch.ids.shape, np.float32)], axis=1)
         return np.concatenate([numeric_ids, batch.ids], axis=1), torch.from_numpy(weights)
 
-    def prepare(self, batch: Batch) -> Prepared:
+    def prepare(self, batch: Batch, will_change: bool = False) -> Prepared:
         ids, weights = batch.ids, None
         if not self.fold_numeric:
             ids, weights = self.with_numeric(batch)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from app.checkpoint.read import scoring_arrays
 from app.config.device import select_device
@@ -12,6 +14,7 @@ from app.model.dense_state import write_parameter
 from app.model.native_tower import NativeModel, scores_natively
 from app.scoring.trained.trained_model import Trained
 from app.tables.backends import pick_host_backend
+from app.tables.native.storage import AUTO
 from app.training.assemble import check_dense, fold_numeric, logits_of, rows_for_device
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.parallel.data_parallel import over_ranks
@@ -28,10 +31,13 @@ def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Sco
     checkpoint, config, schema = trained.checkpoint, trained.config, trained.schema
     step = checkpoint.manifest.step
     spec = table_spec(config, schema)
+    if not Path(config.tables.storage).is_dir():  # The folder may be on the machine that trained the model.
+        config = replace(config, tables=replace(config.tables, storage=AUTO))
     rates = LearningRates(config.optimizers)
     rates.load_state(checkpoint.manifest.schedules)
     batch_rows = group.batch_rows(trained.batch_size)
-    rows = rows_for_device(config, spec, rates.of_tables(), pick_host_backend(), group, batch_rows)
+    backend, folder = pick_host_backend(), checkpoint.path.parent
+    rows = rows_for_device(config, spec, rates.of_tables(), backend, group, batch_rows, folder)
     with rows.tables.loading(step) as place:
         arrays = checkpoint.read_once(spec, place)
     if not config.model.fold_numeric:

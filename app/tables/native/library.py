@@ -15,6 +15,7 @@ import numpy as np
 
 from app.tables.checks import check_ids, check_ids_shape
 from app.tables.interface import DEEP, WIDE, ListPositions, TablesSpec, UniqueIds
+from app.tables.native.storage import ScratchFile
 from app.tables.optimizers import LAST_STEP
 from common.native_library import NativeLibrary, address, output_address
 
@@ -22,6 +23,9 @@ MAX_POSITIONS = 2**31 - 1  # Upper bound of positions per batch, because positio
 # Batches with fewer positions (ids of all rows and fields) run on one thread, because waking another thread takes as
 # long as a few hundred positions.
 WORTH_THREADS = 1024
+# Threads that read rows ahead from a file. They wait for the disk most of the time, and a disk is faster with several
+# requests at once.
+READING_THREADS = 8
 
 LIBRARY = NativeLibrary(
     "host_tables",
@@ -98,6 +102,9 @@ class NativeHandle:
         self._library = LIBRARY.load()
         self._spec = spec
         self.num_threads = num_threads
+        self._file: ScratchFile | None = None
+        if spec.storage is not None:
+            self._file = ScratchFile(spec.storage, spec.vocabulary_size // spec.id_stride * spec.row_bytes())
         handle = ctypes.c_void_p()
         options = Spec(
             spec.vocabulary_size,
@@ -111,6 +118,9 @@ class NativeHandle:
             spec.ema_decay > 0,
             spec.dtype == "bfloat16",
             *_initial_values(spec),
+            -1 if self._file is None else self._file.descriptor,
+            None if self._file is None else f"error: {self._file.page_lost()}\n".encode(),
+            spec.id_stride,
         )
         status = self._library.host_tables_create(ctypes.byref(options), ctypes.byref(handle))
         if status == UNKNOWN_ISA:
@@ -122,6 +132,8 @@ class NativeHandle:
     def __del__(self) -> None:
         if handle := getattr(self, "_handle", None):
             self._library.host_tables_destroy(handle)
+        if (file := getattr(self, "_file", None)) is not None:
+            file.close()
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call the library's function `host_tables_<name>` on this handle, and return its result.
@@ -130,6 +142,27 @@ class NativeHandle:
         """
         return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
 
+    def no_memory(self, message: str) -> OSError | MemoryError:
+        """Return the error to raise after a call has returned NO_MEMORY: `message`, or that the file has no room."""
+        if self._file is not None and (number := self.call("file_error")):
+            return self._file.refusal(number)
+        return MemoryError(message)
+
+    def check_file(self) -> None:
+        """Raise OSError if the system failed to write a page of the file, so that rows are lost."""
+        if self._file is not None and (number := self.call("failed_write")):
+            raise OSError(number, self._file.page_lost())
+
+    def read_ahead(self, unique: UniqueIds, will_change: bool) -> None:
+        """Read the rows of a batch from the file, so that the batch's step need not wait for the disk.
+
+        With `will_change`, the step will update the rows. The call may run beside any other call. It does nothing if
+        the rows are in memory.
+        """
+        if self._file is not None:
+            row_ids = address(unique.values, np.int64, unique.values.size), unique.values.size
+            self.call("read_ahead", *row_ids, will_change, READING_THREADS)
+
     def grow(self, spec: TablesSpec) -> None:
         """Enlarge both tables to the vocabulary size of `spec`, which otherwise must equal the present description of
         the tables.
@@ -137,7 +170,7 @@ class NativeHandle:
         Raise MemoryError, and change nothing, if there is no memory.
         """
         if self.call("grow", spec.vocabulary_size) == NO_MEMORY:
-            raise MemoryError(f"no memory to find the rows of {spec.vocabulary_size:,} ids")
+            raise self.no_memory(f"no memory to find the rows of {spec.vocabulary_size:,} ids")
         self._spec = spec
 
     def renumber(self, row_ids: np.ndarray, slots: np.ndarray, spec: TablesSpec) -> None:
@@ -149,7 +182,7 @@ class NativeHandle:
         count = row_ids.size
         arrays = address(row_ids, np.int64, count), address(slots, np.int32, count)
         if self.call("renumber", *arrays, spec.vocabulary_size) == NO_MEMORY:
-            raise MemoryError(f"no memory to find {count:,} rows by other ids")
+            raise self.no_memory(f"no memory to find {count:,} rows by other ids")
         self._spec = spec
 
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:

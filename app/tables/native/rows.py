@@ -137,7 +137,9 @@ class NativeRows:
         ids = address(row_ids, np.int64, row_ids.size), row_ids.size
         self._cached = None
         if self._handle.call(give_slots, *ids, output_address(slots)) == NO_MEMORY:
-            raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")
+            raise self._handle.no_memory(
+                f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused"
+            )
         return slots
 
     def forget_last_find(self) -> None:
@@ -226,6 +228,7 @@ class NativeRows:
         """
         self.check_released()
         self._close_snapshot()
+        self._handle.check_file()
         num_touched = self._handle.call("num_touched")
         purpose = f"listing {num_touched:,} touched rows for a checkpoint"
         require_memory(LIST_BYTES * num_touched, purpose, self._handle.call("uncommitted_bytes"))

@@ -72,6 +72,9 @@ class NativeTables(HostTables):
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
         return self._handle.unique(ids)
 
+    def read_ahead(self, unique: UniqueIds, will_change: bool) -> None:
+        self._handle.read_ahead(unique, will_change)
+
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
         unique = own(unique)
         if means and self.step:
@@ -123,6 +126,7 @@ class NativeTables(HostTables):
         if not checked and not (self.all_finite(deep) and self.all_finite(wide)):
             check_gradients(gradients, unique.shape[0], self.spec)
         self._computed_rows_of(unique)  # Allocate here, so that a MemoryError comes before any change.
+        self._handle.check_file()
         slots = self.touch(unique.values)
         self._rows.before_change(slots)
         if self.spec.ema_decay:

@@ -34,7 +34,8 @@ class DataParallelStep(TrainStep):
     def graph(self) -> HostGraph:
         return self._step.graph
 
-    def prepare(self, batch: Batch) -> UniqueIds:
+    def prepare(self, batch: Batch, will_change: bool = False) -> UniqueIds:
+        # The owners of rows learn only at the lookup which rows they need, so `will_change` has no use here.
         unique: UniqueIds = self._scorer.prepare(batch)
         return unique
 

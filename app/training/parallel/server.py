@@ -22,6 +22,7 @@ from app.distributed.sharded_tables import make_sharded_tables
 from app.run.claim import server_folder
 from app.run.stop_signals import FORWARDED_SIGNALS
 from app.tables.interface import Snapshot
+from app.tables.native.storage import with_storage
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.saving import table_statistics
 from app.training.warm_start.source import open_source
@@ -50,7 +51,7 @@ def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Pa
         # then end this server.
         signal.signal(number, signal.SIG_IGN)
     log.info("server %d of %d: the tables are %s", server, group.num_servers, backend)
-    ParameterServer(config, schema, backend, group).run()
+    ParameterServer(config, schema, backend, group, folder).run()
     log.info("the ranks that train have ended")
     return 0
 
@@ -60,9 +61,9 @@ class ParameterServer:
     call.
     """
 
-    def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup) -> None:
+    def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup, folder: Path) -> None:
         self._group = group
-        spec = table_spec(config, schema)
+        spec = with_storage(config.tables.storage, table_spec(config, schema), backend, folder)
         self._rates = LearningRates(config.optimizers)
         self._tables, self._shards = make_sharded_tables(
             backend, spec, self._rates.of_tables(), group.world, group.num_owners, config.device.num_threads

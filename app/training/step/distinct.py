@@ -58,11 +58,12 @@ class ByDistinctRow(ByPosition):
         self._capacities: list[int] = []
         self._deep = np.zeros((0, spec.embedding_dim), np.float32)
 
-    def prepare(self, batch: Batch) -> DistinctIds:
+    def prepare(self, batch: Batch, will_change: bool = False) -> DistinctIds:
         check_ids(batch.ids, self._spec)
         row_ids, index, starts = distinct_rows(batch.ids)
         is_distinct = np.diff(starts) <= self._most_distinct * batch.num_rows
         rows = self.tables.unique(row_ids[:, None])
+        self.tables.read_ahead(rows, will_change)
         # A short batch is filled up with copies of its first batch row, which get weight 0. An empty batch has no row
         # to copy, so `starts` gives each field one distinct row, and the batch is filled up with these rows.
         filling = index[:1]

@@ -57,10 +57,11 @@ class TrainStep(ABC):
     is_native = False  # True if C++ kernels compute the tower, False if MindSpore's graph does.
 
     @abstractmethod
-    def prepare(self, batch: Batch) -> UniqueIds:
+    def prepare(self, batch: Batch, will_change: bool = False) -> UniqueIds:
         """Return the distinct ids of a batch, with whatever else the backend can compute before the batch's step.
 
-        The thread that reads batches ahead calls this.
+        The thread that reads batches ahead calls this. `will_change` says that the batch is for a training step, which
+        will update the rows.
         """
 
     @abstractmethod
@@ -133,11 +134,13 @@ class ByPosition:
         self.tables = tables
         self.batch_size = batch_size
 
-    def prepare(self, batch: Batch) -> UniqueIds:
-        """Return the distinct ids of a batch, for `lookup` and `update`. The thread that reads batches ahead calls this
-        method.
+    def prepare(self, batch: Batch, will_change: bool = False) -> UniqueIds:
+        """Return the distinct ids of a batch, for `lookup` and `update`, and read their rows into memory. The thread
+        that reads batches ahead calls this method. With `will_change`, the rows will be updated.
         """
-        return self.tables.unique(batch.ids)
+        unique = self.tables.unique(batch.ids)
+        self.tables.read_ahead(unique, will_change)
+        return unique
 
     def grow(self, vocabulary_size: int) -> None:
         """Enlarge the vocabulary of the tables to `vocabulary_size` ids, as `HostTables.grow` describes."""
@@ -238,8 +241,8 @@ class HostTablesStep(TrainStep):
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
         self._logits = logits
 
-    def prepare(self, batch: Batch) -> UniqueIds:
-        return self.rows.prepare(batch)
+    def prepare(self, batch: Batch, will_change: bool = False) -> UniqueIds:
+        return self.rows.prepare(batch, will_change)
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
         start = time.perf_counter()

@@ -154,7 +154,7 @@ class StockStep(TrainStep):
         self.seconds = {"graph": 0.0}
         self._scoring = StockScoring(self.graph.lookup, settings.model)
 
-    def prepare(self, batch: Batch) -> UniqueIds:
+    def prepare(self, batch: Batch, will_change: bool = False) -> UniqueIds:
         return self.tables.unique(batch.ids)
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:

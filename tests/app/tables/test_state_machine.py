@@ -1,4 +1,5 @@
-"""Everything that happens to tables, in any order: native, reference and a job of ranks against plain rows.
+"""Everything that happens to tables, in any order: native in memory and in a file, reference and a job of ranks against
+plain rows.
 
 Gradients are small whole numbers times a power of two, so that sums are exact in any order: backends, and any number of
 ranks and servers, have the same bits. The plain rows (`plain_rows.py`) say what is right, to what float32 can have. Of
@@ -153,11 +154,12 @@ class TablesMachine(RuleBasedStateMachine):
         self.schema = Schema(1, (), fields, self.vocabulary_size, "int32", 1, splits, 0, {}, {}, ())
         self.spec = spec = table_spec(self.config, self.schema)
         self.rates = LearningRates(self.config.optimizers)
-        rates = self.rates.of_tables()
+        rates, in_file = self.rates.of_tables(), dataclasses.replace(spec, storage=self.folder)
         self.tables = {
             "native": NativeTables(spec, rates, self.threads),
+            "file": NativeTables(in_file, rates, self.threads),
             "reference": ReferenceTables(spec, rates),
-            "job": JobInThreads(spec, rates, *self.ranks),
+            "job": JobInThreads(in_file if self.ranks == ("native", 2, 0) else spec, rates, *self.ranks),
         }
         self.run_number += 1
         self.saved, self.parent, self.changed = {}, None, np.zeros(self.vocabulary_size, bool)
@@ -434,8 +436,8 @@ class TablesMachine(RuleBasedStateMachine):
             model = model or open_source(self.config, self.schema, Path("/prepared"))
             model = dataclasses.replace(model, origins=origins)
             self.new_run()
-            job = self.tables["job"]
-            for tables in (self.tables["native"], self.tables["reference"], *job.everyone):
+            alone = [tables for name, tables in self.tables.items() if name != "job"]
+            for tables in (*alone, *self.tables["job"].everyone):
                 take_rows(tables.loading, self.spec, self.rates, self.config, self.schema, model)
             for table, plain in self.plain.items():
                 # A wide row that was never touched is 0, and has no state to take.

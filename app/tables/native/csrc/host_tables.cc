@@ -4,15 +4,20 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <shared_mutex>
 #include <utility>
 #include <vector>
 
 #include "storage/changed_slots.h"
 #include "kernels/initial_rows.h"
 #include "kernels/kernels.h"
+#include "storage/page_ranges.h"
 #include "storage/row_map.h"
 #include "storage/row_slabs.h"
+#include "storage/scratch_file.h"
+#include "storage/slot_groups.h"
 #include "storage/snapshot.h"
 #include "storage/unique_ids.h"
 
@@ -31,17 +36,26 @@ struct HostTables {
         kernels(chosen),
         layout(layout_of(given)),
         initial(host_tables::initial_values(given)),
+        file(given.file, given.page_lost_message),
         map(given.vocabulary_size),
-        slabs(given.vocabulary_size, layout),
-        snapshot(given.vocabulary_size, layout) {}
+        slabs(given.vocabulary_size, layout, file_or_null()),
+        groups(given.id_stride, layout, file.is_open()),
+        snapshot(given.vocabulary_size, layout, file_or_null()) {}
+
+  host_tables::ScratchFile* file_or_null() { return file.is_open() ? &file : nullptr; }
 
   HostTablesSpec spec;
   const host_tables::Kernels& kernels;
   host_tables::RowLayout layout;
   host_tables::InitialValues initial;
+  host_tables::ScratchFile file;
+  // Held while rows get or lose slots, and, shared, while host_tables_read_ahead finds slots.
+  mutable std::shared_mutex placing;
   host_tables::RowMap map;
   host_tables::RowSlabs slabs;
-  int64_t num_slots = 0;            // number of slots that were ever used: those of touched rows, and the free ones
+  host_tables::SlotGroups groups;
+  // The number of slots that were ever given: those of touched rows, of untouched rows in groups, and the free ones.
+  int64_t num_slots = 0;
   std::vector<int32_t> free_slots;  // slots of removed rows; all their values are 0
   host_tables::ChangedSlots changed;
   std::vector<host_tables::WrittenArrays> written;  // one entry per slot while rows are loaded, else empty
@@ -50,6 +64,10 @@ struct HostTables {
 };
 
 namespace {
+
+// Slots are int32, and the map stores slot + 1.
+constexpr int64_t kMostSlots = (int64_t{1} << 31) - 2;
+constexpr auto kAllWritten = static_cast<host_tables::WrittenArrays>(-1);
 
 using host_tables::UniqueScratch;
 using host_tables::UniqueStatus;
@@ -78,18 +96,32 @@ int64_t slots_with(const HostTables* tables, int64_t num_new) {
   return std::max(tables->num_slots, tables->map.size() + num_new);
 }
 
+// Return the number of slots once each of `row_ids` whose slot is -1 has one. May throw std::bad_alloc.
+int64_t slots_after_placing(HostTables* tables, const int64_t* row_ids, int64_t count, const int32_t* slots) {
+  std::vector<int64_t> new_rows;
+  for (int64_t i = 0; i < count; ++i) {
+    if (slots[i] < 0) new_rows.push_back(row_ids[i]);
+  }
+  if (!tables->groups.is_used()) return slots_with(tables, static_cast<int64_t>(new_rows.size()));
+  return tables->num_slots + tables->groups.slots_needed(new_rows);
+}
+
 // Give each of `row_ids` whose slot is -1 a slot without values. Return false, without changes, if there is no
-// memory.
+// memory. May throw std::bad_alloc.
 bool place_rows(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
+  const std::lock_guard<std::shared_mutex> lock(tables->placing);
   const int64_t num_new = std::count_if(slots, slots + count, [](int32_t slot) { return slot < 0; });
-  if (!tables->slabs.reserve(slots_with(tables, num_new)) || !tables->map.reserve(num_new)) return false;
+  const int64_t num_slots = slots_after_placing(tables, row_ids, count, slots);
+  if (num_slots > kMostSlots || !tables->slabs.reserve(num_slots) || !tables->map.reserve(num_new)) return false;
   for (int64_t i = 0; i < count; ++i) {
     if (slots[i] >= 0) continue;
-    if (tables->free_slots.empty()) {
-      slots[i] = static_cast<int32_t>(tables->num_slots++);
-    } else {
+    if (!tables->free_slots.empty()) {
       slots[i] = tables->free_slots.back();
       tables->free_slots.pop_back();
+    } else if (tables->groups.is_used()) {
+      slots[i] = tables->groups.slot_of(row_ids[i], &tables->num_slots);
+    } else {
+      slots[i] = static_cast<int32_t>(tables->num_slots++);
     }
     tables->map.insert(row_ids[i], slots[i]);
   }
@@ -99,6 +131,7 @@ bool place_rows(HostTables* tables, const int64_t* row_ids, int64_t count, int32
 // Make slabs for `vocabulary_size` ids. An open snapshot continues with the old ones. Return false, without changes,
 // if there is no memory.
 bool grow_slabs(HostTables* tables, int64_t vocabulary_size) {
+  const std::lock_guard<std::shared_mutex> lock(tables->placing);
   try {
     if (!tables->slabs.grow(vocabulary_size, tables->num_slots)) return false;
   } catch (const std::bad_alloc&) {
@@ -161,6 +194,31 @@ int64_t host_tables_find(const HostTables* tables, const int64_t* row_ids, int64
     num_untouched += slots[i] < 0;
   }
   return num_untouched;
+}
+
+int32_t host_tables_file_error(const HostTables* tables) { return tables->file.error(); }
+
+int32_t host_tables_failed_write(const HostTables* tables) {
+  return tables->file.is_open() ? tables->file.failed_write() : 0;
+}
+
+void host_tables_read_ahead(const HostTables* tables, const int64_t* row_ids, int64_t count, int32_t will_change,
+                            int32_t num_threads) {
+  if (!tables->file.is_open()) return;
+  host_tables::PageRanges pages;
+  try {
+    const std::shared_lock<std::shared_mutex> lock(tables->placing);
+    for (int64_t i = 0; i < count; ++i) {
+      if (row_ids[i] >= tables->spec.vocabulary_size) continue;
+      const int32_t slot = tables->map.find(row_ids[i]);
+      if (slot < 0) continue;
+      tables->slabs.visit_ranges(slot, [&pages](const host_tables::ScratchFile::Part& part, int64_t start,
+                                                int64_t bytes) { pages.add(part, start, bytes); });
+    }
+  } catch (const std::bad_alloc&) {
+    return;  // Without reading ahead the step reads each page when it uses it.
+  }
+  pages.read_ahead(will_change != 0, num_threads);
 }
 
 int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new) {
@@ -329,8 +387,16 @@ void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t a
 HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
   try {
     // Allocate the flags first, so that no row is placed if there is no memory for them.
-    tables->written.resize(static_cast<std::size_t>(tables->map.size() + count));
-    return place_rows(tables, row_ids, count, slots) ? HOST_TABLES_OK : HOST_TABLES_NO_MEMORY;
+    const std::size_t num_slots = static_cast<std::size_t>(slots_after_placing(tables, row_ids, count, slots));
+    // A slot without a row needs no initial values, so it counts as written.
+    if (num_slots > tables->written.size()) tables->written.resize(num_slots, kAllWritten);
+    std::vector<std::size_t> fresh;
+    for (int64_t i = 0; i < count; ++i) {
+      if (slots[i] < 0) fresh.push_back(static_cast<std::size_t>(i));
+    }
+    if (!place_rows(tables, row_ids, count, slots)) return HOST_TABLES_NO_MEMORY;
+    for (const std::size_t i : fresh) tables->written[static_cast<std::size_t>(slots[i])] = 0;
+    return HOST_TABLES_OK;
   } catch (const std::bad_alloc&) {
     return HOST_TABLES_NO_MEMORY;
   }
@@ -346,9 +412,8 @@ int32_t host_tables_write(HostTables* tables, HostTablesTable table, int32_t arr
 HostTablesStatus host_tables_end_writing(HostTables* tables) {
   const unsigned all = host_tables::initial_arrays(tables->initial);
   const std::size_t num_rows = static_cast<std::size_t>(tables->map.size());
-  const auto end = tables->written.begin() + static_cast<std::ptrdiff_t>(tables->map.size());
   try {
-    if (std::any_of(tables->written.begin(), end, [all](unsigned written) { return all & ~written; })) {
+    if (std::any_of(tables->written.begin(), tables->written.end(), [all](unsigned written) { return all & ~written; })) {
       std::vector<int64_t> row_ids(num_rows);
       std::vector<int32_t> slots(num_rows);
       tables->map.entries(row_ids.data(), slots.data());
@@ -363,15 +428,24 @@ HostTablesStatus host_tables_end_writing(HostTables* tables) {
 }
 
 HostTablesStatus host_tables_remove(HostTables* tables, const int64_t* row_ids, const int32_t* slots, int64_t count) {
+  const std::lock_guard<std::shared_mutex> lock(tables->placing);
+  const int64_t most_freed = count * (tables->groups.is_used() ? tables->groups.size() : 1);
   try {
-    tables->free_slots.reserve(tables->free_slots.size() + static_cast<std::size_t>(count));
+    tables->free_slots.reserve(tables->free_slots.size() + static_cast<std::size_t>(most_freed));
   } catch (const std::bad_alloc&) {
     return HOST_TABLES_NO_MEMORY;
   }
   for (int64_t i = 0; i < count; ++i) {
     tables->map.erase(row_ids[i]);
     host_tables::clear_slot(tables->slabs.view(), slots[i]);
-    tables->free_slots.push_back(slots[i]);
+    if (!tables->groups.has(row_ids[i], slots[i])) tables->free_slots.push_back(slots[i]);
+  }
+  // Any row may get a free slot, so a group that loses a row no longer owns its slots.
+  for (int64_t i = 0; i < count; ++i) {
+    tables->groups.dissolve(row_ids[i], [tables](int64_t row_id, int32_t slot) {
+      const bool is_touched = row_id < tables->spec.vocabulary_size && tables->map.find(row_id) == slot;
+      if (!is_touched) tables->free_slots.push_back(slot);
+    });
   }
   return HOST_TABLES_OK;
 }
@@ -381,6 +455,21 @@ HostTablesStatus host_tables_renumber(HostTables* tables, const int64_t* row_ids
   const int64_t num_rows = tables->map.size();
   host_tables::RowMap map(vocabulary_size);
   if (!map.reserve(num_rows) || !grow_slabs(tables, vocabulary_size)) return HOST_TABLES_NO_MEMORY;
+  const std::lock_guard<std::shared_mutex> lock(tables->placing);
+  if (tables->groups.is_used()) {
+    try {
+      std::vector<bool> is_taken(static_cast<std::size_t>(tables->num_slots));
+      for (int64_t i = 0; i < num_rows; ++i) is_taken[static_cast<std::size_t>(slots[i])] = true;
+      std::vector<int32_t> free_slots;
+      for (int64_t slot = 0; slot < tables->num_slots; ++slot) {
+        if (!is_taken[static_cast<std::size_t>(slot)]) free_slots.push_back(static_cast<int32_t>(slot));
+      }
+      tables->free_slots = std::move(free_slots);
+    } catch (const std::bad_alloc&) {
+      return HOST_TABLES_NO_MEMORY;
+    }
+    tables->groups.clear();
+  }
   for (int64_t i = 0; i < num_rows; ++i) map.insert(row_ids[i], slots[i]);
   tables->map = std::move(map);
   tables->spec.vocabulary_size = vocabulary_size;
@@ -388,17 +477,22 @@ HostTablesStatus host_tables_renumber(HostTables* tables, const int64_t* row_ids
 }
 
 HostTablesStatus host_tables_grow(HostTables* tables, int64_t vocabulary_size) {
-  if (!grow_slabs(tables, vocabulary_size) || !tables->map.grow(vocabulary_size)) return HOST_TABLES_NO_MEMORY;
+  if (!grow_slabs(tables, vocabulary_size)) return HOST_TABLES_NO_MEMORY;
+  const std::lock_guard<std::shared_mutex> lock(tables->placing);
+  if (!tables->map.grow(vocabulary_size)) return HOST_TABLES_NO_MEMORY;
   tables->spec.vocabulary_size = vocabulary_size;
   return HOST_TABLES_OK;
 }
 
 void host_tables_clear(HostTables* tables) {
+  const std::lock_guard<std::shared_mutex> lock(tables->placing);
   tables->map = host_tables::RowMap(tables->spec.vocabulary_size);
-  tables->slabs = host_tables::RowSlabs(tables->spec.vocabulary_size, tables->layout);
+  tables->slabs = host_tables::RowSlabs(tables->spec.vocabulary_size, tables->layout, tables->file_or_null());
+  tables->groups.clear();
   tables->num_slots = 0;
   tables->free_slots = {};
   tables->changed = host_tables::ChangedSlots();
   tables->written = {};
-  tables->snapshot = host_tables::Snapshot(tables->spec.vocabulary_size, tables->layout);
+  tables->snapshot =
+      host_tables::Snapshot(tables->spec.vocabulary_size, tables->layout, tables->file_or_null());
 }

@@ -5,8 +5,9 @@
 // is the number of the place in memory where the state of one touched row lies; a row is touched once a step has
 // updated it or it was loaded. Arrays are dense and row-major. Outputs must not overlap inputs or each other.
 //
-// Threads: only one call at a time may run on a handle, with two exceptions. host_tables_unique reads nothing that
-// other calls change, so it may run beside any of them. host_tables_read_snapshot is described below. The results
+// Threads: only one call at a time may run on a handle, with three exceptions. host_tables_unique reads nothing that
+// other calls change, so it may run beside any of them. host_tables_read_ahead and host_tables_read_snapshot are
+// described below. The results
 // have the same bits for any number of threads and any instruction set.
 
 #ifndef HOST_TABLES_H_
@@ -23,9 +24,13 @@ extern "C" {
 typedef enum {
   HOST_TABLES_OK = 0,
   HOST_TABLES_BAD_ID = 1,      // an id is outside 0 ... V-1
-  HOST_TABLES_NO_MEMORY = 2,   // the system has no memory; the tables are unchanged
+  // The system has no memory, or the file has no room (host_tables_file_error). The tables are unchanged.
+  HOST_TABLES_NO_MEMORY = 2,
   HOST_TABLES_UNKNOWN_ISA = 3  // the variable HOST_TABLES_ISA names no instruction set of this build and machine
 } HostTablesStatus;
+
+// Exit status of a process that cannot read a page of the file in which its rows lie.
+typedef enum { HOST_TABLES_PAGE_LOST = 5 } HostTablesExitStatus;
 
 typedef enum { HOST_TABLES_WIDE = 0, HOST_TABLES_DEEP = 1 } HostTablesTable;
 
@@ -62,6 +67,12 @@ typedef struct {
   // Number of the one array, other than the row itself, that does not start at 0. -1: there is none.
   int32_t wide_initial_array, deep_initial_array;
   float wide_initial_value, deep_initial_value;
+  // Descriptor of an empty file in which the rows lie, -1 to keep them in memory. The caller closes it after the tables
+  // are destroyed. If a page of it cannot be read, the process writes `page_lost_message` to its standard error and ends
+  // with HOST_TABLES_PAGE_LOST.
+  int32_t file;
+  const char* page_lost_message;
+  int64_t id_stride;  // the ids of these tables are multiples of id_stride plus a constant
 } HostTablesSpec;
 
 // The distinct ids of a batch, as host_tables_unique returns them, and its lists, as host_tables_find_lists returns
@@ -144,7 +155,19 @@ HOST_TABLES_API HostTablesStatus host_tables_unique(HostTables* tables, const vo
 HOST_TABLES_API int64_t host_tables_find(const HostTables* tables, const int64_t* row_ids, int64_t count,
                                          int32_t* slots);
 
-// Return the bytes that touching `num_new` more rows would take from the system, 0 if the slabs have room.
+// Return errno of the last attempt to take room in the file, 0 if it succeeded or the rows are in memory.
+HOST_TABLES_API int32_t host_tables_file_error(const HostTables* tables);
+
+// Return 0, or errno if the system could not write a page to the file since the last call. Rows are then lost.
+HOST_TABLES_API int32_t host_tables_failed_write(const HostTables* tables);
+
+// Read the pages of the rows `row_ids` [count] from the file ahead of their use, with `num_threads` threads. If
+// `will_change`, the pages are prepared for an update too. It may run beside any other call. Without a file it does
+// nothing.
+HOST_TABLES_API void host_tables_read_ahead(const HostTables* tables, const int64_t* row_ids, int64_t count,
+                                            int32_t will_change, int32_t num_threads);
+
+// Return the bytes of memory that touching `num_new` more rows would take from the system, 0 if the slabs have room.
 HOST_TABLES_API int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new);
 
 // Return the bytes that were reserved for rows and snapshots but not written yet. The system counts them as free.

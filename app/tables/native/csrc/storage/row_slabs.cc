@@ -16,7 +16,8 @@ std::size_t slab_bytes(int slab_bits, const RowLayout& layout) {
 
 }  // namespace
 
-RowSlabs::RowSlabs(std::int64_t num_rows, const RowLayout& layout) : layout_(layout), slab_bits_(0) {
+RowSlabs::RowSlabs(std::int64_t num_rows, const RowLayout& layout, ScratchFile* file)
+    : layout_(layout), file_(file), slab_bits_(0) {
   while (std::int64_t{1} << slab_bits_ < num_rows && slab_bytes(slab_bits_ + 1, layout) <= kLargestSlab) {
     ++slab_bits_;
   }
@@ -30,19 +31,19 @@ std::int64_t RowSlabs::slabs_for(std::int64_t num_slots) const {
 
 std::size_t RowSlabs::growth_bytes(std::int64_t num_slots) const {
   const std::int64_t missing = slabs_for(num_slots) - static_cast<std::int64_t>(slabs_.size());
-  if (missing <= 0) return 0;
+  if (missing <= 0 || file_ != nullptr) return 0;
   return static_cast<std::size_t>(missing) * HugeMemory::mapped_bytes(slab_bytes(slab_bits_, layout_));
 }
 
 std::size_t RowSlabs::uncommitted_bytes() const {
   std::size_t bytes = 0;
-  for (const HugeMemory& slab : memory_) bytes += slab.uncommitted_bytes();
+  for (const SlabMemory& slab : memory_) bytes += slab.uncommitted_bytes();
   return bytes;
 }
 
 bool RowSlabs::reserve(std::int64_t num_slots) {
   while (static_cast<std::int64_t>(slabs_.size()) < slabs_for(num_slots)) {
-    HugeMemory slab(slab_bytes(slab_bits_, layout_));
+    SlabMemory slab(slab_bytes(slab_bits_, layout_), file_);
     if (slab.data() == nullptr) return false;
     memory_.reserve(memory_.size() + 1);
     slabs_.push_back(static_cast<char*>(slab.data()));
@@ -52,7 +53,7 @@ bool RowSlabs::reserve(std::int64_t num_slots) {
 }
 
 bool RowSlabs::grow(std::int64_t num_rows, std::int64_t num_slots) {
-  RowSlabs grown(num_rows, layout_);
+  RowSlabs grown(num_rows, layout_, file_);
   if (grown.slab_bits_ <= slab_bits_) return true;
   if (!grown.reserve(num_slots)) return false;
   for (std::int32_t slot = 0; slot < num_slots; ++slot) copy_slot(view(), slot, grown.view(), slot);

@@ -1,6 +1,6 @@
 // Store the slots of touched rows in slabs, large blocks of memory with the same number of slots each.
 //
-// Slots are filled in the order of first touch; slots of removed rows are used again first. The size of a slab grows
+// Slots are filled in the order of first touch, or by ids as slot_groups.h describes; slots of removed rows are used again first. The size of a slab grows
 // with the vocabulary up to a limit, because a process may have only some 65,000 memory mappings.
 //
 // A slab holds first the deep parts of all its slots, then their narrow parts. The deep part of a slot is the row
@@ -15,26 +15,36 @@
 #include <cstdint>
 #include <vector>
 
-#include "storage/huge_memory.h"
+#include "storage/slab_memory.h"
 #include "storage/slots.h"
 
 namespace host_tables {
 
 class RowSlabs {
  public:
-  RowSlabs(std::int64_t num_rows, const RowLayout& layout);
+  // The slabs lie in `file`, or in memory if it is null.
+  RowSlabs(std::int64_t num_rows, const RowLayout& layout, ScratchFile* file);
 
   Slots view() const;
-  // Return the bytes that reserve(num_slots) would take from the system.
+  // Return the bytes of memory that reserve(num_slots) would take from the system.
   std::size_t growth_bytes(std::int64_t num_slots) const;
   // Return the bytes of the slabs that are reserved but not written yet.
   std::size_t uncommitted_bytes() const;
   // Ensure that there are slabs for `num_slots` slots in total. Return false, without changing existing slabs, if
-  // there is no memory.
+  // there is no memory or no room in the file.
   bool reserve(std::int64_t num_slots);
   // Move the first `num_slots` slots to slabs of the size that a vocabulary of `num_rows` needs. The old slabs stay
   // until drop_replaced(). Return false, without changes, if there is no memory. May throw std::bad_alloc.
   bool grow(std::int64_t num_rows, std::int64_t num_slots);
+  // Call visit(part, start, bytes) for the ranges of the file in which the deep and the narrow part of a slot lie.
+  // They are given as offsets in a part of the file.
+  template <typename Visit>
+  void visit_ranges(std::int32_t slot, Visit visit) const {
+    const std::int64_t place = slot & ((std::int64_t{1} << slab_bits_) - 1);
+    const ScratchFile::Part& part = memory_[static_cast<std::size_t>(slot >> slab_bits_)].part();
+    visit(part, place * layout_.deep_bytes(), layout_.deep_bytes());
+    visit(part, layout_.narrow_start(slab_bits_) + place * layout_.narrow_bytes(), layout_.narrow_bytes());
+  }
   void drop_replaced() { replaced_.clear(); }
   // Keep view() valid while reserve() grows up to `num_slots` slots in total. May throw std::bad_alloc.
   void reserve_list(std::int64_t num_slots) { slabs_.reserve(static_cast<std::size_t>(slabs_for(num_slots))); }
@@ -43,8 +53,9 @@ class RowSlabs {
   std::int64_t slabs_for(std::int64_t num_slots) const;
 
   RowLayout layout_;
+  ScratchFile* file_;
   int slab_bits_;  // A slab has 2^slab_bits_ slots.
-  std::vector<HugeMemory> memory_, replaced_;
+  std::vector<SlabMemory> memory_, replaced_;
   std::vector<char*> slabs_;
 };
 

@@ -22,7 +22,8 @@ namespace host_tables {
 
 class Snapshot {
  public:
-  Snapshot(std::int64_t num_rows, const RowLayout& layout) : preserved_(num_rows, layout) {}
+  // Preserved states lie in `file`, or in memory if it is null.
+  Snapshot(std::int64_t num_rows, const RowLayout& layout, ScratchFile* file) : preserved_(num_rows, layout, file) {}
 
   // Open a snapshot of the rows in `slots` [count]. `num_touched` slots are in use. Return false if there is no
   // memory.

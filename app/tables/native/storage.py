@@ -1,0 +1,143 @@
+"""Decide whether the rows of the tables lie in memory or in a scratch file (`tables.storage`), and open that file.
+
+The file has no name, or loses it at once: the system frees its disk blocks when the process ends, however it ends. What
+lasts is in the checkpoints.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import mmap
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from app.tables.interface import TablesSpec
+from common.files import NO_ROOM, NoRoomError, message_of
+from common.process import PROC, memory_limits
+
+log = logging.getLogger(__name__)
+
+MEMORY, AUTO = "memory", "auto"  # Values of the setting `tables.storage`. Any other value is the path of a folder.
+# With "auto", the rows are kept in memory if they take less than this share of the memory that is free at the start.
+# The rest is for everything else in the process, such as the tower and the batches.
+MOST_OF_FREE = 0.8
+# File systems, as /proc/self/mountinfo names them, in whose folders a scratch file makes no sense.
+IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
+ON_NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|9p|afs|ceph|lustre|gpfs|beegfs|fuse\.(sshfs|glusterfs|s3fs|\w*ceph\w*)")
+
+
+def with_storage(setting: str, spec: TablesSpec, backend: str, folder: Path | None) -> TablesSpec:
+    """Return a copy of `spec` with the place of the rows that the setting `tables.storage` asks for.
+
+    `folder` is the run folder, in which the file lies for "auto". If it is None, "auto" means memory. Backends other
+    than native always keep their rows in memory.
+    """
+    if setting == MEMORY or backend != "native":
+        return spec
+    if setting != AUTO:
+        return replace(spec, storage=Path(setting).absolute())
+    needed, free = spec.vocabulary_size * spec.row_bytes(), min(limit.free for limit in memory_limits())
+    if folder is None or needed < MOST_OF_FREE * free:
+        return spec
+    sizes = f"the rows of all ids take up to {needed / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB of memory are free"
+    try:
+        check_folder(folder)
+    except (ValueError, FileNotFoundError) as error:
+        log.warning("warning: %s, but no file can hold them: %s", sizes, message_of(error))
+        return spec
+    log.info("%s: they are kept in a file in %s (tables.storage)", sizes, folder)
+    return replace(spec, storage=folder.absolute())
+
+
+class ScratchFile:
+    """An empty file in `folder` that can be mapped into memory, and that vanishes when it is closed.
+
+    `most_bytes` is what the rows of all ids together take, for messages.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        """Raise FileNotFoundError if there is no such folder, ValueError if its file system is in memory or on the
+        network, and OSError, naming the folder and the reason, if it cannot hold a file that can be mapped.
+        """
+        check_folder(folder)
+        self._folder, self._most_bytes = folder, most_bytes
+        try:
+            self._file = tempfile.TemporaryFile(dir=folder, prefix="tables-", buffering=0)  # noqa: SIM115 (closed by close)
+        except OSError as error:
+            raise self.refusal(error.errno or errno.EIO) from error
+        try:
+            os.posix_fallocate(self.descriptor, 0, mmap.PAGESIZE)
+            mmap.mmap(self.descriptor, mmap.PAGESIZE).close()
+            os.truncate(self.descriptor, 0)
+        except OSError as error:
+            self.close()
+            raise self.refusal(error.errno or errno.EIO) from error
+
+    @property
+    def descriptor(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def refusal(self, number: int) -> OSError:
+        """Return the error to raise if the file cannot grow or cannot be mapped, for the reason `number` (errno)."""
+        folder = self._folder
+        if number in NO_ROOM:
+            sizes = self._most_bytes, shutil.disk_usage(folder).free
+            needed, free = (f"{size / 2**20:,.0f} MiB" for size in sizes)
+            return NoRoomError(
+                number,
+                f"the rows of the tables need up to {needed} in {folder}, which has no room for more of them "
+                f"({os.strerror(number)}; {free} are free); make room, or set tables.storage to a folder on a larger "
+                "disk, and run the same command again: it resumes from the last checkpoint",
+            )
+        return OSError(
+            number,
+            f"the rows of the tables cannot be in {folder}, whose file system ({file_system_of(folder)}) has no file "
+            f"for them that can be mapped into memory ({os.strerror(number)}); set tables.storage to a folder on a "
+            "local disk",
+        )
+
+    def page_lost(self) -> str:
+        """Return the message to show if a page of the file cannot be read or written."""
+        return (
+            f"the disk of {self._folder} lost rows of the tables (tables.storage); look at the system's log (dmesg), "
+            "and run the same command again, perhaps with another folder: it resumes from the last checkpoint"
+        )
+
+
+def check_folder(folder: Path) -> None:
+    """Raise FileNotFoundError or ValueError if no scratch file can be in `folder`. Change nothing."""
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"tables.storage={folder} is no folder; name an existing folder on a local disk, or choose memory or auto"
+        )
+    file_system = file_system_of(folder)
+    if file_system in IN_MEMORY:
+        raise ValueError(
+            f"tables.storage: the folder {folder} is on {file_system}, which is itself in memory; name a folder on a "
+            "local disk, or choose memory"
+        )
+    if ON_NETWORK.fullmatch(file_system):
+        raise ValueError(
+            f"tables.storage: the folder {folder} is on {file_system}, a network file system, for which each step "
+            "would wait; name a folder on a local disk"
+        )
+
+
+def file_system_of(folder: Path) -> str:
+    """Return the type of the file system that `folder` is on as the system names it, such as ext4, or "" if unknown."""
+    resolved, mount_point, file_system = folder.resolve(), "", ""
+    for line in (PROC / "self/mountinfo").read_text(encoding="utf-8").splitlines():
+        place, _, rest = line.partition(" - ")
+        point = place.split()[4].replace(r"\040", " ")
+        # A later line hides an earlier one with the same mount point.
+        if resolved.is_relative_to(point) and len(point) >= len(mount_point):
+            mount_point, file_system = point, rest.split()[0]
+    return file_system
