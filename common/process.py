@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.packages import project_environment
@@ -60,6 +60,15 @@ def require_memory(num_bytes: int, purpose: str, reserved_bytes: int = 0) -> Non
         )
 
 
+def available_memory() -> MemoryLimit:
+    """Return the limit that leaves this process the least memory. Its attribute `free` also counts the memory that the
+    process has already taken, so `free` is what the process may take in all.
+    """
+    own = int((PROC / "self/statm").read_text().split()[1]) * resource.getpagesize()
+    limits = [replace(limit, used=limit.used - own) for limit in memory_limits() if not limit.counts_reserved]
+    return min(limits, key=lambda limit: limit.free)
+
+
 def num_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
@@ -94,7 +103,8 @@ def _cgroups() -> Iterator[MemoryLimit]:
                 if limit != "max" and int(limit) < UNLIMITED:
                     fields = dict(field.split() for field in (folder / "memory.stat").read_text().splitlines())
                     # The file cache counts as used, but the system frees it before it kills a process.
-                    freed = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
+                    kinds = ("inactive_file", "active_file")
+                    freed = sum(int(fields.get(f"total_{kind}", fields.get(kind, 0))) for kind in kinds)
                     num_bytes = int((folder / used_file).read_text()) - freed
                     yield MemoryLimit(f"the memory limit of cgroup {folder}", int(limit), num_bytes)
 

@@ -10,6 +10,7 @@ parameters instead, and the same operations between steps.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -98,14 +99,29 @@ def tower_arrays(
     widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
     matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
     numeric_part, matrices[0] = np.split(matrices[0], [num_numeric * embedding_dim])
-    arrays = {}
+    arrays = {"numeric_matrix": numeric_part} | {f"matrix_{i}": matrix for i, matrix in enumerate(matrices)}
     if num_numeric:
         arrays["numeric_rows"] = initial_rows(seed, np.arange(num_numeric), embedding_dim, initial_scale)
-        arrays["numeric_matrix"] = numeric_part.reshape(num_numeric, embedding_dim, widths[1])
     if num_vector:
         arrays["vector_matrix"] = _initial_matrix(seed, len(widths), num_vector, widths[1])
-    arrays |= {f"matrix_{i}": matrix for i, matrix in enumerate(matrices)}
-    return arrays | {f"bias_{i}": np.zeros(width, np.float32) for i, width in enumerate(hidden_widths)}
+    arrays |= {f"bias_{i}": np.zeros(width, np.float32) for i, width in enumerate(hidden_widths)}
+    shapes = tower_shapes(num_fields, num_numeric, embedding_dim, hidden_widths, num_vector)
+    return {name: arrays[name].reshape(shape) for name, shape in shapes.items()}
+
+
+def tower_shapes(
+    num_fields: int, num_numeric: int, embedding_dim: int, hidden_widths: tuple[int, ...], num_vector: int = 0
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each parameter of a tower by name. The arguments are those of `tower_arrays`."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    if num_numeric:
+        shapes["numeric_rows"] = num_numeric, embedding_dim
+        shapes["numeric_matrix"] = num_numeric, embedding_dim, hidden_widths[0]
+    if num_vector:
+        shapes["vector_matrix"] = num_vector, hidden_widths[0]
+    sizes = itertools.pairwise((num_fields * embedding_dim, *hidden_widths, 1))
+    shapes |= {f"matrix_{i}": pair for i, pair in enumerate(sizes)}
+    return shapes | {f"bias_{i}": (width,) for i, width in enumerate(hidden_widths)}
 
 
 def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndarray:

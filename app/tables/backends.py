@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from app.config.run_settings import Backend
 from app.tables.interface import HostTables, TableRates, TablesSpec
@@ -72,6 +73,26 @@ def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates,
     from app.tables.reference import ReferenceTables
 
     return ReferenceTables(spec, learning_rates)
+
+
+class TableBytes(NamedTuple):
+    """Memory of host tables in bytes: the rows with their optimizer state, and the index that finds a row by its id."""
+
+    rows: int
+    index: int
+
+
+def planned_bytes(backend: str, spec: TablesSpec, num_rows: int) -> TableBytes:
+    """Return the memory that tables without parts take once `num_rows` rows are updated or loaded. Allocate nothing.
+
+    The native tables compute the result with the functions by which they allocate. The other backends store a row for
+    each id of the vocabulary, and two flags for each.
+    """
+    if backend != "native":
+        return TableBytes(spec.row_bytes() * spec.vocabulary_size, 2 * spec.vocabulary_size)
+    from app.tables.native.library import NativeHandle
+
+    return TableBytes(*NativeHandle(spec, num_threads=1).planned_bytes(num_rows))
 
 
 def _native_works(otherwise: str) -> bool:

@@ -163,6 +163,14 @@ class NativeHandle:
             row_ids = address(unique.values, np.int64, unique.values.size), unique.values.size
             self.call("read_ahead", *row_ids, will_change, READING_THREADS)
 
+    def planned_bytes(self, num_rows: int) -> tuple[int, int]:
+        """Return the bytes that these tables, which must be empty, will take with `num_rows` rows: for the rows with
+        their optimizer state, and for the index by id.
+        """
+        row_bytes, index_bytes = ctypes.c_int64(), ctypes.c_int64()
+        self.call("planned_bytes", num_rows, ctypes.byref(row_bytes), ctypes.byref(index_bytes))
+        return row_bytes.value, index_bytes.value
+
     def grow(self, spec: TablesSpec) -> None:
         """Enlarge both tables to the vocabulary size of `spec`, which otherwise must equal the present description of
         the tables.

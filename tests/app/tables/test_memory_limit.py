@@ -3,9 +3,11 @@ import resource
 import numpy as np
 import pytest
 
+from app.tables.backends import planned_bytes
 from app.tables.interface import WIDE
 from common import process as memory_limit
-from common.process import MemoryLimit, memory_limits, require_memory
+from common.arrays.pages import HUGE_PAGE
+from common.process import MemoryLimit, available_memory, memory_limits, require_memory
 from tests.app.tables.tables_of_spec import native_tables
 
 
@@ -41,9 +43,11 @@ def test_the_address_space_is_a_limit_if_it_is_set(fake_system, monkeypatch):
 def test_a_cgroup_above_the_process_s_own_counts_and_file_cache_does_not(fake_system):
     (fake_system / "proc/self/cgroup").write_text("0::/pod/container\n")
     pod = fake_system / "cgroup/pod"
-    write_files(pod, memory_dot_max=2**30, memory_dot_current=2**29, memory_dot_stat=f"anon 5\ninactive_file {2**28}\n")
+    write_files(
+        pod, memory_dot_max=2**30, memory_dot_current=2**29, memory_dot_stat="anon 5\ninactive_file 5\nactive_file 7\n"
+    )
     write_files(pod / "container", memory_dot_max="max")
-    assert memory_limits()[1] == MemoryLimit(f"the memory limit of cgroup {pod}", 2**30, 2**28)
+    assert memory_limits()[1] == MemoryLimit(f"the memory limit of cgroup {pod}", 2**30, 2**29 - 12)
 
 
 def test_cgroups_of_version_1(fake_system):
@@ -65,6 +69,12 @@ def test_the_tightest_limit_is_named_with_all_sizes(fake_system):
         MemoryError, match="storing rows needs 6,145 MiB more; the machine's memory is 8,192 MiB, of which 6,144 MiB"
     ):
         require_memory(6 * 2**30 + 2**20, "storing rows")
+
+
+def test_available_memory_includes_what_the_process_has_taken(fake_system):
+    (fake_system / "proc/self/statm").write_text(f"1024 {2**20 // resource.getpagesize()} 1 1 1 1 1\n")
+    assert available_memory() == MemoryLimit("the machine's memory", 8 * 2**30, 2 * 2**30 - 2**20)
+    assert available_memory().free == 6 * 2**30 + 2**20
 
 
 def test_what_was_reserved_is_not_free(fake_system, monkeypatch):
@@ -97,6 +107,20 @@ def test_pages_that_are_reserved_and_not_written_to_count_until_they_are(native_
     assert 45 * 2**20 < reserved < 50 * 2**20
     tables.touch(np.arange(50_000))  # about 39 MB
     assert reserved - tables._handle.call("uncommitted_bytes") > 35 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("vocabulary_size", "num_rows"), [(1000, 1000), (3000, 10), (10**6, 50_000), (10**6, 7 * 10**5)]
+)
+def test_planned_bytes_are_those_that_tables_take(native_library, make_spec, vocabulary_size, num_rows):
+    spec = make_spec(vocabulary_size=vocabulary_size, embedding_dim=20)
+    rows, index = planned_bytes("native", spec, num_rows)
+    tables = native_tables(spec, 1)
+    mapped = tables._handle.call("growth_bytes", num_rows)
+    tables.touch(np.random.default_rng(0).permutation(vocabulary_size)[:num_rows])
+    taken = mapped - tables._handle.call("uncommitted_bytes")
+    assert abs(rows + index - taken) <= 2 * HUGE_PAGE
+    assert spec.row_bytes() * num_rows <= rows
 
 
 def test_rows_loaded_array_by_array_are_refused_before_memory_runs_out(native_library, make_spec, free_memory):

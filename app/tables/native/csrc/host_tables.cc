@@ -227,6 +227,11 @@ int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new) {
   return static_cast<int64_t>(bytes);
 }
 
+void host_tables_planned_bytes(const HostTables* tables, int64_t num_rows, int64_t* row_bytes, int64_t* index_bytes) {
+  *row_bytes = static_cast<int64_t>(tables->slabs.written_bytes(num_rows));
+  *index_bytes = static_cast<int64_t>(tables->map.growth_bytes(num_rows));
+}
+
 int64_t host_tables_uncommitted_bytes(const HostTables* tables) {
   const std::size_t bytes = tables->map.uncommitted_bytes() + tables->slabs.uncommitted_bytes() +
                             tables->snapshot.uncommitted_bytes();

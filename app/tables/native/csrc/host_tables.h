@@ -170,6 +170,11 @@ HOST_TABLES_API void host_tables_read_ahead(const HostTables* tables, const int6
 // Return the bytes of memory that touching `num_new` more rows would take from the system, 0 if the slabs have room.
 HOST_TABLES_API int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new);
 
+// Write the memory that empty tables take once they hold `num_rows` rows: `row_bytes` for their values, and `index_bytes`
+// to find their slots. Nothing is allocated.
+HOST_TABLES_API void host_tables_planned_bytes(const HostTables* tables, int64_t num_rows, int64_t* row_bytes,
+                                               int64_t* index_bytes);
+
 // Return the bytes that were reserved for rows and snapshots but not written yet. The system counts them as free.
 HOST_TABLES_API int64_t host_tables_uncommitted_bytes(const HostTables* tables);
 

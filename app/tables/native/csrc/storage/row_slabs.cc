@@ -35,6 +35,13 @@ std::size_t RowSlabs::growth_bytes(std::int64_t num_slots) const {
   return static_cast<std::size_t>(missing) * HugeMemory::mapped_bytes(slab_bytes(slab_bits_, layout_));
 }
 
+std::size_t RowSlabs::written_bytes(std::int64_t num_slots) const {
+  const std::int64_t in_last = num_slots & ((std::int64_t{1} << slab_bits_) - 1);
+  const auto part = [&](std::int64_t bytes) { return HugeMemory::mapped_bytes(static_cast<std::size_t>(in_last * bytes)); };
+  const std::size_t whole = static_cast<std::size_t>(num_slots >> slab_bits_) * slab_bytes(slab_bits_, layout_);
+  return whole + part(layout_.deep_bytes()) + part(layout_.narrow_bytes());
+}
+
 std::size_t RowSlabs::uncommitted_bytes() const {
   std::size_t bytes = 0;
   for (const SlabMemory& slab : memory_) bytes += slab.uncommitted_bytes();

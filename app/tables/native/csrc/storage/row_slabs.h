@@ -28,6 +28,8 @@ class RowSlabs {
   Slots view() const;
   // Return the bytes of memory that reserve(num_slots) would take from the system.
   std::size_t growth_bytes(std::int64_t num_slots) const;
+  // Return the bytes that are written once the first `num_slots` slots are filled.
+  std::size_t written_bytes(std::int64_t num_slots) const;
   // Return the bytes of the slabs that are reserved but not written yet.
   std::size_t uncommitted_bytes() const;
   // Ensure that there are slabs for `num_slots` slots in total. Return false, without changing existing slabs, if
