@@ -5,6 +5,7 @@ The command `train` and `app.api.train` both use this module.
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import shlex
@@ -34,6 +35,7 @@ from app.training.saving import NotSavedError
 from app.training.step import first_layer, precision
 from app.training.validate import fits_stock, validate
 from app.training.warm_start.source import check_source
+from common.arrays.pages import give_back_freed_memory
 from common.console import PrintableFormatter
 from common.files import message_of
 from common.packages import python_command
@@ -275,6 +277,9 @@ def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext
     exit_status, run = 0, context.run
     try:
         (make_trainer or Trainer)(context, backend).train()
+        # The trainer is part of reference cycles. Free its tables now, because the report below takes memory, too.
+        gc.collect()
+        give_back_freed_memory()
     except Stopped as stopped:
         exit_status = stopped.exit_status
         run.set_status("stopped")

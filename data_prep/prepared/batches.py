@@ -171,6 +171,7 @@ def read_batches(
                 parts, missing = [], batch_size
             ahead += itertools.islice(blocks, min(blocks_a_batch, len(next_pool) - len(ahead)))
         start = 0
+        del rows  # Free this pool before the next one is put together.
     if parts:
         yield _batch(concatenate(parts))
 
