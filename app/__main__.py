@@ -44,7 +44,7 @@ require(
     "yaml",
 )
 
-from app.cli import baseline, bundle, checkpoint, evaluate, export, fold, online, predict, serve, sweep, train
+from app.cli import baseline, bundle, checkpoint, evaluate, export, fold, online, plan, predict, serve, sweep, train
 from app.config.flags import advice_on_flag
 from app.distributed.process_group import started_by_mpi
 from app.run import rank
@@ -56,6 +56,7 @@ from common.yaml_settings import CommandParser
 # Arguments of a typical call of each command, shown at the end of its --help.
 EXAMPLES = {
     "train": "--config configs/criteo.yaml --dataset prepared train.epochs=2",
+    "plan": "prepared --config configs/criteo.yaml --ranks 2",
     "online": "parts --from device_0 --serve bundles --once",
     "evaluate": "--run device_0 --split test",
     "baseline": "prepared --run device_0",
@@ -131,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     train.add_parser(commands)
+    plan.add_parser(commands)
     online.add_parser(commands)
     sweep.add_parser(commands)
     evaluate.add_parser(commands)

@@ -69,6 +69,12 @@ def available_memory() -> MemoryLimit:
     return min(limits, key=lambda limit: limit.free)
 
 
+def peak_memory() -> int:
+    """Return the largest resident memory in bytes that this process has had, shared libraries included."""
+    fields = dict(line.split(":", maxsplit=1) for line in (PROC / "self/status").read_text().splitlines())
+    return int(fields["VmHWM"].split()[0]) * 1024
+
+
 def num_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))

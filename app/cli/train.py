@@ -88,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = plan.select_device()
     if arguments.dry_run:
         plan.describe_steps(plan.config)
+        plan.describe_memory()
         for line in crosses.lines:
             show(line)
         _print_placement(plan.config, target, plan.backend)

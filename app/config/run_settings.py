@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from common.settings import Checked, Count, CountOrZero, NotNegative, Positive
 from common.text import nearest
+from data_prep.options.prepare_options import parse_bytes
 
 
 @dataclass(frozen=True)
@@ -101,3 +102,15 @@ class TablesOptions:
     # scratch file in the run folder if the rows of all ids do not fit into memory, else in memory. The results are the
     # same bits. Only the backend native can use a file.
     storage: str = "auto"
+    # The memory that each process (rank) of a training may take, such as 8 GiB. If it is empty, the memory that the
+    # machine, or the cgroup of the process, leaves is divided among the processes on the host.
+    memory_limit: str = ""
+
+    def __post_init__(self) -> None:
+        if self.memory_limit:
+            parse_bytes(self.memory_limit)
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """The setting `memory_limit` in bytes, or 0 if it is empty."""
+        return parse_bytes(self.memory_limit) if self.memory_limit else 0

@@ -25,6 +25,11 @@ END = "end"  # Name of the remote call (`rpc`) that ends a server, a rank that o
 SHARED_ERRORS = (OSError, ValueError, MemoryError)  # If one rank raises an error of these classes, all ranks raise it.
 
 
+def local_processes(otherwise: int = 1) -> int:
+    """Return the number of processes of the job on this host. If no job was started, return `otherwise`."""
+    return int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", otherwise))
+
+
 class ProcessGroup:
     """The processes that train together. This class describes a job of a single process, `MpiGroup` one of several.
 

@@ -18,7 +18,7 @@ from data_prep.prepared.vectors import VectorField
 # These settings may differ between a run and its continuation, because they do not change steps already taken.
 FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster")
 FREE_DEVICE_KEYS = ("target", "threads")
-FREE_TABLES_KEYS = ("storage",)
+FREE_TABLES_KEYS = ("memory_limit", "storage")
 FREE_TRAIN_KEYS = ("auto", "epochs", "steps", "log_every_steps", "resume", "profile", "time_limit")
 # Settings of section eval that belong to the identity of a run with a plateau schedule: this schedule lowers the
 # learning rate after evaluations, so their frequency and metric affect the steps.
@@ -39,7 +39,8 @@ def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
     """
     sections = upgraded(sections)
     shared = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
-    for section, free in (("train", FREE_TRAIN_KEYS), ("device", FREE_DEVICE_KEYS), ("tables", FREE_TABLES_KEYS)):
+    free_keys = {"train": FREE_TRAIN_KEYS, "device": FREE_DEVICE_KEYS, "tables": FREE_TABLES_KEYS}
+    for section, free in free_keys.items():
         shared[section] = {key: value for key, value in shared[section].items() if key not in free}
     if any(section.get("schedule", {}).get("name") == "plateau" for section in shared.values()):
         shared["eval"] = {key: sections["eval"].get(key) for key in PLATEAU_EVAL_KEYS}

@@ -79,7 +79,7 @@ class TableBytes(NamedTuple):
     """Memory of host tables in bytes: the rows with their optimizer state, and the index that finds a row by its id."""
 
     rows: int
-    index: int
+    row_index: int
 
 
 def planned_bytes(backend: str, spec: TablesSpec, num_rows: int) -> TableBytes:

@@ -18,7 +18,7 @@ from app.checkpoint.read import DamagedCheckpointError
 from app.config import device
 from app.config.config import Config
 from app.distributed.mpirun import DID_NOT_LEARN
-from app.distributed.process_group import ONE_PROCESS, ProcessGroup
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup, local_processes
 from app.model.native_tower import trains_natively
 from app.run.claim import RunIsFinishedError, check_launch, evaluation_of, open_run
 from app.run.decision import describe_kept, read_state, settings_of_run
@@ -28,6 +28,7 @@ from app.run.stop_signals import Stopped, StopRequest
 from app.run.training_loss import trained_click_rate, why_useless
 from app.tables.backends import pick_backend
 from app.tables.model_fields import fields_of_model, is_plain
+from app.training.auto.memory import MemoryPlan, plan_training, shares_for_plan, shortage, total
 from app.training.context import LOGS, Callback, RunContext
 from app.training.learning_rates import table_spec
 from app.training.loop import Trainer
@@ -39,6 +40,8 @@ from common.arrays.pages import give_back_freed_memory
 from common.console import PrintableFormatter
 from common.files import message_of
 from common.packages import python_command
+from common.process import peak_memory
+from common.text import number_text
 from data_prep.options.options_file import read_recorded
 from data_prep.prepared.data_files import check_files
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, Split, read_schema
@@ -56,9 +59,9 @@ class Launch:
     """A training that passed all checks: the run folder `path`, the settings `config`, the prepared folder `dataset`.
 
     `asked` are the settings that the user gave. `config` may differ from them, because a run that is resumed keeps some
-    settings. `choices` are log lines about automatically chosen settings. `on_step` and `on_evaluation` are callbacks
-    that are called in addition to `LOGS`, the callbacks that write a run's measurements to its folder. `make_trainer`
-    replaces the class `Trainer`.
+    settings. `memory` is the memory that the training is expected to take. `choices` are log lines about automatically
+    chosen settings. `on_step` and `on_evaluation` are callbacks that are called in addition to `LOGS`, the callbacks
+    that write a run's measurements to its folder. `make_trainer` replaces the class `Trainer`.
     """
 
     path: Path
@@ -67,6 +70,7 @@ class Launch:
     dataset: Path
     schema: Schema
     backend: str
+    memory: MemoryPlan
     choices: tuple[str, ...] = ()
     on_step: tuple[Callback, ...] = ()
     on_evaluation: tuple[Callback, ...] = ()
@@ -135,6 +139,7 @@ class Launch:
                     "warning: this run had %s; every rank now holds the whole tower", ", ".join(settings_before)
                 )
             self.describe_steps(config)
+            self.describe_memory()
             for line in filter(None, self.choices):
                 log.info("%s", line)
             threads = config.device.num_threads
@@ -149,7 +154,7 @@ class Launch:
             try:
                 with group:
                     context = RunContext(config, self.dataset, self.schema, folder, stop, group, on_step, on_evaluation)
-                    return _train(context, self.backend, self.make_trainer)
+                    return _train(context, self)
             except DamagedCheckpointError as error:
                 error.checkpoint = folder.plan.checkpoint.path if folder.plan.checkpoint else None
                 raise
@@ -166,6 +171,16 @@ class Launch:
             log.info("%s", describe_by_rows(config, train))
         if few_steps := describe_few_steps(config, train.rows):
             log.warning("warning: %s", few_steps)
+
+    def describe_memory(self) -> None:
+        """Log the memory that the training is expected to take, and warn if this host has less."""
+        if self.make_trainer is not None:  # The vocabulary of an online run grows.
+            return
+        num_processes = self.memory.num_ranks + self.memory.num_servers
+        log.info("%s", self.memory.summary())
+        if missing := shortage(self.memory, self.config, local_processes(num_processes)):
+            command = python_command(f"app plan {shlex.quote(str(self.dataset))}")
+            log.warning("warning: %s; remedies, with the settings of this training: %s", missing, command)
 
 
 def plan_launch(
@@ -191,7 +206,8 @@ def plan_launch(
     validate(config, schema, num_ranks, num_servers, backend)
     way, line = first_layer.choose(asked.model.first_layer, config, schema, dataset, backend, num_processes)
     config = replace(config, model=replace(config.model, first_layer=way))
-    return Launch(path, asked, config, dataset, schema, backend, (*choices, precision_line, line))
+    memory = plan_training(config, schema, backend, shares_for_plan(config, schema, dataset), num_ranks, num_servers)
+    return Launch(path, asked, config, dataset, schema, backend, memory, (*choices, precision_line, line))
 
 
 def num_steps(num_rows: int, epochs: int, batch_size: int, steps: int) -> int:
@@ -269,14 +285,14 @@ def _may_lack_crosses(schema: Schema) -> bool:
     return can_cross and not any(field.cross for field in schema.categorical)
 
 
-def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext, str], Trainer] | None = None) -> int:
-    """Train, write the run's status and report into the run's folder, and return the exit status.
-
-    `make_trainer` replaces the class `Trainer`.
-    """
+def _train(context: RunContext, launch: Launch) -> int:
+    """Train, write the run's status and report into the run's folder, and return the exit status."""
     exit_status, run = 0, context.run
     try:
-        (make_trainer or Trainer)(context, backend).train()
+        (launch.make_trainer or Trainer)(context, launch.backend).train()
+        peaks = [*context.group.gather(peak_memory()), *context.group.rpc("peak_memory")]
+        used = ", ".join(number_text(peak, "bytes") for peak in peaks)
+        log.info("memory used at most: %s; expected: %s", used, number_text(total(launch.memory.rank), "bytes"))
         # The trainer is part of reference cycles. Free its tables now, because the report below takes memory, too.
         gc.collect()
         give_back_freed_memory()
@@ -308,7 +324,7 @@ def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext
             command = python_command(f"data_prep suggest-crosses {shlex.quote(str(context.dataset))}")
             log.info("crosses of two fields may rank rows better; find those that lower the log loss with: %s", command)
     # An online run has a page of its own, and none of the evaluations that a report is drawn from.
-    unwritten = [*run.write_errors(), *([] if make_trainer else leave_report(run.path))]
+    unwritten = [*run.write_errors(), *([] if launch.make_trainer else leave_report(run.path))]
     if unwritten:
         log.error("error: could not write %s", ", ".join(unwritten))
         return NOT_WRITTEN

@@ -4,5 +4,6 @@ The modules:
 - `by_rows`: settings that follow from the prepared rows. `settle`: the settings of a training.
 - `regression`: logistic regression. `crosses`: how much logistic regression gains from crosses (combinations of
   fields), which `settle` needs.
+- `memory`: the memory and the disk space that a training will take.
 - `sweep_runs`: train a run for each of many settings, and compare them.
 """

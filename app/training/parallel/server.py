@@ -28,6 +28,7 @@ from app.training.saving import table_statistics
 from app.training.warm_start.source import open_source
 from app.training.warm_start.start_tables import take_rows
 from common.files import FileRecord
+from common.process import peak_memory
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class ParameterServer:
             "write_shards": self._write_shards,
             "release": self._release,
             "statistics": self._statistics,
+            "peak_memory": peak_memory,
             "learning_rates": self._rates.load_state,
             "warm_start": self._warm_start,
         }

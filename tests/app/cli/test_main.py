@@ -550,6 +550,7 @@ def test_settings_may_stand_anywhere_among_other_arguments():
     cases = {
         "train": ("a.b=1", ["--config", "c.yaml"], ["--dataset", "x=1.y=2"], ["--dry-run"]),
         "online": ("a.b=1", ["parts"], ["--from", "device_0"], ["--serve", "bundles"], ["--once"]),
+        "plan": ("a.b=1", ["prepared"], ["--ranks", "2"], ["--config", "c.yaml"]),
         "evaluate": ("eval.b=1", ["--run", "r"], ["--calibrate"], ["--split", "valid"]),
         "export": ("rows=int8", ["device_0", "bundle"], ["--calibrate"], ["--dataset", "x"]),
     }
@@ -560,7 +561,7 @@ def test_settings_may_stand_anywhere_among_other_arguments():
     for name, (setting, *groups) in cases.items():
         expected = vars(_parser().parse_args([name, *itertools.chain(*groups), setting]))
         assert list(expected["settings"]) == [setting]
-        positional = name in ("online", "export")  # Their own arguments come before the settings.
+        positional = name in ("online", "export", "plan")  # Their own arguments come before the settings.
         for order in itertools.permutations([*groups, [setting]]):
             if not positional or order.index([setting]) > order.index(groups[0]):
                 assert vars(_parser().parse_args([name, *itertools.chain(*order)])) == expected

@@ -14,6 +14,7 @@ import sys
 from app.__main__ import main
 
 config, dataset = sys.argv[1:]
+assert main(["plan", dataset, "--config", config]) == 0
 assert main(["train", "--config", config, "--dataset", dataset]) == 0
 assert main(["evaluate"]) == 0
 assert main(["export", "device_0", "bundle"]) == 0

@@ -114,12 +114,12 @@ def test_pages_that_are_reserved_and_not_written_to_count_until_they_are(native_
 )
 def test_planned_bytes_are_those_that_tables_take(native_library, make_spec, vocabulary_size, num_rows):
     spec = make_spec(vocabulary_size=vocabulary_size, embedding_dim=20)
-    rows, index = planned_bytes("native", spec, num_rows)
+    rows, row_index = planned_bytes("native", spec, num_rows)
     tables = native_tables(spec, 1)
     mapped = tables._handle.call("growth_bytes", num_rows)
     tables.touch(np.random.default_rng(0).permutation(vocabulary_size)[:num_rows])
     taken = mapped - tables._handle.call("uncommitted_bytes")
-    assert abs(rows + index - taken) <= 2 * HUGE_PAGE
+    assert abs(rows + row_index - taken) <= 2 * HUGE_PAGE
     assert spec.row_bytes() * num_rows <= rows
 
 

@@ -1,0 +1,205 @@
+"""`python -m app plan`: print the memory and the disk space that a training would take, and whether it fits this host.
+
+Nothing is allocated, and MindSpore is not imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from app.config.config import Config, FirstLayer
+from app.config.device import BFLOAT16_FLAGS, Precision, cpu_flags
+from app.distributed.mpirun import check_num_processes
+from app.tables.backends import pick_backend
+from app.tables.model_fields import fields_of_model, is_plain
+from app.training.auto.by_rows import resolve_by_rows
+from app.training.auto.memory import (
+    MemoryPlan,
+    Term,
+    plan_training,
+    processes_text,
+    remedies,
+    shares_for_plan,
+    shortage,
+    total,
+)
+from app.training.step import first_layer
+from app.training.validate import fits_stock, validate
+from common import yaml_settings
+from common.arguments import add_shared
+from common.process import available_memory
+from common.text import number_text, show
+from data_prep.options.options_file import RECIPE
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared.schema import (
+    FORMAT_VERSION,
+    CategoricalField,
+    NumericField,
+    Schema,
+    Split,
+    read_schema,
+)
+
+# Largest vocabulary whose counts are read to estimate the distinct ids of a batch. It takes 0.2 s.
+_MOST_COUNTS = 2_000_000
+# Click rate of rows that are only imagined. The checks of settings need rows with and without a click.
+_CLICKS = 0.25
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command `plan` with its arguments to the parser of `python -m app`."""
+    parser = commands.add_parser("plan", help="tell the memory and disk space of a training, and if it fits this host")
+    parser.add_argument("dataset", nargs="?", metavar="PREPARED", help="the prepared folder, or --rows and --values")
+    add_shared(parser, "--rows", help="number of rows of a log in Criteo's form that is not prepared yet")
+    parser.add_argument("--values", type=int, metavar="N", help="number of values that such a log has in all fields")
+    parser.add_argument(
+        "--config", type=Path, default=RECIPE, metavar="FILE", help="YAML file with settings (%(default)s)"
+    )
+    add_shared(parser, "--ranks", help="number of processes that train (%(default)s)")
+    parser.add_argument(
+        "--servers", type=int, default=0, metavar="N", help="further processes that hold all table rows (0)"
+    )
+    add_shared(parser, "settings")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command: print the plan, and return 0 if the training fits into this host's memory, else 2."""
+    words = [word for word in (arguments.dataset, *arguments.settings) if word is not None]
+    # The first argument is a setting if there is no prepared folder.
+    folder = next((word for word in words if "=" not in word or Path(word).exists()), None)
+    words = [word for word in words if word != folder]
+    dataset = None if folder is None else Path(folder)
+    check_num_processes(arguments.ranks, arguments.servers)
+    num_local = arguments.ranks + arguments.servers
+    schema = _schema(dataset, arguments, words)
+    config = resolve_by_rows(lambda base: yaml_settings.resolve(Config, arguments.config, words, base), schema)
+
+    def plan(config: Config) -> MemoryPlan:
+        return _plan(config, schema, dataset, arguments.ranks, arguments.servers)
+
+    planned = plan(config)
+    show(_title(config, schema, dataset))
+    for name, terms in _parts(planned).items():
+        show(f"{name:44}{_size(total(terms))}")
+        for term in terms:
+            show(f"  {term.name:42}{_size(term.num_bytes)}")
+    missing = shortage(planned, config, num_local)
+    if not missing:
+        limit, taken = available_memory(), number_text(planned.host_bytes(num_local), "bytes")
+        left = number_text(limit.free, "bytes")
+        show(f"it fits: {processes_text(num_local)} would take {taken}, and {limit.name} leaves {left}")
+        return 0
+    show(f"it does not fit: {missing}")
+    for line in remedies(config, num_local, plan):
+        show(f"  with {line}")
+    return 2
+
+
+def _plan(config: Config, schema: Schema, dataset: Path | None, num_ranks: int, num_servers: int) -> MemoryPlan:
+    """Check the settings, complete them as a training would, and return the plan.
+
+    Where a training would measure something first, the choice that takes more memory is assumed.
+    """
+    if config.device.precision == "auto":
+        precision: Precision = "bfloat16" if cpu_flags() & BFLOAT16_FLAGS else "float32"
+        config = replace(config, device=replace(config.device, precision=precision))
+    plain, num_processes = is_plain(fields_of_model(schema, config.model)), num_ranks + num_servers
+    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes, fits_stock(config, plain))
+    validate(config, schema, num_ranks, num_servers, backend)
+    place = dataset if schema.vocabulary_size <= _MOST_COUNTS else None
+    asked = config.model.first_layer
+    ways: list[FirstLayer] = ["direct"]
+    if place or asked != "auto":
+        ways = [first_layer.choose(asked, config, schema, place or Path(), backend, num_processes)[0]]
+    elif not first_layer.obstacle(config, schema, backend, num_processes):
+        ways = ["direct", "distinct"]
+    plans = []
+    for way in ways:
+        chosen = replace(config, model=replace(config.model, first_layer=way))
+        shares = shares_for_plan(chosen, schema, place) if place else ()
+        plans.append(plan_training(chosen, schema, backend, shares, num_ranks, num_servers))
+    return max(plans, key=lambda plan: plan.host_bytes(num_processes))
+
+
+def _schema(dataset: Path | None, arguments: argparse.Namespace, words: Sequence[str]) -> Schema:
+    """Return the schema of the prepared folder, or that of the log that --rows and --values describe."""
+    sizes = {"--rows": arguments.rows, "--values": arguments.values}
+    given = [name for name, value in sizes.items() if value is not None]
+    if dataset and given:
+        raise ValueError(
+            f"found the prepared folder {dataset} and {' and '.join(given)}; give either a prepared folder, "
+            "or --rows and --values"
+        )
+    if dataset:
+        return read_schema(dataset)
+    if len(given) < 2:
+        raise ValueError(
+            f"expected a prepared folder, or --rows and --values of a log that is not prepared yet; found "
+            f"{given[0] if given else 'neither'}"
+        )
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be 1 or more, found {value}")
+    options = yaml_settings.resolve(Config, arguments.config, words).prepare
+    return imagined_schema(options, arguments.rows, arguments.values)
+
+
+def imagined_schema(options: PrepareOptions, num_rows: int, num_values: int) -> Schema:
+    """Return the schema of a log that was not prepared yet, whose values are spread evenly over its fields."""
+    columns, numeric = options.categorical_columns, options.data.numeric_fields
+    # Each numeric field also has an indicator that tells where its number is missing.
+    names = [*numeric, *(f"{name}_missing" for name in numeric)]
+    first = len(names) + len(columns)
+    cuts = [first + num_values * place // len(columns) for place in range(len(columns) + 1)]
+    categorical = tuple(
+        CategoricalField(
+            column.name,
+            (len(names) + place, len(names) + place + 1),
+            ((cuts[place], cuts[place + 1]),),
+            column.cross,
+            column.max_length,
+            column.pool,
+        )
+        for place, column in enumerate(columns)
+    )
+    fractions = {"train": options.train_fraction, "valid": options.valid_fraction, "test": options.test_fraction}
+    return Schema(
+        FORMAT_VERSION,
+        tuple(NumericField(name, name, "log1p", {}) for name in names),
+        categorical,
+        cuts[-1],
+        "int32" if cuts[-1] < 2**31 else "int64",
+        options.block_rows,
+        {name: _split(round(num_rows * fraction)) for name, fraction in fractions.items()},
+        0,
+        {},
+        {},
+        (),
+    )
+
+
+def _split(num_rows: int) -> Split:
+    return Split(num_rows, round(num_rows * _CLICKS), ())
+
+
+def _title(config: Config, schema: Schema, dataset: Path | None) -> str:
+    widths = "-".join(map(str, config.model.hidden_widths))
+    return (
+        f"{dataset or 'a log'}: {schema.splits['train'].rows:,} training rows, {schema.vocabulary_size:,} ids; D "
+        f"{config.model.embedding_dim}, tower {widths}, batches of {config.train.batch_size:,} rows"
+    )
+
+
+def _parts(plan: MemoryPlan) -> dict[str, tuple[Term, ...]]:
+    parts = {"memory of each rank": plan.rank, "memory of each server": plan.server}
+    parts |= {"disk space": plan.disk, "memory of a service with the bundle": plan.service}
+    return {name: terms for name, terms in parts.items() if terms}
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:12,.1f} MiB"

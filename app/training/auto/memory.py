@@ -1,0 +1,421 @@
+"""Predict the memory and the disk space of a training, and of the service of its model, before anything is allocated.
+
+Sizes of arrays follow from their shapes. The memory of libraries is a constant, which was measured. The command
+`python -m benchmarks --only plan` compares the predictions with the memory that trainings really take.
+
+Shapes use B for the rows of a batch that one rank gets, D for the width of an embedding row, K for the tower's inputs
+from embedding rows, P for the positions (ids) of a row, and U for the distinct ids of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.config.config import Config
+from app.model.dense_state import tower_shapes
+from app.model.native_tower import trains_natively
+from app.tables.backends import TableBytes, planned_bytes
+from app.tables.interface import TablesSpec
+from app.tables.model_fields import num_deep_inputs
+from app.tables.native.rows import LIST_BYTES
+from app.training.learning_rates import table_spec
+from app.training.step.first_layer import expected_shares, most_distinct
+from common import yaml_settings
+from common.arrays.disk import BUFFER_BYTES, WRITES_ON_THEIR_WAY
+from common.process import available_memory
+from common.text import number_text
+from data_prep.prepared.batches import POOL_BLOCKS, num_batches
+from data_prep.prepared.schema import Schema
+
+_MIB = 1 << 20
+_FLOAT = 4
+# Resident memory of Python and the libraries that every process of a training imports, and of MindSpore's reader of
+# MindRecord files.
+_PYTHON_BYTES, _READER_BYTES = 110 * _MIB, 140 * _MIB
+# Additional memory if MindSpore is imported and compiles a graph.
+_MINDSPORE_BYTES = 330 * _MIB
+# Memory of MPI in each process of a job with several.
+_MPI_BYTES = 24 * _MIB
+# A buffer that was enlarged for a batch has room for an eighth more (`HugeBuffer`).
+_ROOM = 9 / 8
+# Number of batches that exist at the same time: the one of the step, those that wait, and the one in preparation.
+_BATCHES = 5
+# The array of distinct rows is padded (`training.step.distinct.MARGINS`), and exists this many times: for the graph,
+# its gradient, and in the kernels of the first layer.
+_PADDING, _DISTINCT_COPIES = 1.08, 4
+# Share of the predicted memory that must be free besides, because predictions are a few percent too low at times.
+_SPARE = 0.05
+# Changes of settings that may save memory, in the order in which they are suggested if they save as much.
+_REMEDIES = (
+    ("tables.dtype=bfloat16", lambda config: config.tables.dtype == "float32"),
+    ("deep_optimizer.name=partial_rowwise_adam", lambda config: config.deep_optimizer.name in ("adam", "lazy_adam")),
+    ("train.ema_decay=0", lambda config: config.train.ema_decay > 0),
+)
+# Bytes of a bundle for each value of the vocabulary, and memory of a service without its bundle.
+_VALUE_BYTES, _SERVICE_BYTES = 12, 150 * _MIB
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of the memory or disk space in bytes. `settings` are the settings that determine it."""
+
+    name: str
+    num_bytes: int
+    settings: str = ""
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The predicted peak memory of each training rank (`rank`) and of each server (`server`, empty without servers),
+    the disk space in the run folder and for a bundle (`disk`), and the memory of a service with the bundle (`service`).
+    """
+
+    rank: tuple[Term, ...]
+    server: tuple[Term, ...]
+    disk: tuple[Term, ...]
+    service: tuple[Term, ...]
+    num_ranks: int
+    num_servers: int
+
+    def host_bytes(self, num_processes: int) -> int:
+        """Return the memory of the largest `num_processes` processes of the job together."""
+        sizes = [total(self.rank)] * self.num_ranks + [total(self.server)] * self.num_servers
+        return sum(sorted(sizes, reverse=True)[:num_processes])
+
+    @property
+    def largest(self) -> Term:
+        """The largest term of the largest process."""
+        return max((*self.rank, *self.server), key=lambda term: term.num_bytes)
+
+    def summary(self) -> str:
+        """Return one line for the log: the memory of each process, and its largest terms."""
+        parts = []
+        for name, count, terms in (("rank", self.num_ranks, self.rank), ("server", self.num_servers, self.server)):
+            if terms:
+                largest = sorted(terms, key=lambda term: -term.num_bytes)[:3]
+                shown = ", ".join(f"{term.name} {number_text(term.num_bytes, 'bytes')}" for term in largest)
+                each = f"each of {count} {name}s" if count > 1 else f"the {name}"
+                parts.append(f"{number_text(total(terms), 'bytes')} of {each} ({shown}, …)")
+        return f"memory expected: {'; '.join(parts)}"
+
+
+def total(terms: Sequence[Term]) -> int:
+    """Return the sum of terms in bytes."""
+    return sum(term.num_bytes for term in terms)
+
+
+def shares_for_plan(config: Config, schema: Schema, dataset: Path) -> Sequence[float]:
+    """Return the `shares` for `plan_training`, or () if the plan hardly depends on them. Reading them takes time."""
+    if config.model.first_layer != "distinct":
+        return ()
+    return [float(share) for share in expected_shares(schema, dataset, config.train.batch_size)]
+
+
+def shortage(plan: MemoryPlan, config: Config, num_local: int) -> str:
+    """Return "" if the training fits into the memory of this host, which runs `num_local` of its processes.
+
+    Otherwise return a sentence that says how much memory is missing, and which term is the largest. The setting
+    tables.memory_limit is for one process. What the machine, or a cgroup, leaves is for all of them.
+    """
+    limit, largest = available_memory(), plan.largest
+    for who, num_bytes, most, name in (
+        ("a process", plan.host_bytes(1), config.tables.memory_limit_bytes, "tables.memory_limit"),
+        (processes_text(num_local), plan.host_bytes(num_local), limit.free, f"what {limit.name} leaves"),
+    ):
+        needed = round(num_bytes * (1 + _SPARE))
+        if most and needed > most:
+            return (
+                f"{who} would take {number_text(needed, 'bytes')}, and {name} is {number_text(most, 'bytes')}; the "
+                f"largest part is: {largest.name}, {number_text(largest.num_bytes, 'bytes')} of one process"
+            )
+    return ""
+
+
+def processes_text(number: int) -> str:
+    """Return the subject of a sentence about the `number` processes of a training on one host."""
+    return f"{number} processes on this host" if number > 1 else "the training"
+
+
+def remedies(config: Config, num_local: int, replan: Callable[[Config], MemoryPlan]) -> list[str]:
+    """Return the three changes of settings that save the most memory, each with the memory of this host that it gives.
+
+    `replan` returns the plan of a training with other settings. It raises ValueError if they do not go together.
+    """
+    model, batch = config.model, config.train.batch_size
+    changes = [word for word, is_open in _REMEDIES if is_open(config)]
+    changes += [f"model.embedding_dim={model.embedding_dim // 2}"] * (model.embedding_dim > 1)
+    changes += [f"train.batch_size={batch // 2}"] * (batch > 1)
+    changes += [f"model.hidden_widths={[-(-width // 2) for width in model.hidden_widths]}".replace(" ", "")]
+    sizes: dict[str, int] = {}
+    for change in changes:
+        with suppress(ValueError):
+            sizes[change] = replan(yaml_settings.override(config, [change])).host_bytes(num_local)
+    best = sorted(sizes, key=lambda change: sizes[change])[:3]
+    return [f"{change}: {number_text(sizes[change] * (1 + _SPARE), 'bytes')}" for change in best]
+
+
+def plan_training(
+    config: Config, schema: Schema, backend: str, shares: Sequence[float] = (), num_ranks: int = 1, num_servers: int = 0
+) -> MemoryPlan:
+    """Predict the memory and the disk space of a training with `num_ranks` training ranks and `num_servers` servers.
+
+    `backend` is the result of `pick_backend`. `shares` [C] are the expected distinct ids of each field divided by its
+    positions in a batch (`first_layer.expected_shares`). Without them, every position counts as a distinct id that the
+    vocabulary has.
+    """
+    sizes = _Sizes.of(config, schema, backend, shares, num_ranks, num_servers)
+    server = _server_terms(sizes) if num_servers else ()
+    return MemoryPlan(_rank_terms(sizes), server, _disk_terms(sizes), _service_terms(sizes), num_ranks, num_servers)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The numbers from which all terms are computed. Letters are those of the module."""
+
+    config: Config
+    schema: Schema
+    backend: str
+    spec: TablesSpec
+    num_ranks: int
+    num_servers: int
+    rows: int  # B
+    inputs: int  # K
+    distinct: int  # U of the batch of one rank
+    num_direct: int  # Number of fields whose rows the first layer multiplies position by position.
+    touched: Mapping[str, int]  # Number of ids whose rows the training updates, by table.
+    tower_values: int  # Number of parameters of the tower.
+
+    @classmethod
+    def of(
+        cls, config: Config, schema: Schema, backend: str, shares: Sequence[float], num_ranks: int, num_servers: int
+    ) -> _Sizes:
+        looked_up = () if config.model.fold_numeric else tuple(field.name for field in schema.numeric)
+        spec = table_spec(config, schema, looked_up)
+        batch = config.train.batch_size
+        rows = -(-batch // num_ranks)
+        num_inputs = num_deep_inputs(spec.fields)
+        lengths = [field.length for field in spec.fields]
+        ids = [_num_ids(schema, (field.name,)) for field in spec.fields]
+        # The share of distinct ids is that of the whole batch, and is larger in the part of a rank.
+        distinct = [
+            min(rows * length, number, math.ceil(share * batch * length))
+            for length, number, share in zip(lengths, ids, shares or [1.0] * len(ids), strict=True)
+        ]
+        num_steps = config.train.epochs * num_batches(schema, "train", batch)
+        num_steps = min(config.train.steps or num_steps, num_steps)
+        seen = {table: [spec.fields[index] for index in spec.columns_of(table)] for table in spec.tables}
+        touched = {
+            table: min(
+                _num_ids(schema, tuple(field.name for field in fields)),
+                num_steps * batch * sum(field.length for field in fields),
+            )
+            for table, fields in seen.items()
+        }
+        shapes = tower_shapes(
+            num_inputs,
+            schema.num_numeric if config.model.fold_numeric else 0,
+            spec.embedding_dim,
+            config.model.hidden_widths,
+            schema.vector_inputs,
+        )
+        values = sum(map(math.prod, shapes.values()))
+        return cls(
+            config,
+            schema,
+            backend,
+            spec,
+            num_ranks,
+            num_servers,
+            rows,
+            num_inputs * spec.embedding_dim,
+            sum(distinct),
+            sum(share > most_distinct(config) for share in shares),
+            touched,
+            values,
+        )
+
+    @property
+    def is_native(self) -> bool:
+        return self.backend != "stock" and trains_natively(self.config)
+
+    @property
+    def is_alone(self) -> bool:
+        return self.num_ranks + self.num_servers == 1
+
+    @property
+    def num_owners(self) -> int:
+        return self.num_servers or self.num_ranks
+
+    @property
+    def num_touched(self) -> int:
+        """Number of rows that one owner stores, counted once if both tables share their rows."""
+        counts = self.touched.values()
+        return -(-(sum(counts) if self.spec.has_parts else max(counts)) // self.num_owners)
+
+    def tables(self) -> TableBytes:
+        """Return the memory of the tables of one owner of rows."""
+        parts = [self.spec.part(table) for table in self.spec.tables] if self.spec.has_parts else [self.spec]
+        counts = self.touched.values() if self.spec.has_parts else [max(self.touched.values())]
+        sizes = [
+            planned_bytes(self.backend, part, -(-count // self.num_owners))
+            for part, count in zip(parts, counts, strict=True)
+        ]
+        return TableBytes(*map(sum, zip(*sizes, strict=True)))
+
+
+def _num_ids(schema: Schema, names: Sequence[str]) -> int:
+    """Return the number of ids that the fields with these names have together. Fields may share ids."""
+    ranges = {
+        id_range
+        for field in schema.categorical
+        if field.name in names
+        for id_range in (field.oov_ids, *field.id_ranges)
+    }
+    return sum(end - first for first, end in ranges)
+
+
+def _row_bytes(schema: Schema) -> int:
+    """Return the bytes of a prepared row in memory: ids, numbers, vectors, label, weight and keys."""
+    values = schema.num_numeric + schema.vector_inputs + 1 + bool(schema.weight)
+    id_bytes = 8 if schema.ids_dtype == "int64" else 4
+    return schema.num_positions * id_bytes + values * _FLOAT + 8 * len(schema.keys)
+
+
+def _rank_terms(sizes: _Sizes) -> tuple[Term, ...]:
+    schema = sizes.schema
+    terms = [Term("Python and libraries", _PYTHON_BYTES), Term("MindRecord reader", _READER_BYTES)]
+    if not sizes.is_native:
+        terms.append(Term("MindSpore", _MINDSPORE_BYTES, "model.activation"))
+    if not sizes.is_alone:
+        terms.append(Term("MPI", _MPI_BYTES))
+    if not sizes.num_servers:
+        terms += _table_terms(sizes)
+    terms.append(Term("tower, its gradients and optimizer", _dense_bytes(sizes), "model.hidden_widths"))
+    pool_rows = min(POOL_BLOCKS * schema.block_rows, schema.splits["train"].rows)
+    is_single = pool_rows == schema.splits["train"].rows
+    pool = pool_rows * _row_bytes(schema) * (1 if is_single else 2)
+    terms.append(Term("rows read ahead", pool))
+    terms.append(Term("batch buffers", _batch_bytes(sizes), "train.batch_size"))
+    return tuple(terms)
+
+
+def _table_terms(sizes: _Sizes) -> list[Term]:
+    tables = sizes.tables()
+    return [
+        Term("table rows with optimizer state", tables.rows, "prepare.min_count"),
+        Term("index of the rows", tables.row_index, "prepare.min_count"),
+        Term("checkpoint being written", _snapshot_bytes(sizes), "checkpoint.background"),
+    ]
+
+
+def _snapshot_bytes(sizes: _Sizes) -> int:
+    buffers = (WRITES_ON_THEIR_WAY + 1) * BUFFER_BYTES
+    return sizes.num_touched * LIST_BYTES + buffers
+
+
+def _dense_bytes(sizes: _Sizes) -> int:
+    state = _dense_states(sizes.config)
+    copies = 1 + state  # A checkpoint copies weights and states.
+    gradients = 1 + (0 if sizes.num_ranks == 1 else 2)
+    return sizes.tower_values * _FLOAT * (1 + state + gradients + copies)
+
+
+def _dense_states(config: Config) -> int:
+    """Return the number of values that the tower's optimizer and running mean keep for each weight."""
+    states = {"adam": 2, "adamw": 2, "adagrad": 1, "sgd": 0}[config.tower_optimizer.name]
+    return states + bool(config.train.ema_decay)
+
+
+def _batch_bytes(sizes: _Sizes) -> int:
+    """Return the memory of the batches that exist at the same time, and of the buffers of a step on one rank."""
+    config, spec, distinct = sizes.config, sizes.spec, sizes.distinct
+    batch, units = config.train.batch_size, sum(config.model.hidden_widths)
+    lists = 8 if spec.has_lists else 0
+    # For each position its distinct id and its place in the order of ids, and for each distinct id its id and count.
+    ids = sizes.rows * spec.num_positions * (8 + lists) + distinct * 12
+    num_bytes = _BATCHES * (batch * _row_bytes(sizes.schema) + ids)
+    is_half = config.device.precision == "bfloat16"
+    numbers = sizes.schema.num_numeric + sizes.schema.vector_inputs + 2
+    num_bytes += sizes.rows * (units * (_FLOAT + (2 if is_half else _FLOAT)) + numbers * _FLOAT)
+    if is_half:
+        num_bytes += 2 * (sizes.rows * (sizes.inputs + units) + sizes.tower_values)
+    if sizes.is_alone:
+        rows_of_tables, exchanged = distinct, 0
+    else:
+        # The kernels expand the rows that arrive, and sum the gradients that leave.
+        rows_of_tables = 0 if sizes.num_servers else distinct
+        exchanged = 2 * distinct
+    num_bytes += _owner_buffers(sizes, rows_of_tables, is_sharded=not sizes.is_alone)
+    row_bytes = spec.embedding_dim * _FLOAT
+    if config.model.first_layer == "distinct":
+        direct = sizes.num_direct * sizes.rows * row_bytes
+        return num_bytes + round(_PADDING * distinct * row_bytes) * _DISTINCT_COPIES + 2 * direct
+    deep = sizes.rows * sizes.inputs * _FLOAT
+    means = (deep + distinct * row_bytes) if spec.ema_decay else 0
+    return num_bytes + round(_ROOM * (3 * deep + exchanged * row_bytes)) + means
+
+
+def _owner_buffers(sizes: _Sizes, num_rows: int, is_sharded: bool) -> int:
+    """Return the memory in which the tables of one owner look up and update `num_rows` distinct rows of a batch.
+
+    Tables that serve ranks (`is_sharded`) copy the rows and receive the gradients. Other tables copy them by position,
+    which `_batch_bytes` counts.
+    """
+    spec = sizes.spec
+    computed = 3 if spec.deep_optimizer.name == "adam" else int(spec.has_lists and not is_sharded)
+    copies = 3 if is_sharded or sizes.config.model.first_layer == "distinct" else 0
+    return round(_ROOM * num_rows * (computed + copies) * spec.embedding_dim * _FLOAT)
+
+
+def _server_terms(sizes: _Sizes) -> tuple[Term, ...]:
+    requested = sizes.num_ranks * sizes.distinct // sizes.num_servers
+    return (
+        Term("Python and libraries", _PYTHON_BYTES),
+        Term("MPI", _MPI_BYTES),
+        *_table_terms(sizes),
+        Term("rows and gradients of a step", _owner_buffers(sizes, requested, is_sharded=True), "train.batch_size"),
+    )
+
+
+def _disk_terms(sizes: _Sizes) -> tuple[Term, ...]:
+    config, spec = sizes.config, sizes.spec
+    parts = [spec.part(table) for table in spec.tables] if spec.has_parts else [spec]
+    counts = list(sizes.touched.values()) if spec.has_parts else [max(sizes.touched.values())]
+    id_bytes = 8 * len(spec.tables)
+    rows = sum(count * part.row_bytes() for count, part in zip(counts, parts, strict=True)) + max(counts) * id_bytes
+    dense = sizes.tower_values * _FLOAT * (1 + _dense_states(config))
+    options = config.checkpoint
+    evaluations = config.train.epochs * max(
+        1,
+        *(
+            -(-num_batches(sizes.schema, "train", config.train.batch_size) // every)
+            for every in (options.every_steps, config.eval.every_steps)
+            if every
+        ),
+        1,
+    )
+    # A new checkpoint is complete before an old one is removed.
+    kept = min(evaluations, options.keep_last + options.keep_best + 1 if options.keep_last else evaluations)
+    name = f"{kept:,} checkpoints" if kept > 1 else "checkpoint"
+    return (
+        Term(name, kept * (rows + dense), "checkpoint.keep_last"),
+        Term("bundle", _bundle_bytes(sizes), "rows=float16 of export"),
+    )
+
+
+def _bundle_bytes(sizes: _Sizes) -> int:
+    """Return the size of a bundle with rows as float32: its tables, the values of the vocabulary, and the tower."""
+    num_ids = sizes.schema.vocabulary_size
+    tables = sizes.num_touched * sizes.num_owners * (sizes.spec.embedding_dim + 1) * _FLOAT + num_ids // 64 * 16
+    return tables + num_ids * _VALUE_BYTES + sizes.tower_values * _FLOAT
+
+
+def _service_terms(sizes: _Sizes) -> tuple[Term, ...]:
+    return (
+        Term("Python and libraries", _SERVICE_BYTES),
+        Term("bundle", _bundle_bytes(sizes), "rows=float16 of export"),
+    )
