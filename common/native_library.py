@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from common.packages import make_command
-from common.process import held, num_cores
+from common.process import held
 
 _COMMENT_OR_DIRECTIVE = re.compile(r"//.*|^#(?:.*\\\n)*.*", re.MULTILINE)
 _ENUM = re.compile(r"typedef enum \{([^}]*)\} (\w+);")
@@ -115,7 +115,8 @@ def _start_surplus_threads() -> None:
 
     def start_and_stay() -> None:
         # The parallel region needs a function as its body. omp_get_thread_num serves, because it ignores its argument.
-        libgomp.GOMP_parallel(libgomp.omp_get_thread_num, None, num_cores() + 1, 0)
+        # libgomp takes the number of cores from the affinity mask, so a CPU quota does not count here.
+        libgomp.GOMP_parallel(libgomp.omp_get_thread_num, None, len(os.sched_getaffinity(0)) + 1, 0)
         has_started.set()
         threading.Event().wait()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import os
 import resource
 import signal
@@ -23,6 +24,9 @@ from common.packages import project_environment
 from common.signals import SIGNALS
 
 CGROUP_ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
+# Files of a cgroup's folder, in version 2 and version 1 of cgroups: limit and use of memory, and the quota of CPU time.
+MEMORY_FILES = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+CPU_FILES = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"
 PR_SET_PDEATHSIG = 1  # Constant of Linux's prctl.h.
 # A memory limit of this many bytes or more counts as no limit. cgroup version 1 writes "no limit" as a number near
 # 2**63.
@@ -76,8 +80,30 @@ def peak_memory() -> int:
 
 
 def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Return the number of cores that this process may use, which is also its best number of threads.
+
+    These are the cores in its affinity mask, or fewer if a cgroup limits its CPU time. A quota of 1.5 cores counts as
+    two, because a single thread would leave a third of it unused.
+    """
+    cores = len(os.sched_getaffinity(0))
+    return max(1, math.ceil(min(cores, cpu_quota()[0])))
+
+
+def cpu_quota() -> tuple[float, str]:
+    """Return the smallest CPU quota of this process's cgroups, in cores, and words for the log that name the cgroup.
+
+    Containers limit their CPU time in this way. Without a quota, return infinity and no words.
+    """
+    smallest, reason = math.inf, ""
+    for folder in _cgroups("cpu"):
+        # Version 2 has one file with "QUOTA PERIOD", version 1 has two files. "max" and -1 stand for no quota.
+        files = [folder / name for name in CPU_FILES if (folder / name).is_file()]
+        words = [word for file in files for word in file.read_text().split()]
+        if len(words) == 2 and words[0] not in ("max", "-1"):
+            cores = int(words[0]) / int(words[1])
+            if cores < smallest:
+                smallest, reason = cores, f" (the CPU quota of cgroup {folder} is {cores:g} cores)"
+    return smallest, reason
 
 
 def memory_limits() -> list[MemoryLimit]:
@@ -89,22 +115,28 @@ def memory_limits() -> list[MemoryLimit]:
     if address_space != resource.RLIM_INFINITY:
         used = int((PROC / "self/statm").read_text().split()[0]) * resource.getpagesize()
         limits.append(MemoryLimit("the address space (RLIMIT_AS)", address_space, used, counts_reserved=True))
-    return [*limits, *_cgroups()]
+    return [*limits, *_cgroup_memory()]
 
 
-def _cgroups() -> Iterator[MemoryLimit]:
-    """Yield the memory limits of the cgroup that this process belongs to, and of all cgroups above it."""
-    for line in (PROC / "self/cgroup").read_text().splitlines():
+def _cgroups(controller: str) -> Iterator[Path]:
+    """Yield the folder of the cgroup that this process belongs to for `controller`, and those of all cgroups above it.
+
+    With version 1 of cgroups each controller has a tree of its own. With version 2 there is a single tree.
+    """
+    file = PROC / "self/cgroup"
+    for line in file.read_text().splitlines() if file.is_file() else ():
         _, controllers, path = line.split(":", maxsplit=2)
-        if controllers == "":
-            root, limit_file, used_file = CGROUP_ROOT, "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
-            root, limit_file, used_file = CGROUP_ROOT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
-            continue
-        group = root / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if folder.is_relative_to(root) and (folder / limit_file).is_file():
+        if controllers == "" or controller in controllers.split(","):
+            root = CGROUP_ROOT / controller if controllers else CGROUP_ROOT
+            group = root / path.lstrip("/")
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(root))
+
+
+def _cgroup_memory() -> Iterator[MemoryLimit]:
+    """Yield the memory limits of the cgroup that this process belongs to, and of all cgroups above it."""
+    for folder in _cgroups("memory"):
+        for limit_file, used_file in MEMORY_FILES:
+            if (folder / limit_file).is_file():
                 limit = (folder / limit_file).read_text().strip()
                 if limit != "max" and int(limit) < UNLIMITED:
                     fields = dict(field.split() for field in (folder / "memory.stat").read_text().splitlines())

@@ -24,7 +24,7 @@ from app.tables.fields import TableField
 from app.tables.interface import TablesSpec
 from app.tables.native import library as tables_library
 from common.native_library import NativeLibrary
-from common.process import memory_limits, num_cores
+from common.process import cpu_quota, memory_limits, num_cores
 from data_prep.kernels import native as log_library
 
 FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
@@ -62,7 +62,7 @@ def instruction_set() -> str:
 def cores() -> Line:
     """Return two texts: how many cores this process may use, and the default of device.threads that follows."""
     usable = num_cores()
-    return f"{usable} of {os.cpu_count()} may be used", f"{usable} host threads (device.threads)"
+    return f"{usable} of {os.cpu_count()} may be used{cpu_quota()[1]}", f"{usable} host threads (device.threads)"
 
 
 def memory() -> Line:

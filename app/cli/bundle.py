@@ -12,7 +12,6 @@ if __name__ == "__main__":
     die_quietly()
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from app.scoring.effects import ROWS, VALUES, describe_effects, effects_of_log, 
 from app.scoring.predictor import Predictor
 from common.arguments import add_shared
 from common.packages import require
+from common.process import num_cores
 from common.text import show
 
 
@@ -78,7 +78,7 @@ def _effects(arguments: argparse.Namespace) -> int:
     output = arguments.output
     if output and (output.suffix not in (".csv", ".parquet") or not output.parent.is_dir()):
         raise ValueError(f"--output {output}: expected a .csv or .parquet file in a folder that is there")
-    predictor = Predictor.open(arguments.bundle, len(os.sched_getaffinity(0)))
+    predictor = Predictor.open(arguments.bundle, num_cores())
     table = effects_of_log(predictor, arguments.inputs, arguments.rows, arguments.seed, arguments.values)
     show(describe_effects(table))
     if output:

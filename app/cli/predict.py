@@ -13,12 +13,12 @@ if __name__ == "__main__":
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from common.packages import require
+from common.process import cpu_quota, num_cores
 
 require("isal", "numpy", "pyarrow", "tqdm", "xxhash")
 
@@ -57,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     bad than --max-reject-fraction allows.
     """
     require("onnxruntime")
-    workers = arguments.workers or len(os.sched_getaffinity(0))
+    workers = arguments.workers or num_cores()
+    if not arguments.workers and (quota := cpu_quota()[1]):
+        log.info("workers: %d%s", workers, quota)
     if workers < 1:
         raise ValueError(f"--workers must be 1 or more, found {workers}")
     bound = _max_reject_fraction(arguments)

@@ -12,6 +12,7 @@ if __name__ == "__main__":
     die_quietly()
 
 import argparse
+import logging
 import re
 import sys
 from dataclasses import fields
@@ -26,6 +27,9 @@ from app.serving.statement import Statement
 from common.arguments import add_shared
 from common.console import log_with_times
 from common.packages import require
+from common.process import cpu_quota
+
+log = logging.getLogger("app")
 
 Options = TypeVar("Options", Limits, ServerOptions)
 NEWEST = "newest"  # Value of --version that removes the pin, so that the newest version serves.
@@ -109,6 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.version:
         _pin(options, arguments.version)
     log_with_times()
+    if quota := cpu_quota()[1]:
+        log.info("workers: %d, threads of each: %d%s", options.workers, options.threads, quota)
     return serve(options)
 
 

@@ -51,8 +51,8 @@ class DeviceOptions(Checked):
     """The device that computes the tower (the dense layers), its precision, and the number of threads on the host."""
 
     target: Target = "auto"  # auto: Ascend if there is one, else GPU, else CPU.
-    # The number of threads on the host (the CPU). 0 takes every core that this process may use, shared evenly with the
-    # other ranks of the training on this host.
+    # The number of threads on the host (the CPU). 0 takes every core that this process may use (affinity mask and CPU
+    # quota), shared evenly with the other ranks of the training on this host.
     threads: Annotated[int, Bounds(least=0, expected="0 (all cores) or more")] = 0
     # The precision of the tower. float32: all numbers are float32. bfloat16: the inputs of the tower's matrix products
     # are rounded to bfloat16, and all other numbers stay float32. auto: before the first training of a tower of this

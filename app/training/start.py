@@ -40,7 +40,7 @@ from common.arrays.pages import give_back_freed_memory
 from common.console import PrintableFormatter
 from common.files import message_of
 from common.packages import python_command
-from common.process import peak_memory
+from common.process import cpu_quota, peak_memory
 from common.text import number_text
 from data_prep.options.options_file import read_recorded
 from data_prep.prepared.data_files import check_files
@@ -143,7 +143,8 @@ class Launch:
             for line in filter(None, self.choices):
                 log.info("%s", line)
             threads = config.device.num_threads
-            log.info("the tower runs on %s, the tables are %s, %d host threads", target, self.backend, threads)
+            words = target, self.backend, threads, cpu_quota()[1]
+            log.info("the tower runs on %s, the tables are %s, %d host threads%s", *words)
             spec = table_spec(config, self.schema)
             row_bytes = f"{spec.row_bytes():,} bytes, with its optimizers' state ({spec.dtype})"
             log.info("host memory: a touched row takes %s; there are %s ids", row_bytes, f"{spec.vocabulary_size:,}")

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from common.files import FolderInUse, checksum, make_folder
 from common.packages import PROJECT
-from common.process import checksum_of_sources, num_cores
+from common.process import checksum_of_sources, cpu_quota, num_cores
 from data_prep.checks.reject_causes import check_statistics
 from data_prep.encoding.encoder import MOST_UNKNOWN, RowEncoder
 from data_prep.encoding.fit import fit_vocabulary
@@ -248,6 +248,8 @@ def _make_files(
 
     # First pass: raw log -> statistics -> vocabulary.
     num_workers = memory_and_disk.counting_workers(options, num_cores(), work_dir.chunk_bytes)
+    if not options.workers and (quota := cpu_quota()[1]):
+        log.info("workers: %d%s", num_workers, quota)
     reading = LogReading(files, options.data, pools, num_workers, work_dir.chunk_bytes, work_dir.pieces)
     split = find_split(reading, options, work_dir.pieces)
     fitted = fit(reading, split, options, base, work_dir)

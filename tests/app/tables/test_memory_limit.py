@@ -1,3 +1,4 @@
+import os
 import resource
 
 import numpy as np
@@ -7,7 +8,7 @@ from app.tables.backends import planned_bytes
 from app.tables.interface import WIDE
 from common import process as memory_limit
 from common.arrays.pages import HUGE_PAGE
-from common.process import MemoryLimit, available_memory, memory_limits, require_memory
+from common.process import MemoryLimit, available_memory, cpu_quota, memory_limits, num_cores, require_memory
 from tests.app.tables.tables_of_spec import native_tables
 
 
@@ -61,6 +62,31 @@ def test_cgroups_of_version_1(fake_system):
     )
     write_files(memory, memory_dot_limit_in_bytes=2**63 - 4096)  # no limit
     assert memory_limits()[1:] == [MemoryLimit(f"the memory limit of cgroup {memory / 'job'}", 2**30, 2**29 - 512)]
+
+
+@pytest.mark.parametrize(
+    ("quotas", "cores"),
+    [
+        ({"": "max 100000"}, 64),
+        ({"pod": "250000 100000", "pod/app": "max 100000"}, 3),  # rounded up
+        ({"pod": "400000 100000", "pod/app": "150000 50000"}, 3),  # the smallest on the way
+        ({"pod/app": "1000 100000"}, 1),
+        ({"pod/app": "9900000 100000"}, 64),  # more than the affinity mask has
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_cores_follow_the_smallest_cpu_quota(fake_system, monkeypatch, quotas, cores, version):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    line, root = ("0::", "cgroup") if version == 2 else ("3:cpu,cpuacct:", "cgroup/cpu")
+    (fake_system / "proc/self/cgroup").write_text(f"{line}/pod/app\n5:memory:/\n")
+    for group, quota in quotas.items():
+        files = {"cpu_dot_max": quota}
+        if version == 1:
+            names = "cpu_dot_cfs_quota_us", "cpu_dot_cfs_period_us"
+            files = dict(zip(names, quota.replace("max", "-1").split(), strict=True))
+        write_files(fake_system / root / group, **files)
+    assert num_cores() == cores
+    assert ("cores)" in cpu_quota()[1]) == (quotas != {"": "max 100000"})
 
 
 def test_the_tightest_limit_is_named_with_all_sizes(fake_system):
