@@ -86,7 +86,8 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     if started_by_mpi():
         group = rank.join(trained.config, trained.schema, arguments.ranks, 0, {"checkpoint": checkpoint.manifest.id})
     elif arguments.ranks > 1:
-        status = launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path))
+        timeout_s = trained.config.cluster.timeout_s
+        status = launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path), timeout_s)
         if status == WRONG_INPUT and arguments.follow:
             # The exit status of the ranks does not say if the checkpoint was damaged. If it was, `verify` raises an
             # error, and `follow` skips this checkpoint.

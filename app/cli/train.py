@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             return report_finished(finished)
     if num_processes > 1 and not started_by_mpi() and not arguments.dry_run:
         os.environ.update({CHOSEN_PRECISION: plan.config.device.precision, **crosses.as_message()})
-        return launch(num_processes, arguments.hostfile, arguments.words)
+        return launch(num_processes, arguments.hostfile, arguments.words, config.cluster.timeout_s)
     group: ProcessGroup = ONE_PROCESS
     if started_by_mpi():
         what, folder = {"tables": plan.backend}, Path.cwd() / plan.config.checkpoint.dir

@@ -1,7 +1,8 @@
 """Train with several processes, by MPI. A job of one process does not load MPI.
 
 The modules:
-- `mpirun`: start and supervise a job. `process_group`: the processes of a job, and calls among them.
+- `mpirun`: start and supervise a job. `daemon`: start mpirun's daemon on another host.
+- `process_group`: the processes of a job, and calls among them.
 - `watchdog`: report ranks that let the others wait.
 - `exchange`: messages with embedding rows and gradients. `sharded_tables`: tables whose rows are spread over ranks,
   with the kernels of `batch_kernels`.

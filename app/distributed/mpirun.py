@@ -1,13 +1,16 @@
 """Start a job of several ranks with mpirun, supervise it, and shorten mpirun's messages.
 
 A first Ctrl-C or SIGTERM asks all ranks to save and end. It is forwarded as SIGUSR1 or SIGUSR2, because mpirun passes
-these on to all hosts. A second signal ends the ranks at once. mpirun and its ranks end if this process ends.
+these on to all hosts. mpirun itself and its daemons block SIGINT and SIGTERM, which Slurm and systemd send to every
+process of a job: otherwise they would kill the ranks before these have saved. A second signal to this process ends the
+ranks at once. mpirun and its ranks end if this process ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -15,18 +18,19 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import IO, Any
 
 from app.distributed.process_group import load_mpi, started_by_mpi
 from common.packages import project_environment
 from common.process import die_with_parent, num_cores
-from common.signals import handled
+from common.signals import SIGNALS, handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
+ENDING = signal.SIGTERM, signal.SIGHUP, signal.SIGKILL  # Signals with which mpirun, or a rank at its start, is ended.
 
 # Environment variable that tells all ranks the precision which device.precision=auto has chosen.
 CHOSEN_PRECISION = "WIDE_DEEP_PRECISION"
@@ -34,6 +38,8 @@ CHOSEN_PRECISION = "WIDE_DEEP_PRECISION"
 # other fields) affect clicks.
 CHOICE_OF_CROSSES = "WIDE_DEEP_CROSSES"
 # Environment variables that mpirun sets for the ranks on other hosts, too.
+LAUNCH_AGENT = "PRTE_MCA_prte_launch_agent"  # Command that mpirun runs on other hosts to start its daemon.
+NODE_LIST = "SLURM_JOB_NODELIST"
 EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", CHOSEN_PRECISION, CHOICE_OF_CROSSES)
 
 # Folder in which Open MPI keeps message queues, 16 MiB per rank. A rank that is killed does not delete them.
@@ -48,6 +54,20 @@ CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: ")
 DID_NOT_LEARN = 4
 
 
+# mpirun has this long to end its ranks after a second signal. A host that has disappeared would let it wait for ever.
+SECONDS_TO_END = 10.0
+
+# TCP probes a silent connection between mpirun and a host this often, and gives up after so many probes.
+PROBE_SECONDS, MOST_PROBES = 5, 3
+
+# Environment variables in which launchers other than Open MPI's mpirun tell the number of processes that they start.
+# Slurm also sets its variable for Open MPI's daemons, whose ranks have Open MPI's own variables.
+FOREIGN_SIZES = {
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "PMI_SIZE": "MPICH's or Intel MPI's mpirun",
+    "MV2_COMM_WORLD_SIZE": "mpirun",
+}
+
 # A larger number of processes for each core must be a mistake. So many processes would exhaust the host's memory.
 MOST_PROCESSES_PER_CORE = 32
 
@@ -55,34 +75,60 @@ MOST_PROCESSES_PER_CORE = 32
 def check_num_processes(num_ranks: int, num_servers: int = 0, host_file: str = "") -> None:
     """Raise ValueError if `num_ranks` or `num_servers` is too small, or if both together are too many for this host.
 
-    With a host file, no number counts as too large here. `check_hosts` compares the number with the file's slots.
+    With a host file or in a Slurm job, no number counts as too large here. `check_slots` compares the number with the
+    slots of the hosts. Also raise ValueError if another launcher has started this process several times, because each
+    process would train alone, or start a job of its own.
     """
+    for variable, launcher in FOREIGN_SIZES.items():
+        if (size := os.environ.get(variable, "1")).isdigit() and int(size) > 1 and not started_by_mpi():
+            raise ValueError(
+                f"{launcher} has started this command {size} times ({variable}={size}), but the command starts its own "
+                f"ranks: run it once, without {launcher}, with --ranks {max(num_ranks, int(size))} (in a Slurm job: in "
+                f"the batch script, as examples/slurm does); for {size} independent trainings, unset {variable}"
+            )
     for name, found, least in (("ranks (RANK_SIZE)", num_ranks, 1), ("servers (SERVERS)", num_servers, 0)):
         if found < least:
             raise ValueError(f"the number of {name} must be {least} or more, found {found}")
     most = MOST_PROCESSES_PER_CORE * num_cores()
-    if num_ranks + num_servers > most and not host_file and not started_by_mpi():
+    is_alone = not host_file and NODE_LIST not in os.environ and not started_by_mpi()
+    if num_ranks + num_servers > most and is_alone:
         raise ValueError(
             f"{num_ranks + num_servers} processes are too many for this host, which has {num_cores()} cores: at most "
             f"{most}; start fewer, or name further hosts in a file: --hostfile FILE (HOSTFILE=FILE of the scripts)"
         )
 
 
-def launch(num_ranks: int, host_file: str, arguments: list[str]) -> int:
+def launch(num_ranks: int, host_file: str, arguments: list[str], timeout_s: float) -> int:
     """Run `python -m app ARGUMENTS` on `num_ranks` ranks and return the exit status of the job.
 
-    `host_file` is the path of mpirun's list of hosts; if it is empty, all ranks run on this host. Raise OSError or
-    ValueError if the job cannot be started.
+    `host_file` is the path of mpirun's list of hosts. If it is empty, the ranks run on the hosts of the Slurm job that
+    this process belongs to, or on this host. The job ends if a host has not answered for `timeout_s` seconds. Raise
+    OSError or ValueError if the job cannot be started.
     """
-    hosts = Path(host_file) if host_file else None
-    names = check_hosts(hosts, num_ranks) if hosts is not None else []
+    path = Path(host_file) if host_file else None
+    slots = read_hosts(path) if path is not None else slurm_slots()
+    if slots:
+        check_slots(f"host file {path}" if path is not None else "the Slurm job", slots, num_ranks)
     mpirun = [find_mpirun()]
     load_mpi()
-    command = [*mpirun_options(hosts), "-n", str(num_ranks), sys.executable, "-P", "-m", "app", *arguments]
-    if hosts is not None or not SHARED_MEMORY.is_dir():
-        return supervise([*mpirun, *command], names)
+    command = [*mpirun_options(path, slots), "-n", str(num_ranks), sys.executable, "-P", "-m", "app", *arguments]
+    environment = {**os.environ, **daemon_variables(timeout_s)}
+    if slots or not SHARED_MEMORY.is_dir():
+        return supervise([*mpirun, *command], list(slots), environment)
     with TemporaryDirectory(prefix=f"wide_deep-{os.getpid()}-", dir=SHARED_MEMORY) as folder:
-        return supervise([*mpirun, "--mca", "btl_sm_backing_directory", folder, *command])
+        return supervise([*mpirun, "--mca", "btl_sm_backing_directory", folder, *command], environment=environment)
+
+
+def daemon_variables(timeout_s: float) -> dict[str, str]:
+    """Return environment variables for mpirun: its settings for the daemons that start the ranks on other hosts.
+
+    A connection on which nothing has come for `timeout_s` seconds is probed, so that a host that has disappeared ends
+    the job. The daemons are started by daemon.py, which blocks the signals that mpirun blocks.
+    """
+    probes = {"time": math.ceil(timeout_s), "intvl": PROBE_SECONDS, "probes": MOST_PROBES}
+    variables = {f"PRTE_MCA_oob_tcp_keepalive_{name}": str(value) for name, value in probes.items()}
+    daemon = f"{sys.executable} {Path(__file__).with_name('daemon.py')} prted"
+    return {name: os.environ.get(name, value) for name, value in {**variables, LAUNCH_AGENT: daemon}.items()}
 
 
 def find_mpirun() -> str:
@@ -99,7 +145,9 @@ def find_mpirun() -> str:
         )
     command = [mpirun, "--version"]
     printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603 (user's MPIRUN)
-    if "Open MPI" not in printed:
+    if not {"(Open MPI)", "(OpenRTE)"} & set(
+        re.findall(r"\([^)]*\)", printed)
+    ):  # OpenRTE: version 4 as Debian installs it.
         first_line = (printed.splitlines() or ["nothing"])[0]
         raise OSError(
             f"{mpirun} is not Open MPI's, whose options are used here (its --version prints: {first_line}); set MPIRUN="
@@ -107,11 +155,10 @@ def find_mpirun() -> str:
     return mpirun
 
 
-def check_hosts(path: Path, num_ranks: int) -> list[str]:
-    """Return the names of the hosts in the host file `path`.
+def read_hosts(path: Path) -> dict[str, int]:
+    """Return the hosts in the host file `path` and their numbers of slots.
 
-    Raise FileNotFoundError if the file is missing, and ValueError unless the hosts have at least `num_ranks` slots
-    together.
+    Raise FileNotFoundError if the file is missing, and ValueError if it names no host.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no host file {path}; HOSTFILE= names a file of lines like: host1 slots=2")
@@ -119,13 +166,41 @@ def check_hosts(path: Path, num_ranks: int) -> list[str]:
     slots = {words[0]: _slots(path, words) for words in hosts if words}
     if not slots:
         raise ValueError(f"host file {path} names no host; expected lines like: host1 slots=2")
+    return slots
+
+
+def slurm_slots() -> dict[str, int]:
+    """Return the hosts of the Slurm job that this process belongs to, and the number of tasks on each.
+
+    The result is empty outside of Slurm, and in a job on one host, where any number of ranks may run. Raise OSError if
+    the list of hosts cannot be read.
+    """
+    if NODE_LIST not in os.environ or os.environ.get("SLURM_JOB_NUM_NODES") == "1":
+        return {}
+    command = ["scontrol", "show", "hostnames", os.environ[NODE_LIST]]
+    try:
+        hosts = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()  # noqa: S603
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise OSError(
+            f"the hosts of the Slurm job are unknown, '{' '.join(command)}' failed ({error}); give --hostfile FILE"
+        ) from error
+    # Slurm abbreviates the numbers of tasks of consecutive hosts: 2(x3),1 stands for 2, 2, 2, 1.
+    tasks = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_TASKS_PER_NODE", f"1(x{len(hosts)})"))
+    counts = [int(count) for count, times in tasks for _ in range(int(times or 1))]
+    return dict(zip(hosts, counts, strict=True))
+
+
+def check_slots(where: str, slots: Mapping[str, int], num_ranks: int) -> None:
+    """Raise ValueError unless the hosts in `slots` have at least `num_ranks` slots together.
+
+    `where` names the list of hosts in the message.
+    """
     if sum(slots.values()) < num_ranks:
         counts = ", ".join(f"{host} {count}" for host, count in slots.items())
         raise ValueError(
-            f"host file {path} has {sum(slots.values())} slots ({counts}), {num_ranks} ranks need one each; raise "
-            "slots=N, or start fewer ranks"
+            f"{where} has {sum(slots.values())} slots ({counts}), {num_ranks} ranks need one each; raise slots=N "
+            "(in a Slurm job: --ntasks-per-node), or start fewer ranks"
         )
-    return list(slots)
 
 
 def _slots(path: Path, words: list[str]) -> int:
@@ -138,16 +213,19 @@ def _slots(path: Path, words: list[str]) -> int:
     return 1  # mpirun counts a host that is listed without a number of slots as one slot.
 
 
-def mpirun_options(host_file: Path | None) -> list[str]:
-    """Return the options for mpirun on the command line.
+def mpirun_options(host_file: Path | None, slots: Mapping[str, int] = MappingProxyType({})) -> list[str]:
+    """Return the options for mpirun on the command line. `slots` are the hosts, if there are several.
 
-    They allow mpirun to run as root and, without a host file, more ranks than cores. They also pass this process's
+    They allow mpirun to run as root and, on a single host, more ranks than cores. They also pass this process's
     PYTHONPATH and the variables `EXPORTED` to the ranks.
     """
     options = ["--bind-to", "none"]  # Let each rank use all cores. The setting device.threads limits its threads.
     if os.geteuid() == 0:
         options.append("--allow-run-as-root")
-    options += ["--oversubscribe"] if host_file is None else ["--hostfile", str(host_file), "--map-by", "slot"]
+    hosts = ["--host", ",".join(f"{host}:{count}" for host, count in slots.items())]
+    if host_file is not None:
+        hosts = ["--hostfile", str(host_file)]
+    options += [*hosts, "--map-by", "slot"] if slots else ["--oversubscribe"]
     for name in EXPORTED:
         if name in os.environ:
             options += ["-x", name]
@@ -155,11 +233,11 @@ def mpirun_options(host_file: Path | None) -> list[str]:
     return [*options, "-x", f"PYTHONPATH={project_environment()['PYTHONPATH']}"]
 
 
-def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
+def supervise(command: list[str], hosts: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> int:
     """Run the mpirun command `command` until it ends, and return the exit status of the job.
 
-    If mpirun fails, its notices are printed in a short form. `hosts` are the host names in the host file. They serve to
-    complete names that mpirun has cut short.
+    If mpirun fails, its notices are printed in a short form. `hosts` are the names of the hosts, which serve to
+    complete names that mpirun has cut short. `environment` is that of mpirun, by default this process's.
     """
     received: list[signal.Signals] = []  # Signals that this process has received so far.
 
@@ -168,32 +246,38 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
         if len(received) == 1:
             process.send_signal(FORWARDED[received[0]])
         else:
-            process.terminate()
+            process.send_signal(signal.SIGHUP)  # mpirun ends its ranks after this signal, too, and does not block it.
+            timer.start() if len(received) == 2 else process.kill()
 
     def prepare_mpirun() -> None:  # The new process runs this function before it executes mpirun.
-        die_with_parent(signal.SIGTERM)
-        # Block no signals: mpirun and the ranks would inherit the blocked ones.
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        die_with_parent(signal.SIGHUP)
+        # mpirun unblocks all signals of the ranks that it starts.
+        signal.pthread_sigmask(signal.SIG_SETMASK, SIGNALS)
 
     with subprocess.Popen(  # noqa: S603 (the user's own arguments, in no shell)
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env=environment,
         start_new_session=True,
         preexec_fn=prepare_mpirun,
     ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
+        timer = threading.Timer(SECONDS_TO_END, process.kill)
+        timer.daemon = True
         with handled(forward, FORWARDED):
             # mpirun prints its notices to both streams, so both are filtered.
             output, errors = OutputFilter(sys.stdout.buffer), OutputFilter(sys.stderr.buffer)
-            reader = threading.Thread(target=output.read, args=(process.stdout,))
-            reader.start()
-            errors.read(process.stderr)
-            reader.join()
+            streams = (output, process.stdout), (errors, process.stderr)
+            readers = [threading.Thread(target=each.read, args=(stream,), daemon=True) for each, stream in streams]
+            for reader in readers:
+                reader.start()
             status = process.wait()
+            for reader in readers:
+                # After mpirun was killed, a process that it has started may keep the streams open.
+                reader.join(SECONDS_TO_END if received else None)
+        timer.cancel()
     status = 128 - status if status < 0 else status
-    if received and status in (128 + FORWARDED[received[0]], 128 + signal.SIGTERM):
+    if received and status in {128 + number for number in (FORWARDED[received[0]], *ENDING)}:
         status = 128 + received[0]  # The signal came before the ranks handled signals, and so ended them.
     is_explained = errors.has_error or status == DID_NOT_LEARN
     if status and not is_explained and not received:

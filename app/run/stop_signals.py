@@ -19,13 +19,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from app.distributed.process_group import started_by_mpi
 from common.signals import SIGNALS
 
 log = logging.getLogger(__name__)
 
 _END = signal.SIGRTMIN  # Signal that tells the thread that waits for signals to end.
 # Under mpirun, the launcher sends SIGUSR1 instead of SIGINT and SIGUSR2 instead of SIGTERM. mpirun forwards these two
-# to the ranks. A rank may receive a signal repeatedly.
+# to the ranks. A rank may receive a signal repeatedly: scancel and systemd send SIGTERM to the ranks as well as to the
+# launcher. So only the launcher ends the job after a second signal.
 FORWARDED_SIGNALS = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
 
 # A rank's reason to stop is one of these codes or a signal's number. If ranks differ, the largest code counts, so a
@@ -90,9 +92,7 @@ class StopRequest:
 
     def _wait_for_signals(self) -> None:
         while (number := signal.sigwait({*SIGNALS, _END})) != _END:
-            if self._received is not None:
-                quit_at_once(number)
-            self._note(number)
+            self._take(number)
 
     def note_save(self, seconds: float) -> None:
         """Record that a save took `seconds`. Twice this time is reserved for the last save, because tables grow."""
@@ -132,11 +132,16 @@ class StopRequest:
             self._note(FORWARDED_SIGNALS[signal.Signals(number)])
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        if self._received is not None:
-            quit_at_once(number)
+        # From now on, the system handles these signals itself, even while the main thread is in a library's function.
         for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)  # A second signal ends the process at once.
-        self._note(number)
+            signal.signal(each, signal.SIG_IGN if started_by_mpi() else signal.SIG_DFL)
+        self._take(number)
+
+    def _take(self, number: int) -> None:
+        if self._received is None:
+            self._note(number)
+        elif not started_by_mpi():
+            quit_at_once(number)
 
     def _note(self, number: int) -> None:
         self._received = signal.Signals(number)

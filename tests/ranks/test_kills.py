@@ -37,11 +37,17 @@ def test_a_killed_rank_ends_the_job_and_the_same_command_resumes_it(start, run, 
     assert kept_files(tmp_path) == kept_files(two_ranks)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_to_the_launcher_ends_the_step_on_all_ranks_and_saves(start, tmp_path, number, status):
+@pytest.mark.parametrize(
+    ("number", "status", "to_all"),
+    [(signal.SIGINT, 130, False), (signal.SIGTERM, 143, False), (signal.SIGTERM, 143, True)],
+)
+def test_a_signal_ends_the_step_on_all_ranks_and_saves(start, tmp_path, number, status, to_all):
+    """Slurm and systemd send SIGTERM to every process of a job, in any order."""
     process = start(tmp_path, 2, "train.log_every_steps=1", epochs=400)
     pids = wait_for_ranks(process, tmp_path, steps=2)
-    process.send_signal(number)
+    everyone = [*psutil.Process(process.pid).children(recursive=True), process]
+    for each in everyone if to_all else [process]:
+        each.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status, errors
     assert errors.count("stopped after saving") == 1
@@ -49,7 +55,22 @@ def test_a_signal_to_the_launcher_ends_the_step_on_all_ranks_and_saves(start, tm
     steps = len(losses(tmp_path))
     assert len(losses(tmp_path, 1)) == steps
     assert whole_checkpoints(tmp_path / "device_0" / "checkpoints")[-1].path.name.endswith(f"{steps:08d}")
+    assert not list((tmp_path / "device_0").rglob("*.partial*"))
     assert all(map(ended, pids))
+
+
+def test_a_second_signal_ends_a_job_that_hangs(start, tmp_path):
+    process = start(tmp_path, 2, "train.log_every_steps=1", epochs=400)
+    everyone = wait_for_ranks(process, tmp_path, steps=2)
+    everyone += [each for each in psutil.Process(process.pid).children(recursive=True) if "run" in each.name()]
+    for each in everyone:
+        each.suspend()
+    for _ in range(2):
+        process.terminate()
+        time.sleep(0.5)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert all(map(ended, everyone))
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])

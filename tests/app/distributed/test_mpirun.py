@@ -2,12 +2,23 @@
 
 import io
 import os
+import re
 import signal
 import sys
 
 import pytest
 
-from app.distributed.mpirun import OutputFilter, check_hosts, explain, find_mpirun, mpirun_options, supervise
+from app.distributed.mpirun import (
+    OutputFilter,
+    check_num_processes,
+    check_slots,
+    explain,
+    find_mpirun,
+    mpirun_options,
+    read_hosts,
+    slurm_slots,
+    supervise,
+)
 
 RULE = b"-" * 74 + b"\n"
 CHATTER = b"[vm:10549] PMIX ERROR: PMIX_ERR_UNREACH in file ptl_base_connection_hdlr.c at line 103\n"
@@ -39,7 +50,9 @@ def read(*chunks):
 
 
 def test_hosts_with_a_slot_for_each_rank(hosts):
-    check_hosts(hosts("# ours\nhost1 slots=2\n\nhost2  # one slot\n"), 3)
+    slots = read_hosts(hosts("# ours\nhost1 slots=2\n\nhost2  # one slot\n"))
+    assert slots == {"host1": 2, "host2": 1}
+    check_slots("file", slots, 3)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +65,49 @@ def test_hosts_with_a_slot_for_each_rank(hosts):
 )
 def test_a_wrong_host_file(hosts, text, message):
     with pytest.raises(ValueError, match=message):
-        check_hosts(hosts(text), 4)
+        check_slots("file", read_hosts(hosts(text)), 4)
 
 
 def test_no_host_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no host file .*nowhere; HOSTFILE= names a file of lines like"):
-        check_hosts(tmp_path / "nowhere", 2)
+        read_hosts(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "slots"), [("2(x2),1", {"n1": 2, "n2": 2, "n7": 1}), (None, {"n1": 1, "n2": 1, "n7": 1})]
+)
+def test_a_slurm_job_has_its_hosts_and_tasks(programs_on_path, monkeypatch, tasks, slots):
+    programs_on_path("scontrol", 'test "$*" = "show hostnames n[1-2,7]" && printf "n1\\nn2\\nn7\\n"')
+    assert slurm_slots() == {}
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2,7]")
+    if tasks:
+        monkeypatch.setenv("SLURM_TASKS_PER_NODE", tasks)
+    assert slurm_slots() == slots
+    options = mpirun_options(None, slots)
+    assert options[options.index("--host") + 1] == ",".join(f"{host}:{count}" for host, count in slots.items())
+    programs_on_path("scontrol", "exit 1")
+    with pytest.raises(OSError, match="the hosts of the Slurm job are unknown, 'scontrol show hostnames n"):
+        slurm_slots()
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ("SLURM_STEP_NUM_TASKS", "srun has started this command 2 times .*without srun, with --ranks 2 "),
+        ("PMI_SIZE", "MPICH's or Intel MPI's mpirun has started this command 2 times"),
+    ],
+)
+def test_another_launcher_of_several_processes_is_refused(monkeypatch, variable, message):
+    for size in "1", "2":
+        monkeypatch.setenv(variable, size)
+        for num_ranks in 1, 2:
+            if size == "1":
+                check_num_processes(num_ranks)
+            else:
+                with pytest.raises(ValueError, match=message):
+                    check_num_processes(num_ranks)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")  # Open MPI has started the ranks, with daemons that srun started.
+    check_num_processes(2)
 
 
 def test_what_ranks_say_is_passed_on_and_notices_are_kept():
@@ -94,21 +144,36 @@ def test_a_closed_reader_does_not_hold_up_the_ranks(tmp_path):
     assert notices.has_error
 
 
-def test_signals_that_are_blocked_here_reach_the_job(capfd):
-    """Its ranks would inherit the mask, and Ctrl-C would never end them."""
+def test_mpirun_blocks_only_the_signals_for_everyone(capfd):
+    """The ranks handle SIGINT and SIGTERM themselves, and must be able to receive the signals that replace them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
     try:
         status = supervise([sys.executable, "-c", "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))"])
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    assert (status, capfd.readouterr().out) == (0, "set()\n")
+    blocked = capfd.readouterr().out
+    assert status == 0
+    assert set(re.findall(r"SIG\w+", blocked.replace("Signals", ""))) == {"SIGINT", "SIGTERM"}
 
 
-def test_a_launcher_of_another_mpi_is_refused(tmp_path, monkeypatch):
-    other = tmp_path / "mpirun"
-    other.write_text("#!/bin/sh\necho HYDRA build details: 4.2\n")
-    other.chmod(0o755)
-    monkeypatch.setenv("MPIRUN", str(other))
+@pytest.fixture
+def programs_on_path(tmp_path, monkeypatch):
+    """Return a function that puts a shell script on PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    def write(name, script):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+
+    return write
+
+
+def test_only_launchers_of_open_mpi_are_accepted(programs_on_path, monkeypatch):
+    monkeypatch.setenv("MPIRUN", "another-mpirun")
+    for version in "mpirun (Open MPI) 5.0.11", "mpirun.openmpi (OpenRTE) 4.1.4":
+        programs_on_path("another-mpirun", f"echo '{version}'")
+        assert find_mpirun() == "another-mpirun"
+    programs_on_path("another-mpirun", "echo HYDRA build details: 4.2")
     with pytest.raises(
         OSError, match=r"is not Open MPI's, whose options are used here .its --version prints: HYDRA build"
     ):
@@ -117,7 +182,7 @@ def test_a_launcher_of_another_mpi_is_refused(tmp_path, monkeypatch):
 
 def test_several_hosts_keep_to_their_slots(tmp_path):
     assert "--oversubscribe" in mpirun_options(None)
-    options = mpirun_options(tmp_path / "hosts")
+    options = mpirun_options(tmp_path / "hosts", {"host1": 2})
     assert "--oversubscribe" not in options
     assert str(tmp_path / "hosts") in options
 
