@@ -37,18 +37,22 @@ CHOSEN_PRECISION = "WIDE_DEEP_PRECISION"
 # Environment variable that tells all ranks, for train.auto, how strongly crosses (fields that combine the values of
 # other fields) affect clicks.
 CHOICE_OF_CROSSES = "WIDE_DEEP_CROSSES"
-# Environment variables that mpirun sets for the ranks on other hosts, too.
-LAUNCH_AGENT = "PRTE_MCA_prte_launch_agent"  # Command that mpirun runs on other hosts to start its daemon.
+# Line that each rank prints when it starts, and that is not shown. Environment variable that asks the ranks for it.
+STARTED, REPORTS_START = b"\x16started\n", "WIDE_DEEP_REPORTS_START"
+# Environment variable with the command that mpirun runs on other hosts to start its daemon.
+LAUNCH_AGENT = "PRTE_MCA_prte_launch_agent"
+# Environment variable with Slurm's abbreviated list of a job's hosts.
 NODE_LIST = "SLURM_JOB_NODELIST"
-EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", CHOSEN_PRECISION, CHOICE_OF_CROSSES)
+# Environment variables that mpirun sets for the ranks on other hosts, too.
+EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", CHOSEN_PRECISION, CHOICE_OF_CROSSES, REPORTS_START)
 
 # Folder in which Open MPI keeps message queues, 16 MiB per rank. A rank that is killed does not delete them.
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (in a new folder of our own)
 
 RULE = re.compile(rb"-{50,}\n?")
 
-# Form of the lines that mpirun prints while it ends ranks, without the frame that encloses its other notices.
-CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: ")
+# Form of the lines that mpirun prints while it starts or ends ranks, without the frame that encloses its other notices.
+CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] (PMIX ERROR: |plm:ssh: Warning: setpgid)")
 
 # Exit status of a training that has ended regularly, but has learned nothing (`why_useless` has the reason).
 DID_NOT_LEARN = 4
@@ -67,6 +71,9 @@ FOREIGN_SIZES = {
     "PMI_SIZE": "MPICH's or Intel MPI's mpirun",
     "MV2_COMM_WORLD_SIZE": "mpirun",
 }
+
+# Status of a job that has lost a host.
+HOST_LOST = 1
 
 # A larger number of processes for each core must be a mistake. So many processes would exhaust the host's memory.
 MOST_PROCESSES_PER_CORE = 32
@@ -112,7 +119,7 @@ def launch(num_ranks: int, host_file: str, arguments: list[str], timeout_s: floa
     mpirun = [find_mpirun()]
     load_mpi()
     command = [*mpirun_options(path, slots), "-n", str(num_ranks), sys.executable, "-P", "-m", "app", *arguments]
-    environment = {**os.environ, **daemon_variables(timeout_s)}
+    environment = {**os.environ, **daemon_variables(timeout_s), REPORTS_START: "1"}
     if slots or not SHARED_MEMORY.is_dir():
         return supervise([*mpirun, *command], list(slots), environment)
     with TemporaryDirectory(prefix=f"wide_deep-{os.getpid()}-", dir=SHARED_MEMORY) as folder:
@@ -129,6 +136,12 @@ def daemon_variables(timeout_s: float) -> dict[str, str]:
     variables = {f"PRTE_MCA_oob_tcp_keepalive_{name}": str(value) for name, value in probes.items()}
     daemon = f"{sys.executable} {Path(__file__).with_name('daemon.py')} prted"
     return {name: os.environ.get(name, value) for name, value in {**variables, LAUNCH_AGENT: daemon}.items()}
+
+
+def report_start() -> None:
+    """Tell the launcher that a rank runs, if a launcher has started this process."""
+    if REPORTS_START in os.environ:
+        os.write(sys.stderr.fileno(), STARTED)
 
 
 def find_mpirun() -> str:
@@ -227,7 +240,7 @@ def mpirun_options(host_file: Path | None, slots: Mapping[str, int] = MappingPro
         hosts = ["--hostfile", str(host_file)]
     options += [*hosts, "--map-by", "slot"] if slots else ["--oversubscribe"]
     for name in EXPORTED:
-        if name in os.environ:
+        if name in os.environ or name == REPORTS_START:
             options += ["-x", name]
     # With this PYTHONPATH, the ranks find the modules of this project, whatever folder they are started in.
     return [*options, "-x", f"PYTHONPATH={project_environment()['PYTHONPATH']}"]
@@ -277,11 +290,14 @@ def supervise(command: list[str], hosts: Sequence[str] = (), environment: Mappin
                 reader.join(SECONDS_TO_END if received else None)
         timer.cancel()
     status = 128 - status if status < 0 else status
+    notices = [*output.notices, *errors.notices]
+    if not status and any(re.search(pattern, notice) for notice in notices for pattern in (LOST, UNREACHABLE)):
+        status = HOST_LOST  # mpirun ends with status 0 in this case.
     if received and status in {128 + number for number in (FORWARDED[received[0]], *ENDING)}:
         status = 128 + received[0]  # The signal came before the ranks handled signals, and so ended them.
     is_explained = errors.has_error or status == DID_NOT_LEARN
     if status and not is_explained and not received:
-        for line in explain([*output.notices, *errors.notices], status, hosts):
+        for line in explain(notices, status, hosts, output.has_started or errors.has_started):
             print(line, file=sys.stderr)
     return status
 
@@ -293,6 +309,8 @@ class OutputFilter:
 
     def __init__(self, output: IO[bytes]) -> None:
         self.notices: list[str] = []
+        # True once a rank has reported that it runs (`report_start`).
+        self.has_started = False
         # True once the output has a line with "error: ", so a rank has reported its error itself.
         self.has_error = False
         self._output = output
@@ -312,6 +330,9 @@ class OutputFilter:
             self._take(rest)
 
     def _take(self, line: bytes) -> None:
+        if STARTED in line:
+            self.has_started = True
+            line = line.replace(STARTED, b"")
         if RULE.fullmatch(line):
             if self._notice is None:
                 self._notice = []
@@ -331,13 +352,20 @@ class OutputFilter:
                 self._output.flush()
 
 
+LOST = r"lost communication with a remote daemon[^$]*Remote daemon: \S+ on node (?P<host>\S+)"
+UNREACHABLE = r"Remote host:\s+(?P<host>\S+)"  # mpirun's notice is the same before and after the ranks have started.
+LOST_HOST = (
+    "error: host {host} is lost: it does not answer any more, or Open MPI's daemon on it was ended; run the same "
+    "command again to resume from the last checkpoint"
+)
 EXPLANATIONS = {
+    LOST: LOST_HOST,
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+)\s+exited\s+on\s+"
     r"signal (?P<signal>\d+) \((?P<name>[^)]*)\)": (
         "error: rank {rank} on {host} was ended by signal {signal} ({name}); run the same command again to resume from "
         "the last checkpoint"
     ),
-    r"Remote host:\s+(?P<host>\S+)": (
+    UNREACHABLE: (
         "error: host {host} of the host file cannot be used: 'ssh {host} true' must work without a password, and the "
         "same Python with Open MPI must be installed at the same path there"
     ),
@@ -348,15 +376,17 @@ EXPLANATIONS = {
 }
 
 
-def explain(notices: list[str], status: int, hosts: Sequence[str] = ()) -> list[str]:
+def explain(notices: list[str], status: int, hosts: Sequence[str] = (), has_started: bool = False) -> list[str]:
     """Return one line of plain English for each of mpirun's `notices` that matches a pattern of `EXPLANATIONS`.
 
     If none matches, return all notices unchanged, and a line with mpirun's exit status. mpirun cuts host names at the
-    first dot; the lines have the full names from `hosts`.
+    first dot; the lines have the full names from `hosts`. `has_started` says that the ranks had started, so the hosts
+    could be reached before.
     """
+    explanations = {**EXPLANATIONS, **({UNREACHABLE: LOST_HOST} if has_started else {})}
     lines = []
     for notice in notices:
-        for pattern, text in EXPLANATIONS.items():
+        for pattern, text in explanations.items():
             if match := re.search(pattern, notice):
                 values = match.groupdict()
                 names = [host for host in hosts if host.split(".")[0] == values.get("host")]

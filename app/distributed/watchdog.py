@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LONG_WAIT_SECONDS = 5.0  # Waits of at least this time are logged.
 GRACE_SECONDS = 1.0  # Seconds to wait for the other ranks' messages, in addition to half the timeout.
 
 
@@ -29,12 +30,14 @@ class _Wait:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Mark the `with` block as a time in which this process waits for other ranks."""
-    _Wait.since = time.monotonic()
+    """Mark the `with` block as a time in which this process waits for other ranks. Log the wait if it was long."""
+    start = _Wait.since = time.monotonic()
     try:
         yield
     finally:
         _Wait.since = None
+        if (seconds := time.monotonic() - start) >= LONG_WAIT_SECONDS:
+            log.info("waited %.0f s for other ranks: one was busy or slow, or the network was interrupted", seconds)
 
 
 class Watchdog:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from app.config.config import Config
+from app.distributed.mpirun import report_start
 from app.distributed.process_group import (
     QUIET,
     MpiGroup,
@@ -53,6 +54,7 @@ def run_as_rank(command: Callable[[], int], console_rank: int) -> int:
     The rank `console_rank` logs to the console. The other ranks print only their own errors.
     """
     die_with_parent(signal.SIGKILL)
+    report_start()
     if world_rank() != console_rank:
         os.environ[QUIET] = "1"
         for handler in logging.getLogger().handlers:

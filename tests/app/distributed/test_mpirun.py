@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from app.distributed.mpirun import (
+    STARTED,
     OutputFilter,
     check_num_processes,
     check_slots,
@@ -130,6 +131,32 @@ def test_a_host_that_cannot_be_reached_has_its_whole_name():
     assert line.startswith("error: host no.such.host of the host file cannot be used: 'ssh no.such.host true'")
     (line,) = explain([notice.replace("no\n", "192.0.2.1\n")], 1, hosts=["192.0.2.1"])
     assert line.startswith("error: host 192.0.2.1 of the host file")
+
+
+NO_ANSWER = b"""PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-vm-28568@0,0] on node vm
+  Remote daemon: [prterun-vm-28568@0,2] on node host2
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        (
+            STARTED + RULE + b"  Remote host:   host2\n" + RULE,
+            "error: host host2 is lost: .*; run the same command again",
+        ),
+        (STARTED + RULE + NO_ANSWER + RULE, "error: host host2 is lost"),
+        (RULE + b"  Remote host:   host2\n" + RULE, "error: host host2 of the host file cannot be used"),
+    ],
+)
+def test_a_host_that_is_lost_fails_the_job(capfd, output, line):
+    """mpirun ends with status 0 in this case."""
+    assert supervise([sys.executable, "-c", f"print({output.decode()!r})"]) == 1
+    printed, errors = capfd.readouterr()
+    assert printed.strip() == ""
+    assert re.match(line, errors), errors
 
 
 def test_a_closed_reader_does_not_hold_up_the_ranks(tmp_path):
