@@ -226,7 +226,7 @@ class FirstRows:
     @property
     def bad_lines(self) -> list[bytes]:
         """The lines that were read and are not valid UTF-8. If the log is a table, there are no lines."""
-        return [line for line in self.lines.split(b"\n") if not is_utf8(line)]
+        return [] if is_utf8(self.lines) else [line for line in self.lines.split(b"\n") if not is_utf8(line)]
 
     def chunk(self, log_format: LogFormat) -> Chunk:
         """Return these rows as a `Chunk`, the object in which the preparation passes lines of a log to its parser.
@@ -272,8 +272,10 @@ def read_first_rows(log: Any, num_rows: int, version: int | None = None) -> Firs
 
 
 def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
+    import pyarrow.compute as pc
+
     file, (lines, starts, constants) = files[0], _first_lines(files, num_rows + 1)
-    text = [line.decode("utf-8", errors="replace").replace("\r", " ") for line in lines]
+    text = b"\n".join(lines).decode("utf-8", errors="replace").replace("\r", " ").split("\n")
     _check_form(text[:_LAYOUT_ROWS], file.location)
     separator, skip_blanks = _divide(text[:_LAYOUT_ROWS], file.location)
     first_cells = (cell for line in text[:_LAYOUT_ROWS] for cell in line.split(separator))
@@ -281,28 +283,36 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     quotes |= any(separator in cell for cells in constants for cell in cells.values())
     if quotes:
         _check_quotes(lines[:_LAYOUT_ROWS], LogFormat(separator=separator, quotes=True, trim=skip_blanks), file)
-    rows = list(_cells(text, separator, quotes, skip_blanks))
+    cells = _all_cells(text, separator, quotes, skip_blanks)
+    rows = cells[: MOST_LINES_BEFORE + _LAYOUT_ROWS].to_pylist()
     width = _usual(map(len, rows[:_LAYOUT_ROWS]))[0]
     if starts and _header(rows[: starts[0]][:_LAYOUT_ROWS], width, file.location):
-        _check_headers([rows[start] for start in starts], rows[0], file.location)
+        _check_headers([cells[start].as_py() for start in starts], rows[0], file.location)
     found, first = _header(rows, width, file.location), rows[0]
     header, names = found is not None, found or _numbered(width)
-    lines, rows, constants = lines[header:][:num_rows], rows[header:][:num_rows], constants[header:][:num_rows]
+    lines, cells, constants = lines[header:][:num_rows], cells[header:][:num_rows], constants[header:][:num_rows]
     # The columns that the folders give come after those of the lines, unless the lines have them too.
     more = [name for name in constants[0] if name not in names] if constants else []
-    at_end = [[each[name] for name in more] for each in constants]
-    is_row = [len(row) == width and row != found for row in rows]
-    body = [[*row, *cells] for row, cells in itertools.compress(zip(rows, at_end, strict=True), is_row)]
-    if not body:
+    ends = np.asarray(cells.offsets)
+    widths = np.diff(ends)
+    is_row = widths == width
+    begins_alike = pc.equal(cells.values.take(ends[:-1][is_row]), names[0])
+    names_again = [place for place in np.flatnonzero(is_row)[begins_alike] if cells[place].as_py() == found]
+    is_row[names_again] = False
+    if not is_row.any():
         raise ValueError(f"{file.location} has a header and no rows to describe")
     # True if a column has no name in the header, or if rows have more or fewer cells than the first line.
     has_others = "" in names or (header and len(first) != width)
     others = "ignored" if has_others else "refused"
     form = {"separator": separator, "header": header, "others": others, "quotes": quotes}
     layout = {key: value for key, value in form.items() if value != getattr(LogFormat(), key)}
-    columns = [_column(name, cells) for name, cells in zip([*names, *more], zip(*body, strict=True), strict=True)]
-    findings = tuple(_findings(columns[:width], rows, found, lines))
-    lines = [line + cells_at_end(cells, separator, quotes) for line, cells in zip(lines, at_end, strict=True)]
+    columns = [_column(name, cells.values.take(ends[:-1][is_row] + place)) for place, name in enumerate(names)]
+    findings = tuple(_findings(columns, lines, np.flatnonzero(widths != width), names_again, 1 + header))
+    if more:
+        of_rows = [*itertools.compress(constants, is_row)]
+        columns += [_column(name, [each[name] for each in of_rows]) for name in more]
+        added = ([each[name] for name in more] for each in constants)
+        lines = [line + cells_at_end(end, separator, quotes) for line, end in zip(lines, added, strict=True)]
     columns = [column for column in columns if column.name]
     is_spaced = header and any(name != name.strip(" ") for name in first)
     trim = separator != " " and (skip_blanks or is_spaced or any(map(_has_blanks, columns)))
@@ -312,25 +322,27 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
 
 
 def _findings(
-    columns: list[Column], rows: list[list[str]], header: list[str] | None, lines: list[bytes]
+    columns: list[Column], lines: list[bytes], broken: NDArray[np.int64], names_again: list[int], first: int
 ) -> Iterator[Finding]:
-    """Yield findings about columns without a name, a repeated header, and lines with a wrong number of columns."""
-    # Number of the first line that is a row, counted from 1, and number of columns.
-    first, width = 1 + (header is not None), len(columns)
+    """Yield findings about columns without a name, a repeated header, and lines with a wrong number of columns.
+
+    `broken` are the indices in `lines` of the lines with a wrong number, and `names_again` those of repeated headers.
+    `first` is the number of the first line that is a row, counted from 1.
+    """
     for place, column in enumerate(columns):
         if not column.name and any(map(str.strip, column.values)) and not (place == 0 and column.are_integers):
             advice = "to have it, give it one in the first line"
             yield Finding("has no name and is left out", advice, f"column {place + 1}")
-    if header in rows:
+    if names_again:
         advice = "remove it there, or it may be read as a row"
-        yield Finding("has the names again", advice, f"line {rows.index(header) + first:,}")
-    if broken := [number for number, row in enumerate(rows) if len(row) != width]:
+        yield Finding("has the names again", advice, f"line {names_again[0] + first:,}")
+    if len(broken):
         shown, limit = lines[broken[0]][:_SHOWN].decode(errors="backslashreplace"), PrepareOptions().max_reject_fraction
         yield Finding(
-            f"{len(broken):,} of these {len(rows):,} lines have not {width} columns and will be rejected, such as line "
-            f"{broken[0] + first:,}, {shown!r}",
+            f"{len(broken):,} of these {len(lines):,} lines have not {len(columns)} columns and will be rejected, such "
+            f"as line {broken[0] + first:,}, {shown!r}",
             f"prepare stops above prepare.max_reject_fraction, {limit:.0%} of all lines",
-            is_wrong=len(broken) > limit * len(rows),
+            is_wrong=len(broken) > limit * len(lines),
         )
 
 
@@ -454,6 +466,21 @@ def _usual(widths: Iterable[int]) -> tuple[int, int]:
     return Counter(widths).most_common(1)[0]
 
 
+def _all_cells(lines: Sequence[str], separator: str, quotes: bool, skip_blanks: bool) -> pa.ListArray:
+    """Return the cells of each line, as `_cells` yields them, as an Arrow array of lists."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = pc.split_pattern(pa.array(lines, pa.large_string()), separator)
+    quoted = [place for place, line in enumerate(lines) if '"' in line] if quotes else []
+    if not quoted:
+        return cells
+    of_quoted = pa.array(_cells((lines[place] for place in quoted), separator, quotes, skip_blanks), cells.type)
+    order = np.arange(len(lines))
+    order[quoted] = len(lines) + np.arange(len(quoted))
+    return pa.concat_arrays([cells, of_quoted]).take(order)
+
+
 def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool) -> Iterable[list[str]]:
     """Yield a list with the cells of each line, in which the cells are divided by `separator`."""
     # Every line is split separately, as in the preparation, so that an unclosed quote does not join several lines.
@@ -539,10 +566,10 @@ def _are_nearly_all(form: re.Pattern[str], cells: Iterable[str]) -> bool:
     return sum(not form.fullmatch(cell) for cell in filled) <= _SLIPS * len(filled)
 
 
-def _column(name: str, cells: Sequence[str]) -> Column:
+def _column(name: str, cells: Sequence[str] | pa.Array) -> Column:
     import pyarrow as pa
 
-    encoded = pa.array(cells, pa.string()).dictionary_encode()
+    encoded = pa.array(cells, pa.large_string()).dictionary_encode()
     return Column(name, np.asarray(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist())
 
 
