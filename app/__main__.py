@@ -15,6 +15,7 @@ Exit status:
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import signal
 import sys
@@ -26,7 +27,7 @@ from pathlib import Path
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
-from common.packages import require
+from common.packages import keep_pandas_out, require
 from common.process import raise_again
 from common.signals import die_quietly
 
@@ -44,23 +45,20 @@ require(
     "yaml",
 )
 
-from app.cli import baseline, bundle, checkpoint, evaluate, export, fold, online, plan, predict, serve, sweep, train
-from app.config.flags import advice_on_flag
 from app.distributed.process_group import started_by_mpi
 from app.run import rank
-from app.run.report import REPORT_FILE, write_report
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from common.text import show
 from common.yaml_settings import CommandParser
 
-# Arguments of a typical call of each command, shown at the end of its --help.
+# Arguments of a typical call of each command, in the order of the help. They are shown at the end of its --help.
 EXAMPLES = {
     "train": "--config configs/criteo.yaml --dataset prepared train.epochs=2",
     "plan": "prepared --config configs/criteo.yaml --ranks 2",
     "online": "parts --from device_0 --serve bundles --once",
+    "sweep": "rates.yaml --output rates",
     "evaluate": "--run device_0 --split test",
     "baseline": "prepared --run device_0",
-    "sweep": "rates.yaml --output rates",
     "report": "device_0 device_0.1 --output both.html",
     "checkpoint list": "device_0",
     "checkpoint show": "--run device_0",
@@ -70,12 +68,13 @@ EXAMPLES = {
     "checkpoint export-rows": "device_0/checkpoints/step-00001000 rows.parquet --table deep",
     "export": "device_0 bundle rows=float16",
     "predict": "bundle log.csv scores.csv --keep user",
+    "serve": "bundle --port 8000 --workers 2",
     "bundle verify": "bundle",
     "bundle explain": "bundle -",
     "bundle effects": "bundle log.csv --output device_0/effects.parquet",
     "bundle fold": "delta whole",
-    "serve": "bundle --port 8000 --workers 2",
 }
+COMMANDS = tuple(dict.fromkeys(name.split()[0] for name in EXAMPLES))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -83,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     default those with which this process was started.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    parser = _parser()
+    parser = _parser(words)
     _refuse_foreign_flags(parser, words)
     options = parser.parse_args(words)
     options.words = words
@@ -103,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
     except (ValueError, OSError, MemoryError) as error:
         return STOPPED_BY_READER if has_no_reader(error) else rank.fail(error, 2)
     except KeyboardInterrupt:
-        advice = "; run the same command to resume from the last checkpoint" if options.command is train.run else ""
+        advice = "; run the same command to resume from the last checkpoint" if options.words[0] == "train" else ""
         return rank.fail(KeyboardInterrupt(f"stopped by Ctrl-C{advice}"), 130)
 
 
@@ -114,6 +113,8 @@ def _refuse_foreign_flags(parser: argparse.ArgumentParser, words: Sequence[str])
     """
     if words[:1] != ["train"]:
         return
+    from app.config.flags import advice_on_flag
+
     known = vars(parser.parse_args(["train", "--dataset", ""]))
     for place, word in enumerate(words):
         flag, equals, value = word.removeprefix("--").partition("=")
@@ -125,34 +126,32 @@ def _refuse_foreign_flags(parser: argparse.ArgumentParser, words: Sequence[str])
             parser.error(f"--{flag} is no flag of train: {advice}")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser of the command that `words` name, or of all commands if they name none.
+
+    The modules of the other commands are not imported, because the imports of all take longer than most commands.
+    """
     parser: argparse.ArgumentParser = CommandParser(
         prog="python -m app", description="Train and evaluate Wide&Deep models."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    train.add_parser(commands)
-    plan.add_parser(commands)
-    online.add_parser(commands)
-    sweep.add_parser(commands)
-    evaluate.add_parser(commands)
-    baseline.add_parser(commands)
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        if name == "report":
+            _add_report(commands)
+        else:
+            importlib.import_module(f"app.cli.{name}").add_parser(commands)
+    _add_examples(commands)
+    return parser
+
+
+def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     report = commands.add_parser("report", help="draw the report of one run, or of several for comparison")
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders such as device_0")
     report.add_argument(
         "--output", type=Path, metavar="FILE", help="file to write (RUN/report.html, or ./report.html for several runs)"
     )
     report.set_defaults(command=_report)
-    checkpoint.add_parser(commands)
-    export.add_parser(commands)
-    predict.add_arguments(commands.add_parser("predict", help="score a log with a bundle"))
-    summary = "score rows over HTTP with a bundle, or the newest of a folder"
-    serve.add_arguments(commands.add_parser("serve", help=summary))
-    of_bundle = bundle.add_arguments(commands.add_parser("bundle", help="verify a bundle, or explain its scores"))
-    summary = "write a delta and the bundles that it needs as one whole bundle"
-    fold.add_arguments(of_bundle.add_parser("fold", help=summary))
-    _add_examples(commands)
-    return parser
 
 
 def _add_examples(commands: argparse._SubParsersAction[argparse.ArgumentParser], before: str = "") -> None:
@@ -167,6 +166,8 @@ def _add_examples(commands: argparse._SubParsersAction[argparse.ArgumentParser],
 
 
 def _report(arguments: argparse.Namespace) -> None:
+    from app.run.report import REPORT_FILE, write_report
+
     output = arguments.output or (arguments.runs[0] / REPORT_FILE if len(arguments.runs) == 1 else Path(REPORT_FILE))
     if arguments.output and not output.parent.is_dir():
         raise FileNotFoundError(f"--output {output}: there is no folder {output.parent}; make it, or give another file")
@@ -179,4 +180,5 @@ if __name__ == "__main__":
     die_quietly()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     raise_again()
+    keep_pandas_out()
     sys.exit(main())

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from common.packages import explain_missing, require
+from common.packages import explain_missing, keep_pandas_out, require
 
 # Commands that need further packages check for them or load them themselves.
 require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
@@ -335,4 +335,5 @@ def _synthesize(command: argparse.Namespace, _: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    keep_pandas_out()
     sys.exit(main())

@@ -34,6 +34,11 @@ from data_prep.prepared.schema import read_schema
 log = logging.getLogger("app")
 
 
+def add_parser(commands: Any) -> None:
+    """Add the command `predict` with its arguments to the parser of `python -m app`."""
+    add_arguments(commands.add_parser("predict", help="score a log with a bundle"))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command `predict` to `parser`."""
     add_shared(parser, "bundle", "inputs")

@@ -44,6 +44,11 @@ _LIMITS = {
 }
 
 
+def add_parser(commands: Any) -> None:
+    """Add the command `serve` with its arguments to the parser of `python -m app`."""
+    add_arguments(commands.add_parser("serve", help="score rows over HTTP with a bundle, or the newest of a folder"))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command `serve` to `parser`."""
     parser.add_argument(

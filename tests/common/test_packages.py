@@ -40,3 +40,13 @@ def test_a_peer_that_a_benchmark_compares_with_has_a_set_up_of_its_own(capsys, m
         require("lightgbm", "torch")
     advice = "; run make .venv/.bench-installed, then use .venv/bin/python\n"
     assert capsys.readouterr().err.endswith(f" has no lightgbm, torch{advice}")
+
+
+def test_commands_do_without_pandas(project):
+    """pyarrow still converts data frames if pandas is imported later."""
+    code = (
+        "import sys; from common.packages import keep_pandas_out; keep_pandas_out(); import pyarrow as pa;"
+        "pa.array([1, 2]).to_numpy(); assert 'pandas' not in sys.modules; import pandas;"
+        "assert pa.Table.from_pandas(pandas.DataFrame({'a': [1, 2]})).to_pydict() == {'a': [1, 2]}"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=project, check=True)

@@ -11,6 +11,8 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -565,6 +567,18 @@ def test_settings_may_stand_anywhere_among_other_arguments():
         for order in itertools.permutations([*groups, [setting]]):
             if not positional or order.index([setting]) > order.index(groups[0]):
                 assert vars(_parser().parse_args([name, *itertools.chain(*order)])) == expected
+
+
+def test_only_the_called_command_is_imported(project):
+    code = (
+        "import sys, app.__main__ as program; program._parser(sys.argv[1:]);"
+        "print(*(name for name in sys.modules if name.startswith('app.cli.')))"
+    )
+    for name, more in (("report", set()), ("evaluate", set()), ("bundle", {"app.cli.fold", "app.cli.predict"})):
+        done = subprocess.run(
+            [sys.executable, "-c", code, name], cwd=project, capture_output=True, text=True, check=True
+        )
+        assert {*done.stdout.split()} == more | ({f"app.cli.{name}"} if name != "report" else set())
 
 
 def test_the_help_of_a_command_ends_with_an_example_that_its_parser_takes():
