@@ -6,10 +6,9 @@ each of them memory and start-up time.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +47,7 @@ NO_IDS = np.zeros(0, np.int64)
 ALIGNMENT = 8  # Each array in `LOOKUP_FILE` begins at a multiple of this many bytes.
 
 
+@dataclass(eq=False)
 class RowEncoder:
     """Parses chunks of a log, and turns their good lines into rows of ids and numbers.
 
@@ -55,44 +55,31 @@ class RowEncoder:
     later, the ids that have expired, and the transforms of the numeric columns.
     """
 
-    def __init__(
-        self,
-        numeric: Sequence[NumericField],
-        lookup: LookupTables,
-        dtype: str,
-        options: EncodingOptions,
-        additions: Sequence[LookupTables] = (),
-        expired: NDArray[np.int64] = NO_IDS,
-        vectors: Sequence[VectorField] = (),
-    ) -> None:
-        """Create an encoder that returns ids in arrays of the dtype `dtype`.
+    numeric: Sequence[NumericField]
+    lookup: LookupTables  # The search tables of the vocabulary. They may still contain the values of expired ids.
+    dtype: str  # Dtype of the arrays in which the encoder returns ids.
+    options: EncodingOptions
+    # The search tables of values that were added to the vocabulary, the oldest first. They may contain the value of an
+    # expired id again, with a new id.
+    additions: Sequence[LookupTables] = ()
+    expired: NDArray[np.int64] = field(default_factory=lambda: NO_IDS)  # The expired ids in ascending order.
+    vectors: Sequence[VectorField] = ()
 
-        `lookup` holds the search tables of the vocabulary. `additions` hold the search tables of values that were added
-        to it, the oldest first. `expired` are the expired ids in ascending order. The search tables may still contain
-        the values of expired ids, and `additions` may contain such a value again with a new id. `vectors` are the
-        vector columns.
-        """
-        self.expired = expired
-        self._numeric = numeric
-        self._vectors = vectors
-        self._lookup = lookup
-        self.additions = additions
-        self._dtype = dtype
-        self._options = options
-        columns = options.categorical_columns
+    def __post_init__(self) -> None:
+        columns = self.options.categorical_columns
         # Number of ids that a row has for each categorical column [C].
         self.lengths = np.array([column.max_length for column in columns])
         firsts = dict(zip((column.name for column in columns), np.cumsum(self.lengths) - self.lengths, strict=True))
         self._first_positions = firsts
         self._number_groups = number_groups(columns)
         self._number_positions = [firsts[column.name] for column in columns if not column.is_text]
-        names = [column.name for column in options.vocabularies]
+        names = [column.name for column in self.options.vocabularies]
         of_columns = [names.index(column.shares or column.name) for column in columns]
         # For each of the P ids of a row, the index of its vocabulary.
         self._vocabularies = np.repeat(of_columns, self.lengths)
         # The smallest id that stands for one value. Smaller ids either belong to numeric columns, and never occur among
         # the ids of rows, or mean "out of vocabulary".
-        self.first_own_id = len(numeric) + sum(layout.num_oov_ids for layout in lookup.layouts)
+        self.first_own_id = len(self.numeric) + sum(layout.num_oov_ids for layout in self.lookup.layouts)
 
     @functools.cached_property
     def log_format(self) -> LogFormat:
@@ -101,10 +88,10 @@ class RowEncoder:
         These are the two texts, such as 1 and 0, that the vocabulary of the column contains. If the values of a
         vocabulary do not show which texts it uses, the format has no texts for that column.
         """
-        log_format, columns = self._options.data, self._options.categorical_columns
+        log_format, columns = self.options.data, self.options.categorical_columns
         of_texts = {column.name: column.place for column in columns if column.is_text and not column.cross}
         texts = {name: self._texts_of_booleans(place) for name, place in of_texts.items()}
-        return dataclasses.replace(log_format, booleans={**texts, **log_format.booleans})
+        return replace(log_format, booleans={**texts, **log_format.booleans})
 
     @functools.cached_property
     def _whole_numbers(self) -> dict[str, bool]:
@@ -113,13 +100,13 @@ class RowEncoder:
         Columns for which the function `whole_numbers` returns None are left out. Columns that the setting point_zero of
         the log's description names are always True.
         """
-        columns = (column for column in self._options.categorical_columns if column.is_text and not column.cross)
+        columns = (column for column in self.options.categorical_columns if column.is_text and not column.cross)
         forms = {column.name: whole_numbers(self._texts_of(column.place)) for column in columns}
         known = {name: form for name, form in forms.items() if form is not None}
-        return known | dict.fromkeys(self._options.data.point_zero, True)
+        return known | dict.fromkeys(self.options.data.point_zero, True)
 
     def _texts_of(self, place: int) -> list[Strings]:
-        return [lookup.opened[1][place].texts for lookup in (self._lookup, *self.additions)]
+        return [lookup.opened[1][place].texts for lookup in (self.lookup, *self.additions)]
 
     def _texts_of_booleans(self, place: int) -> tuple[str, ...]:
         is_known = self.knows(Strings.of([text.encode() for text in BOOLEAN_TEXTS]), place)
@@ -140,7 +127,7 @@ class RowEncoder:
         `place` selects the vocabulary, as in `knows`.
         """
         own_ids = np.full(len(values), NO_ID, np.int64)
-        for lookup in (self._lookup, *self.additions):
+        for lookup in (self.lookup, *self.additions):
             if isinstance(values, Strings):
                 table: FieldLookup | StringLookup = lookup.opened[1][place]
                 ids = numpy_kernels.find_strings(lookup.opened[1][place], values, np.ones(len(values), np.bool_))
@@ -157,11 +144,7 @@ class RowEncoder:
         `place` is the index of the vocabulary among the vocabularies of text columns if `is_text` is True, and
         otherwise among the vocabularies of integer columns.
         """
-        return self._lookup.opened[is_text][place].missing_id
-
-    def with_additions(self, additions: Sequence[LookupTables]) -> RowEncoder:
-        """Return a copy of the encoder with the search tables `additions` of values added to the vocabulary later."""
-        return self._copy(additions=additions)
+        return self.lookup.opened[is_text][place].missing_id
 
     def without(self, expired: NDArray[np.int64]) -> RowEncoder:
         """Return a copy of the encoder in which the values of the ids `expired` [n] count as out of vocabulary.
@@ -170,21 +153,7 @@ class RowEncoder:
         """
         # np.unique with `return_counts` sorts the ids and does not hash them, which is faster here.
         expired = np.unique(np.concatenate([self.expired, expired]), return_counts=True)[0]
-        return self._copy(expired=expired)
-
-    def without_label(self) -> RowEncoder:
-        """Return a copy of the encoder that reads rows to score, whose lines may lack the label."""
-        return self._copy(options=self._options.without_label())
-
-    def _copy(self, **changes: Any) -> RowEncoder:
-        """Return a new encoder with the arguments of this one, except for those in `changes`."""
-        own: dict[str, Any] = {
-            "options": self._options,
-            "additions": self.additions,
-            "expired": self.expired,
-            "vectors": self._vectors,
-        }
-        return RowEncoder(self._numeric, self._lookup, self._dtype, **(own | changes))
+        return replace(self, expired=expired)
 
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Examples]:
         """Parse a chunk of lines and encode its good lines. Return the parsed chunk and the encoded rows.
@@ -192,10 +161,10 @@ class RowEncoder:
         The parsed chunk records the bad lines. If the chunk's file has a header with the names of its columns, columns
         that do not affect scores may be missing.
         """
-        log_format = self._options.data
+        log_format = self.options.data
         if chunk.file.columns:
             log_format = _format_of(log_format, chunk.file.columns)
-        kernels = choose_kernels(self._options.kernels)
+        kernels = choose_kernels(self.options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, log_format)
         rows = parsed.rows.with_lists(log_format, kernels)
         if isinstance(log_format, FormatToScore):
@@ -206,19 +175,19 @@ class RowEncoder:
         if forms := self._whole_numbers:
             rows = rows.with_whole_numbers(forms)
         if rows is not parsed.rows:
-            parsed = dataclasses.replace(parsed, rows=rows)
+            parsed = replace(parsed, rows=rows)
         return parsed, self.encode_rows(rows)
 
     def encode_rows(self, rows: ParsedRows) -> Examples:
         """Return parsed rows as encoded rows: their ids, numbers, labels, weights, keys and vectors."""
-        kernels, labels = choose_kernels(self._options.kernels), rows.labels.astype(np.float32)
-        scaled = [scale_vectors(field, *rows.columns[field.name]) for field in self._vectors]
+        kernels, labels = choose_kernels(self.options.kernels), rows.labels.astype(np.float32)
+        scaled = [scale_vectors(field, *rows.columns[field.name]) for field in self.vectors]
         vectors = np.concatenate(scaled, axis=1) if len(scaled) > 1 else scaled[0] if scaled else NO_VECTORS
         return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys, vectors)
 
     def are_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
         """Return a mask [n, P] of `ids`, the ids of encoded rows. It is True where an id means "out of vocabulary"."""
-        of_vocabularies = np.array([layout.numbers[-2:] for layout in self._lookup.layouts], ids.dtype)
+        of_vocabularies = np.array([layout.numbers[-2:] for layout in self.lookup.layouts], ids.dtype)
         first, count = of_vocabularies[self._vocabularies].T
         return (ids >= first) & (ids < first + count)
 
@@ -228,7 +197,7 @@ class RowEncoder:
         `ids` [n, P] are the ids of encoded rows. The result [2, C] has the two counts of each column. If a column is a
         list, only the first value of each list counts.
         """
-        columns, firsts = self._options.categorical_columns, list(self._first_positions.values())
+        columns, firsts = self.options.categorical_columns, list(self._first_positions.values())
         missing = [self.missing_id(column.is_text, column.place) for column in columns]
         return np.stack([self.are_unknown(ids)[:, firsts].sum(axis=0), (ids[:, firsts] == missing).sum(axis=0)])
 
@@ -239,15 +208,15 @@ class RowEncoder:
 
         `rows` are the parsed rows that have been encoded as `ids`. The ids of all other values stay the same.
         """
-        added_ids = self._ids_by(added.opened, rows, choose_kernels(self._options.kernels))
+        added_ids = self._ids_by(added.opened, rows, choose_kernels(self.options.kernels))
         return np.where(self.are_unknown(added_ids), ids, added_ids)
 
     def _ids(self, rows: ParsedRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
-        ids = self._ids_by(self._lookup.opened, rows, kernels)
+        ids = self._ids_by(self.lookup.opened, rows, kernels)
         for added in self.additions:
             ids = self.ids_with(added, rows, ids)
         if len(self.expired) and (is_expired := self._is_expired[np.minimum(ids, len(self._is_expired) - 1)]).any():
-            ids = np.where(is_expired, self._ids_by(without_values(self._lookup.opened), rows, kernels), ids)
+            ids = np.where(is_expired, self._ids_by(without_values(self.lookup.opened), rows, kernels), ids)
         return ids
 
     @functools.cached_property
@@ -266,11 +235,11 @@ class RowEncoder:
     ) -> NDArray[np.signedinteger]:
         of_numbers, of_texts = tables
         number_columns = rows.number_columns(self._number_groups)
-        number_ids: NDArray[np.signedinteger] = kernels.encode_values(of_numbers, *number_columns, self._dtype)
+        number_ids: NDArray[np.signedinteger] = kernels.encode_values(of_numbers, *number_columns, self.dtype)
         if not of_texts:
             return number_ids
-        columns = self._options.categorical_columns
-        ids = np.full((len(rows.labels), len(self._vocabularies)), NO_ID, self._dtype)
+        columns = self.options.categorical_columns
+        ids = np.full((len(rows.labels), len(self._vocabularies)), NO_ID, self.dtype)
         for column, texts, present in text_columns(rows, columns, kernels):
             table, first = of_texts[column.place], self._first_positions[column.name]
             if isinstance(texts, Lists):
@@ -283,11 +252,11 @@ class RowEncoder:
         return ids
 
     def _numbers(self, rows: ParsedRows) -> NDArray[np.float32]:
-        numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
-        for field, columns, sources in self._numeric_groups:
+        numbers = np.empty((len(rows.labels), len(self.numeric)), np.float32)
+        for transformed, columns, sources in self._numeric_groups:
             values, present = rows.block(sources)
-            is_indicator = field.transform == INDICATOR
-            cells = ~present if is_indicator else np.where(present, transform_numbers(field, values), 0)
+            is_indicator = transformed.transform == INDICATOR
+            cells = ~present if is_indicator else np.where(present, transform_numbers(transformed, values), 0)
             numbers[:, columns] = cells.T
         return numbers
 
@@ -299,7 +268,7 @@ class RowEncoder:
         log's columns from which they are computed.
         """
         groups: list[tuple[NumericField, slice, tuple[str, ...]]] = []
-        for _, alike in groupby(self._numeric, lambda field: dataclasses.replace(field, name="", source="")):
+        for _, alike in groupby(self.numeric, lambda field: replace(field, name="", source="")):
             first, fields = groups[-1][1].stop if groups else 0, list(alike)
             sources = tuple(field.source for field in fields)
             groups.append((fields[0], slice(first, first + len(fields)), sources))
@@ -313,7 +282,7 @@ def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
     Weight and id columns that the file lacks get the kind ignored.
     """
     lacking = [name for name in log_format.columns_of_kind("weight", "id") if name not in names]
-    return dataclasses.replace(log_format, columns=log_format.columns | dict.fromkeys(lacking, "ignored"))
+    return replace(log_format, columns=log_format.columns | dict.fromkeys(lacking, "ignored"))
 
 
 def expired_of(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64]:

@@ -243,7 +243,7 @@ class GrowingVocabulary:
                 merged = Path(folder) / f"merged-{LOOKUP_FILE}"
                 all_tables = [merge_lookup_tables(all_tables, merged, self.encoder.expired)]
                 _ = all_tables[0].opened
-            self.encoder = self.encoder.with_additions(all_tables)
+            self.encoder = replace(self.encoder, additions=all_tables)
         return tables
 
     def _new_fields(

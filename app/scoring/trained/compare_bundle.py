@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def check_made_rows(
     compared.
     """
     if encoder is not None:
-        table, encoder = golden_rows(predictor), encoder.without_label()
+        table, encoder = golden_rows(predictor), replace(encoder, options=encoder.options.without_label())
     else:
         _, options, vocabulary = open_vocabulary(trained.folder, trained.schema)
         table = make_rows(vocabulary, options.data, SELF_TEST_ROWS, seed=2)

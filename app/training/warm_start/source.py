@@ -187,33 +187,25 @@ def _needs_mapping(manifest: Manifest, config: Config, schema: Schema) -> bool:
     return config.train.init_take != "tower" and not _has_same_ids(manifest, schema)
 
 
+@dataclass(frozen=True)
 class InitialTable:
     """Deep rows that no step has updated, with the interface of saved rows (`TableSnapshot`). Their values are computed
-    when they are read.
+    when they are read. `seed`, `scale` and `dtype` determine them, see `initial_rows`.
     """
 
-    def __init__(
-        self,
-        row_ids: np.ndarray,
-        options: TableOptimizer,
-        layout: dict[str, RowArray],
-        seed: int,
-        scale: float,
-        dtype: TableDtype = "float32",
-    ) -> None:
-        """`options` is the table's optimizer, and `layout` the table's arrays with float32 in place of bfloat16.
-
-        `seed`, `scale` and `dtype` determine the initial values, see `initial_rows`.
-        """
-        self.row_ids, self.layout = row_ids, layout
-        self._seed, self._scale, self._dtype = seed, scale, dtype
-        self._initial = {array.name: array.initial for array in state_arrays(options)}
+    row_ids: np.ndarray
+    options: TableOptimizer  # The table's optimizer.
+    layout: dict[str, RowArray]  # The table's arrays, with float32 in place of bfloat16.
+    seed: int
+    scale: float
+    dtype: TableDtype = "float32"
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
         row_ids, array = self.row_ids[indices], self.layout[name]
         if name == ROWS:
-            return initial_rows(self._seed, row_ids, array.width, self._scale, self._dtype)
-        return np.full((row_ids.size, array.width), self._initial.get(name, 0), array.dtype)
+            return initial_rows(self.seed, row_ids, array.width, self.scale, self.dtype)
+        initial = {each.name: each.initial for each in state_arrays(self.options)}
+        return np.full((row_ids.size, array.width), initial.get(name, 0), array.dtype)
 
 
 def _initial_values(config: Config) -> tuple[int, float, TableDtype]:
