@@ -31,9 +31,8 @@ from app.checkpoint.manifest import EXPIRY_VERSION, FORMAT_VERSION, Manifest, id
 from app.checkpoint.tower_slices import WHOLE_FILE
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
-from common.arrays.disk import Progress, RowSource, no_progress
+from common.arrays.disk import ArraySource, Progress, RowSource, column_of, no_progress, write_arrays
 from common.arrays.format import dtype_of, item_bytes
-from common.arrays.write import ArraySource, column_of, write_arrays
 from common.files import FileRecord, replace_folder, room_for, sync_folder
 
 PARTIAL = ".partial"

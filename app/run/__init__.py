@@ -3,7 +3,7 @@
 - `decision`: decides whether a launch starts a new run, or resumes or continues an earlier one.
 - `identity`: the settings and data that must stay the same when a run is resumed.
 - `claim`: locks the run folder, and renames the folder of an older run.
-- `folder`, `logs`, `event_file`: write the files of a run.
+- `folder`, `logs`: write the files of a run.
 - `record`: reads the files of a run for its report.
 - `older`: upgrades the settings of runs that an earlier release wrote.
 - `training_loss`: detects a model that has learned nothing.

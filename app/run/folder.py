@@ -22,9 +22,8 @@ from app.checkpoint.retention import best_or_newest, open_named
 from app.config.config import Config
 from app.evaluation.results import write_evaluation
 from app.run.decision import ASKED, STATE_FILE, Plan, asked_otherwise, checkpoint_folder
-from app.run.event_file import EventFile
 from app.run.identity import identity
-from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, RunLog
+from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, EventFile, RunLog
 from app.run.older import FORMAT_VERSION, read_config
 from common import settings, yaml_settings
 from common.files import message_of, write_whole

@@ -3,7 +3,7 @@
 If you add a setting that changes a run's result (see `app.run.identity`), add it to the class attribute `ADDED` of its
 section, with the value that describes how the program behaved without the setting. This value may differ from today's
 default. A resumed run keeps it, so its arithmetic never changes halfway. If you remove a setting, add it to
-`app.config.removed.REMOVED` with the value that describes how the program behaves now.
+`app.config.config.Config.REMOVED` with the value that describes how the program behaves now.
 """
 
 from __future__ import annotations

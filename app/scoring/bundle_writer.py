@@ -43,7 +43,7 @@ from app.scoring.bundle_tables import (
     BundleTablesSpec,
     count_ones,
 )
-from common.arrays.write import ArraySource, column_of, write_arrays
+from common.arrays.disk import ArraySource, column_of, write_arrays
 from common.files import (
     FileRecord,
     FolderInUse,

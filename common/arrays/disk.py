@@ -1,4 +1,5 @@
 """Write files sequentially, and compute the checksum of each file while it is written. Errors are raised as OSError.
+`write_arrays` writes a file of arrays in the safetensors format, which format.py describes.
 
 The system's page cache is bypassed (O_DIRECT) where the file system supports it: copying the data into fresh pages of
 the cache takes longer than writing them to the disk, and a checkpoint is not read again soon. Threads write two buffers
@@ -20,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from common.arrays.format import make_header
 from common.arrays.pages import huge_pages
 from common.files import FileRecord, format_checksum
 
@@ -186,3 +188,39 @@ def lend_buffers(count: int) -> Iterator[list[np.ndarray]]:
     buffers = [_FREE_BUFFERS.pop() if _FREE_BUFFERS else huge_pages(BUFFER_BYTES) for _ in range(count)]
     yield buffers
     _FREE_BUFFERS.extend(buffers)
+
+
+_ARRAY_ALIGNMENT = 8  # By default, the first array of a file begins at a multiple of this many bytes.
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """An array to be written to a file: its dtype, its shape, and a function that returns its values in parts."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    # Returns consecutive parts of the array, which together are all its values. Parts that are arrays are C-contiguous.
+    pieces: Callable[[], Iterable[np.ndarray | RowSource]]
+
+
+def column_of(array: np.ndarray) -> ArraySource:
+    """Return an `ArraySource`, for `write_arrays`, of an array that is in memory."""
+    return ArraySource(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
+
+
+def write_arrays(
+    path: Path, columns: dict[str, ArraySource], progress: Progress = no_progress, alignment: int = _ARRAY_ALIGNMENT
+) -> FileRecord:
+    """Write a file of the arrays in `columns`, which maps their names to their sources, and sync the file.
+
+    Return the file's size and checksum. Each dtype must be in `DTYPE_NAMES`. The first array begins at a multiple of
+    `alignment` bytes. `progress` is called with the number of bytes after each block.
+    """
+    return write_file(path, _parts(columns, alignment), progress)
+
+
+def _parts(columns: dict[str, ArraySource], alignment: int) -> Iterator[Part]:
+    yield make_header({name: (column.dtype, column.shape) for name, column in columns.items()}, alignment)
+    for column in columns.values():
+        for piece in column.pieces():
+            yield piece if isinstance(piece, RowSource) else piece.reshape(-1).view(np.uint8).data

@@ -9,7 +9,7 @@ from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
-from common.arrays.write import column_of, write_arrays
+from common.arrays.disk import column_of, write_arrays
 from common.files import DamagedFileError
 from tests.checkpoints import load, plain_manifest
 

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from app.run.event_file import EventFile, without_torch
+from app.run.logs import EventFile, without_torch
 from tests.programs import run_python
 
 with without_torch():  # as seconds of each run of the tests would go into its import
@@ -92,7 +92,7 @@ def test_pytorch_is_not_imported_where_it_is_installed_but_can_be_later(tmp_path
     (tmp_path / "modules" / "torch.py").write_text("print('imported')\n")
     program = (
         f"import sys, pathlib; sys.path.insert(0, {str(tmp_path / 'modules')!r})\n"
-        "from app.run.event_file import EventFile\n"
+        "from app.run.logs import EventFile\n"
         f"EventFile(pathlib.Path({str(tmp_path / 'events')!r}), 1).add(1, {{'loss': 0.5}}, 'train')\n"
         "print('written'); import torch\n"
     )

@@ -386,7 +386,7 @@ def test_50_gb_open_without_being_read(copied, tiny_log, command_environment):
     for name, width in (("wide", 1), ("deep", spec.width)):
         sums[name] = np.full(blocks, xxhash.xxh3_64_intdigest(bytes(rows * width * 4)), np.uint64)
         sums[name][-1] = xxhash.xxh3_64_intdigest(bytes(last * width * 4))
-    from common.arrays.write import column_of, write_arrays
+    from common.arrays.disk import column_of, write_arrays
 
     write_arrays(copied / CHECKSUMS, {name: column_of(array.view(np.int64)) for name, array in sums.items()})
     files = dict(manifest.files)
