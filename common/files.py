@@ -247,9 +247,9 @@ def write_whole(path: Path, text: str) -> None:
     """
     beside = path.with_name(f"{path.name}.tmp")
     try:
-        with room_for(path), _alone(beside) as file:
+        with room_for(path), sole_writer(beside) as file:
             try:
-                file.write(text)
+                file.write(text.encode())
                 file.flush()
                 # Sync the content before the rename. Otherwise some file systems write the new name to the disk before
                 # the content, and a power cut in between would leave an empty file.
@@ -265,14 +265,18 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[IO[str]]:
+def sole_writer(path: Path, waits: bool = True) -> Iterator[IO[bytes]]:
     """Yield the file at `path`, empty and open for writing.
 
-    First wait until every other process or thread that has opened the file with this function has closed it.
+    First wait until every other process or thread that has opened the file with this function has closed it. If `waits`
+    is False, raise FolderInUse instead of waiting, and leave the file alone.
     """
     while True:
-        with path.open("a", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with path.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FolderInUse(f"another process writes {path}; wait for its end, or give another name") from None
             # The process that held the lock may have renamed the file. In this case, open the file at `path` again.
             if is_at(file, path):
                 file.truncate(0)

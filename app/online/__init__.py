@@ -9,7 +9,7 @@
   into the folder that the service watches.
 - `expiry`: chooses the values of categorical fields that lose their ids (expire).
 - `state`: the status for monitoring, the release of parts that were held aside, and old bundles and files.
-- `progress`, `online_page`: an HTML page about the last parts.
+- `progress`: an HTML page about the last parts.
 
     part -> score -> train on each row once -> checkpoint, with the list of parts -> bundle
 

@@ -21,6 +21,7 @@ from app.run.folder import CONFIG_FILE
 from app.run.logs import LOSS_LOG, METRICS, OP_TIMES, PROFILE_FOLDER
 from common.files import parse_json
 from common.packages import python_command
+from common.text import first_line
 from common.yaml_settings import load_yaml
 
 log = logging.getLogger(__name__)
@@ -193,7 +194,7 @@ def _read_effects(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             "warning: the report is without the effects of the columns: %s is damaged (%s); remove it, or write it "
             "again with %s",
             path,
-            str(error).splitlines()[0],
+            first_line(error),
             python_command(f"app bundle effects BUNDLE LOG --output {quote(str(path))}"),
         )
         return {}, []

@@ -23,7 +23,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
 from data_prep.kernels.parsed import BARE_SEPARATOR, Cells, Chunk, ParsedChunk, are_inexact
 from data_prep.kernels.strings import Strings
-from data_prep.kernels.vectors import mark_beside, vector_fault, vector_parts, vector_text
+from data_prep.kernels.vectors import cell_of_bad_vector, vector_fault, vector_parts, vector_text
 from data_prep.options.kinds import KINDS, LIKELY_SECONDS, UNITS, Kind, time_text
 from data_prep.options.log_format import INEXACT, INEXACT_ID, NO_BOOLEANS, REASONS, LogFormat
 
@@ -144,7 +144,7 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
                     if kind == "vector":
                         text = _put_vector(value, vectors[name].values[number], log_format)
                         vectors[name].present[number] = text is None
-                        cells[name] = (text or "").replace(separator, mark_beside(separator)).replace("\n", " ")
+                        cells[name] = cell_of_bad_vector(text or "", separator)
                     else:
                         cells[name] = _text(value, name, log_format)
                 except (TypeError, ValueError, OverflowError, NotImplementedError) as error:

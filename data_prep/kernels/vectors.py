@@ -77,9 +77,12 @@ def vector_text(value: Any) -> str:
     return f"[{';'.join('null' if number is None else str(number) for number in value)}]"
 
 
-def mark_beside(separator: str) -> str:
-    """Return a mark that may stand between the numbers of a vector and is not `separator`."""
-    return "|" if separator == ";" else ";"
+def cell_of_bad_vector(text: str, separator: str) -> str:
+    """Return the text of a bad vector as a cell of a line, whose cells are divided by `separator`.
+
+    The separator becomes another mark that may stand between the numbers of a vector, and a line end becomes a blank.
+    """
+    return text.replace(separator, "|" if separator == ";" else ";").replace("\n", " ")
 
 
 @functools.cache

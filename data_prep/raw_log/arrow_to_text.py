@@ -29,7 +29,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Cells, Chunk, FileOfLog, are_inexact
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.kernels.times import zone_table
-from data_prep.kernels.vectors import mark_beside, vector_text
+from data_prep.kernels.vectors import cell_of_bad_vector, vector_text
 from data_prep.options.kinds import ISO, KINDS, UNITS, Kind, has_zone, time_text
 from data_prep.options.log_format import INEXACT, NO_BOOLEANS, FormatToScore, LogFormat
 from data_prep.raw_log import storage
@@ -103,8 +103,7 @@ class TableChunk:
         bad = np.flatnonzero(~good)
         texts = np.full(self.num_lines, b"", object)
         for row, value in zip(bad, self.rows.column(name).take(bad).to_pylist(), strict=True):
-            text = vector_text(value).replace("\n", " ").replace(separator.decode(), mark_beside(separator.decode()))
-            texts[row] = text.encode()
+            texts[row] = cell_of_bad_vector(vector_text(value), separator.decode()).encode()
         return cells, pa.array(texts, pa.large_binary())
 
     def _cells_between(self, name: str, separator: bytes) -> pa.LargeBinaryArray:

@@ -9,7 +9,6 @@ shorter one.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import gzip
 import io
@@ -18,11 +17,10 @@ import signal
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +29,7 @@ from pyarrow import csv
 
 from common.arrays.hashing import MURMUR3, mix32
 from common.console import progress_bar
-from common.files import FolderInUse, is_at, room_for
+from common.files import is_at, room_for, sole_writer
 from common.process import num_cores
 from data_prep.prepared.truth import TRUTH_SCHEMA, truth_path
 from data_prep.sources.shape import (
@@ -244,7 +242,7 @@ def _write(path: Path, texts: Iterator[WrittenPiece], pieces: list[Piece]) -> It
     """
     truth, first_row = truth_path(path), pieces[0][0]
     text_path, truth_file_path = (each.with_name(each.name + ".tmp") for each in (path, truth))
-    with room_for(path), _sole_writer(text_path) as text_file:
+    with room_for(path), sole_writer(text_path, waits=False) as text_file:
         try:
             with pq.ParquetWriter(truth_file_path, TRUTH_SCHEMA) as truth_file:
                 for start, end in pieces:
@@ -260,28 +258,9 @@ def _write(path: Path, texts: Iterator[WrittenPiece], pieces: list[Piece]) -> It
             text_path.replace(path)
         finally:
             truth_file_path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _sole_writer(path: Path) -> Iterator[IO[bytes]]:
-    """Yield the temporary file `path`, empty and open for writing, with a lock that excludes other processes.
-
-    At the end of the `with` block, remove the file, unless it was renamed. Raise FolderInUse if another process writes
-    the file, and leave the file alone in that case.
-    """
-    with path.open("ab") as file:
-        is_mine = False
-        with suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_mine = is_at(file, path)  # False if the process that held the lock before has just renamed the file.
-        if not is_mine:
-            raise FolderInUse(f"another process writes {path}; wait for its end, or give another name")
-        try:
-            file.truncate(0)
-            yield file
-        finally:
-            if is_at(file, path):
-                path.unlink(missing_ok=True)
+            # After the renaming, another process may have created a file of this name.
+            if is_at(text_file, text_path):
+                text_path.unlink()
 
 
 def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, workers: int) -> Iterator[WrittenPiece]:

@@ -8,8 +8,7 @@ import numpy as np
 
 from app.online import progress
 from app.online.candidate import scores_shift
-from app.online.online_page import online_page
-from app.online.progress import Progress
+from app.online.progress import Progress, online_page
 from app.scoring.trained_parts import read_trained_parts
 
 STATUS = {"held": {}, "waiting": "", "withheld": ""}
