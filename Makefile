@@ -198,7 +198,7 @@ bench: setup $(VENV)/.bench-installed  ## run all benchmarks and write their res
 .PHONY: rehearsal
 rehearsal: ROWS := $(if $(filter file,$(origin ROWS)),45840617,$(ROWS))
 rehearsal: setup  ## run or resume all stages on a log of Criteo's size: ROWS=45840617 -> rehearsal/
-	$(RUN_PYTHON) -m benchmarks.rehearsal rehearsal --rows $(ROWS) $(ARGS)
+	$(RUN_PYTHON) -m benchmarks.end_to_end.rehearsal rehearsal --rows $(ROWS) $(ARGS)
 
 .PHONY: clean
 clean:  ## remove caches and the demo, but no data, prepared folders, runs or .venv

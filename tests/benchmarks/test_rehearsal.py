@@ -1,4 +1,4 @@
-"""benchmarks/rehearsal.py: stages that are done are kept, what they take is measured, and both are shown."""
+"""benchmarks/end_to_end/rehearsal.py: stages that are done are kept, what they take is measured, and both are shown."""
 
 import argparse
 import json
@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import rehearsal
+from benchmarks.end_to_end import rehearsal
+from benchmarks.end_to_end.rehearsal import Rehearsal
 from benchmarks.harness.timing import metered
-from benchmarks.rehearsal import Rehearsal
 
 EATER = """
 import time

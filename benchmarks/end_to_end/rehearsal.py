@@ -1,9 +1,9 @@
 """Rehearse the whole way on a log of Criteo's size, from raw lines to a served model: `make rehearsal`.
 
-    python -m benchmarks.rehearsal FOLDER                     45,840,617 synthetic rows, 46 GB of disk, hours
-    python -m benchmarks.rehearsal FOLDER --rows 2000000      a trial
-    python -m benchmarks.rehearsal FOLDER --stages synthesize prepare_2      these, and the others later
-    python -m benchmarks.rehearsal FOLDER --keep              write docs/results.md from FOLDER/rehearsal.json
+    python -m benchmarks.end_to_end.rehearsal FOLDER                   45,840,617 synthetic rows, 46 GB of disk, hours
+    python -m benchmarks.end_to_end.rehearsal FOLDER --rows 2000000    a trial
+    python -m benchmarks.end_to_end.rehearsal FOLDER --stages synthesize prepare_2    these, and the others later
+    python -m benchmarks.end_to_end.rehearsal FOLDER --keep            write docs/results.md from FOLDER/rehearsal.json
 
 A finished stage is recorded in FOLDER/rehearsal.json and not run again. A stage that was interrupted is started again,
 and its commands continue where they can. Each stage runs the commands that a user would type, whose output goes to
