@@ -48,21 +48,24 @@ def fill(readinto: Callable[[memoryview], int], buffer: Any) -> int:
     return filled
 
 
-def lock_folder(folder: Path, mode: int = 0o777, advice: str = "give a place that this user may write to") -> IO[str]:
+def lock_folder(
+    folder: Path, mode: int = 0o777, advice: str = "give a place that this user may write to", in_use: str = ""
+) -> IO[str]:
     """Lock a folder for this process. Return the open lock file; closing it ends the lock.
 
-    Create the folder with `mode` if it is missing. Raise FolderInUse if another process holds the lock. Raise OSError,
-    whose message ends with `advice`, if nothing can be written to the folder.
+    Create the folder with `mode` if it is missing. Raise FolderInUse, with the message `in_use` if that is given, if
+    another process holds the lock. Raise OSError, whose message ends with `advice`, if nothing can be written to the
+    folder.
     """
     try:
-        return _lock(folder, mode)
+        return _lock(folder, mode, in_use)
     except OSError as error:
         what = "make room" if error.errno in NO_ROOM else advice
         reason = f"nothing can be written to {folder}: {message_of(error)}; {what}"
         raise OSError(error.errno, reason) from error
 
 
-def _lock(folder: Path, mode: int) -> IO[str]:
+def _lock(folder: Path, mode: int, in_use: str) -> IO[str]:
     tries = PROBE_TRIES
     while True:
         make_folder(folder, mode)
@@ -78,7 +81,8 @@ def _lock(folder: Path, mode: int) -> IO[str]:
             if tries:
                 time.sleep(PROBE_SECONDS)
                 continue
-            raise FolderInUse(f"another process works in {folder}; wait for its end, or give another name") from None
+            usual = f"another process works in {folder}; wait for its end, or give another name"
+            raise FolderInUse(in_use or usual) from None
         if is_at(lock, path):
             return lock
         # The folder was renamed or removed while the lock was taken. Begin again with the folder that now has the path.

@@ -21,7 +21,7 @@ from app.tables.optimizers import ROWS
 from common.arguments import add_shared
 from common.arrays.format import read_entries
 from common.console import progress_bar
-from common.files import LOCK_FILE, FolderInUse, lock_folder
+from common.files import LOCK_FILE, lock_folder
 from common.text import show
 
 
@@ -200,13 +200,8 @@ def _own(folder: Path, advice: str) -> Iterator[None]:
     Raise ValueError, which ends with `advice`, if another process holds the lock.
     """
     is_new = not folder.exists()
-    try:
-        lock = lock_folder(folder)
-    except FolderInUse:
-        raise ValueError(
-            f"another process (a training, or a command such as this one) saves checkpoints in {folder}; {advice}"
-        ) from None
-    with lock:
+    in_use = f"another process (a training, or a command such as this one) saves checkpoints in {folder}; {advice}"
+    with lock_folder(folder, in_use=in_use):
         try:
             yield
         except BaseException:

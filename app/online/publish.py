@@ -21,7 +21,7 @@ from app.scoring.trained.export_bundle import exported_model, finish_bundle, wri
 from app.scoring.trained.trained_model import Trained
 from app.scoring.trained.write_bundle import ExportedModel
 from app.tables.interface import DEEP, WIDE
-from common.files import FolderInUse, lock_folder, make_folder
+from common.files import lock_folder, make_folder
 from data_prep.encoding.growing import GrowingVocabulary
 from data_prep.prepared.data_files import union
 
@@ -45,12 +45,8 @@ class Publisher:
         make_folder(folder)
         if (folder / MANIFEST).exists():
             raise ValueError(f"--serve {folder} is one bundle; give a folder of bundles, or a new one")
-        try:
-            self._lock = lock_folder(folder)
-        except FolderInUse:
-            raise ValueError(
-                f"another online run publishes into {folder}; give each --serve a folder of its own"
-            ) from None
+        in_use = f"another online run publishes into {folder}; give each --serve a folder of its own"
+        self._lock = lock_folder(folder, in_use=in_use)
         self._folder, self._config, self._scorer = folder, config, scorer
         self.vocabulary = vocabulary
         self._newest: Predictor | None = None

@@ -30,7 +30,7 @@ from app.distributed.process_group import ONE_PROCESS, ProcessGroup, mark_collec
 from app.run.decision import STATE_FILE, Plan, checkpoint_folder, make_plan
 from app.run.folder import CONFIG_FILE, RunFolder
 from app.run.logs import forget_after
-from common.files import LOCK_FILE, FolderInUse, lock_folder, sync_folder
+from common.files import LOCK_FILE, lock_folder, sync_folder
 from common.packages import python_command
 from data_prep.prepared.schema import Schema
 
@@ -295,10 +295,8 @@ def _free_number(paths: list[Path]) -> int:
 
 
 def _lock(folder: Path, what: str = "trains in") -> IO[str]:
-    try:
-        return lock_folder(folder, advice="start from another folder, or give another checkpoint.dir")
-    except FolderInUse:
-        raise ValueError(
-            f"another process {what} {folder}; wait for it, or start from another folder (and with another "
-            "checkpoint.dir, where that is set)"
-        ) from None
+    in_use = (
+        f"another process {what} {folder}; wait for it, or start from another folder (and with another "
+        "checkpoint.dir, where that is set)"
+    )
+    return lock_folder(folder, advice="start from another folder, or give another checkpoint.dir", in_use=in_use)

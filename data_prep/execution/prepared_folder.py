@@ -32,7 +32,6 @@ from typing import IO, Any
 
 from common.files import (
     LOCK_FILE,
-    FolderInUse,
     from_dict,
     lock_folder,
     parse_json,
@@ -190,12 +189,8 @@ def _lock(folder: Path, output: Path) -> IO[str]:
     If the folder is missing, it is created with access for this user only. Raise FolderInUse if another process has
     locked it.
     """
-    try:
-        return lock_folder(folder, 0o700, "give an output elsewhere")
-    except FolderInUse:
-        raise FolderInUse(
-            f"another process prepares {output} (it works in {folder}); wait for it, or give another output"
-        ) from None
+    in_use = f"another process prepares {output} (it works in {folder}); wait for it, or give another output"
+    return lock_folder(folder, 0o700, "give an output elsewhere", in_use)
 
 
 def _make_private(partial: Path) -> None:

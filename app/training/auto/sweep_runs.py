@@ -39,7 +39,7 @@ from app.run.stop_signals import StopRequest
 from app.training.auto.crosses import measure_cross_effects
 from app.training.auto.settle import settle
 from common import settings, yaml_settings
-from common.files import FolderInUse, is_locked, lock_folder, write_whole
+from common.files import is_locked, lock_folder, write_whole
 from common.packages import project_environment
 from common.process import die_with_parent, num_cores
 from data_prep.prepared.schema import Schema, read_schema
@@ -257,10 +257,8 @@ def _begin(output: Path, config: Config, schema: Schema) -> IO[str]:
             f"{output} holds a sweep of an earlier release, whose folders have other names; {RESULTS} and "
             f"{REPORT_FILE} there have its results; give another --output"
         )
-    try:
-        lock = lock_folder(output)
-    except FolderInUse:
-        raise FolderInUse(f"another sweep runs in {output}; wait for its end, or give another --output") from None
+    in_use = f"another sweep runs in {output}; wait for its end, or give another --output"
+    lock = lock_folder(output, in_use=in_use)
     write_whole(path, text)
     return lock
 
