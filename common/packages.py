@@ -10,11 +10,12 @@ import shutil
 import sys
 import sysconfig
 from importlib import import_module
-from importlib.machinery import BuiltinImporter
-from importlib.util import find_spec
+from importlib.machinery import BuiltinImporter, PathFinder
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from shlex import quote
 from types import ModuleType
+from typing import Any
 
 PROJECT = Path(__file__).parents[1]  # The folder that contains app, data_prep and common.
 _PYTHON = (3, 11)
@@ -100,3 +101,22 @@ def load(package: str) -> ModuleType:
         return import_module(package)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(explain_missing(package), name=package) from error
+
+
+def load_alone(name: str) -> Any:
+    """Load and return a compiled module of MindSpore, such as mindspore._c_dataengine, without the rest of MindSpore.
+
+    `import mindspore` takes 414 MB and two seconds of CPU. The modules that read and write MindRecord files take 0.2 s
+    and 110 MB, or 20 ms and 13 MB. The module is registered in `sys.modules`, so that a later `import mindspore` uses
+    the same one. Raise ImportError if it is missing.
+    """
+    if name not in sys.modules:
+        package = find_spec("mindspore")
+        spec = PathFinder.find_spec(name, package.submodule_search_locations) if package else None
+        if spec is None or spec.loader is None:
+            advice = f"run: {make_command('setup')}"
+            raise ImportError(f"MindRecord files are read and written by MindSpore, and there is no {name}; {advice}")
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+    return sys.modules[name]

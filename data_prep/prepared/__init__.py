@@ -4,8 +4,7 @@ The modules:
 - `schema`: the content of schema.json. `data_files`: the files that schema.json lists, checks for damage, and files
   that record which ids expired or were renumbered.
 - `examples`: rows as arrays, also as features of a logistic regression.
-- `writer`: write rows as MindRecord files. `reader`: read rows from these files. `mindspore_parts`: the parts of
-  MindSpore that both load.
+- `writer`: write rows as MindRecord files. `reader`: read rows from these files.
 - `prefetch`: compute the next items of an iteration in a thread.
 - `batches`: rows in batches, in the shuffled order of a training or in the order in which they were written.
 - `vectors`: the vector columns, and how raw vectors become inputs of a model.

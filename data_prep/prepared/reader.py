@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from common.packages import load_alone
 from common.process import held
 from data_prep.prepared.data_files import (
     block_checksum,
@@ -23,7 +24,6 @@ from data_prep.prepared.data_files import (
     wrong_sizes,
 )
 from data_prep.prepared.examples import KEY_PREFIX, NO_VECTORS, VECTORS, Examples
-from data_prep.prepared.mindspore_parts import READER, load_alone
 from data_prep.prepared.schema import Schema, advice, read_schema
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
@@ -97,7 +97,7 @@ def read_samples(
     # Signals are deferred while the library is loaded. If a signal ended Python then, the process would abort with
     # pages of messages.
     with held():
-        engine: Any = load_alone(READER)
+        engine: Any = load_alone("mindspore._c_dataengine")
     if numbers is None:
         sampler = engine.MindrecordSequentialSampler(0, 0)
     else:

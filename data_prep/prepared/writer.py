@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.files import NO_ROOM
+from common.packages import load_alone
 from data_prep.prepared.data_files import block_checksum, data_file
 from data_prep.prepared.examples import KEY_PREFIX, VECTORS, Examples, concatenate
-from data_prep.prepared.mindspore_parts import WRITER, load_alone
 from data_prep.prepared.schema import DataFile
 
 # Rows per file of about 430 MB. Until a file is finished, its encoded rows also take disk space in temporary files.
@@ -43,7 +43,7 @@ def mindrecord_file(split: str, number: int) -> str:
 
 
 def _library() -> Any:
-    return load_alone(WRITER)
+    return load_alone("mindspore._c_mindrecord")
 
 
 class MindRecordWriter:
