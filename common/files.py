@@ -264,7 +264,7 @@ def write_whole(path: Path, text: str) -> None:
                 raise
             sync_folder(path.parent)
     except OSError as error:
-        error.filename = error.filename and str(path)  # Name the file that the user knows, not the temporary one.
+        error.filename = error.filename and str(path)  # The error shall name the file that the user knows.
         raise
 
 

@@ -262,8 +262,8 @@ def convert(value: Any, hint: Any, where: str, key: str) -> Any:
     return _convert_scalar(value, hint, where, key)
 
 
-# For each scalar type, the types that YAML may give for it. YAML parses 1e-3 (without a dot) as text, so text that
-# is a number is accepted as one.
+# The types that YAML may give for each scalar type, and how messages call the type. YAML parses 1e-3 (without a dot) as
+# text, so text that is a number is accepted as one.
 _SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),

@@ -133,8 +133,8 @@ class Exchange:
         self._shard = shard
         # MPI counts elements in 32 bits. With a whole row as one element, the numbers of elements stay small enough.
         self._row = MPI.FLOAT.Create_contiguous(embedding_dim).Commit()
-        # For the last `pull_request`: which of the U requested ids this rank has sent to each owner (rank with the
-        # rows), and which of the R ids that it received came from each rank.
+        # These two describe the last `pull_request`: which of the U requested ids this rank has sent to each owner
+        # (rank with the rows), and which of the R ids that it received came from each rank.
         self._by_owner = self._by_rank = Segments(np.zeros(communicator.size, np.int64))
         self._buffers = {name: HugeBuffer() for name in ("rows", "gradients")}
 

@@ -225,7 +225,9 @@ class MetricStream:
 
 
 def measure(counted: CountedRows) -> dict[str, float]:
-    """Compute from counted rows all metrics except metrics of groups (MEASURED). Return their values by name."""
+    """Compute the metrics named in MEASURED, which are all except metrics of groups, from rows counted by logit. Return
+    the values by name.
+    """
     return {name: metric.of(counted) for name, metric in METRICS.items() if metric.of}
 
 

@@ -188,8 +188,8 @@ class PartSource:
         self.held: dict[str, str] = {}
         self.can_be_released: dict[str, str] = {}
         self._looked_at: dict[str, FileState] = {}
-        # For each file of the log that could not be read, the time (of time.monotonic) from which it is tried again, by
-        # name.
+        # Times (of time.monotonic) from which reading is tried again, by the names of the files of the log that could
+        # not be read.
         self._read_again: dict[str, float] = {}
         # Names of files in the folder that do not look like files of the log. The training log has mentioned them
         # already.
@@ -332,7 +332,7 @@ class PartSource:
         return [LogFile(path, names[path], state) for path, state in states.items() if state is not None]
 
     def _named(self, paths: Sequence[str]) -> dict[str, str]:
-        """Return the names of the parts among the files of the folder, by their paths."""
+        """Return, by path, the names of those files in `paths` that are parts. Warn of other files."""
         names = {path: file_name(path) for path in paths}
         self._log_no_parts({name for name in names.values() if not is_part(name)})
         return {path: name for path, name in names.items() if is_part(name)}

@@ -62,7 +62,7 @@ class TableSource(PartSource):
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
         """Return the next version that the model may be trained on, see `PartSource.next_part`.
 
-        Raise ValueError if the table no longer has what a version added that was not looked at yet.
+        Raise ValueError if a version was not trained on yet, and the table has lost its entry or its data files.
         """
         self._decided = max([self._decided, *map(_number, ledger.trained)])
         found = super().next_part(ledger)

@@ -121,7 +121,7 @@ class Distribution:
 
     def write(self, folder: Path) -> None:
         """Write the counts as distribution.json into a bundle's folder."""
-        # The bytes of a bundle without vectors are those of earlier releases.
+        # The key "vectors" is left out without vectors, so that the file has the same bytes as in earlier releases.
         counts = {name: getattr(self, name).tolist() for name in COUNTS if name != "vectors" or self.vector_fields}
         (folder / DISTRIBUTION).write_text(json.dumps(counts) + "\n", encoding="utf-8")
 

@@ -118,11 +118,11 @@ class WholeTables(Tables):
     def _forget(self, step: int) -> None:
         self.step = step
         self._touched = np.zeros(self.spec.vocabulary_size, bool)
-        # For each id, True if its row was updated since the last snapshot, so that the next delta checkpoint includes
-        # it.
+        # Mask of the ids [V] whose rows were updated since the last snapshot, so that the next delta checkpoint
+        # includes them.
         self._changed = np.zeros(self.spec.vocabulary_size, bool)
         self._open = None
-        # For each snapshot that was released without being saved, the ids of its changed rows.
+        # Ids of the changed rows of each snapshot that was released without being saved.
         self._not_saved: list[np.ndarray] = []
 
 

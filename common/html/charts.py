@@ -22,7 +22,7 @@ import numpy as np
 from common.text import Unit, number_text, readable_unit, shortened
 
 Size = Literal["wide", "half", "small"]
-# For each size of a chart, the maximum number of positions on the x axis at which the mouse shows a text.
+# Maximum number of positions on the x axis at which the mouse shows a text, by the size of the chart.
 _MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}
 _MOST_POINTS = 400  # A line with more points than this is thinned to about as many, and its peaks are kept.
 _LABEL_LETTERS = 11  # Longer labels of bars are cut to this many letters. The hover text has the full label.
@@ -45,7 +45,9 @@ class Axis:
     label: str = ""
     unit: Unit = "number"
     log: bool = False  # Whether the axis is logarithmic. Values that are not positive are then left out.
-    clip: bool = False  # For a logarithmic axis: values far from nearly all others are left out and listed in the note.
+    clip: bool = (
+        False  # Whether values far from nearly all others are left out of a logarithmic axis, and listed in the note.
+    )
     low: float | None = None
     high: float | None = None
     labels: Sequence[str] = ()  # Labels of the positions 0, 1, …, shown instead of numbers.

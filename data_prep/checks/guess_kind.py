@@ -139,7 +139,7 @@ class Labels:
     """The labels of a sample of a log's rows, evenly spaced among the rows that have a valid label."""
 
     rows: NDArray[np.int64]  # Index of each row of the sample among the rows that were read.
-    clicks: NDArray[np.bool_]  # For each row of the sample, True if its label means a click.
+    clicks: NDArray[np.bool_]  # Mask of the rows of the sample whose labels mean a click.
 
     @classmethod
     def of(cls, clicks: NDArray[np.bool_], good: NDArray[np.bool_]) -> Labels:

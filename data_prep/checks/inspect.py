@@ -107,8 +107,9 @@ class SplitSummary:
     # Percentage of rows with an out-of-vocabulary value, for each categorical column [C]. A row counts if its list has
     # at least one such value.
     oov_percent: NDArray[np.float64]
-    # For each numeric column: the percentage of missing cells, then the quantiles `QUANTILES` of the present cells. If
-    # the folder was prepared without missing indicators, the percentage is 0 and missing cells are among the quantiles.
+    # A list for each numeric column, by name: the percentage of missing cells, then the quantiles `QUANTILES` of the
+    # present cells. If the folder was prepared without missing indicators, the percentage is 0, and missing cells count
+    # as numbers in the quantiles.
     numeric: dict[str, list[float]]
     vectors_missing_percent: list[float]  # Percentage of rows without a vector, for each vector column.
 

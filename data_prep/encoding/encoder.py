@@ -75,7 +75,7 @@ class RowEncoder:
         self._number_positions = [firsts[column.name] for column in columns if not column.is_text]
         names = [column.name for column in self.options.vocabularies]
         of_columns = [names.index(column.shares or column.name) for column in columns]
-        # For each of the P ids of a row, the index of its vocabulary.
+        # Index of the vocabulary of each of the P ids of a row, [P].
         self._vocabularies = np.repeat(of_columns, self.lengths)
         # The smallest id that stands for one value. Smaller ids either belong to numeric columns, and never occur among
         # the ids of rows, or mean "out of vocabulary".

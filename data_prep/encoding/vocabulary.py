@@ -347,7 +347,8 @@ class VocabularyReader:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._files = [pq.ParquetFile(path) for path in paths]
-        # For each field, the file and the index of each of its row groups. A row group never contains several fields.
+        # The row groups of each field, by name, as (file, index in the file). A row group never contains several
+        # fields.
         self._groups: dict[str, list[tuple[pq.ParquetFile, int]]] = {}
         for file in self._files:
             for number in range(file.num_row_groups):

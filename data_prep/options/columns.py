@@ -37,7 +37,7 @@ class CategoricalColumn:
     is_list: bool = False
     max_length: int = 1  # Number of ids per row.
     pool: Literal["mean", "sum"] = "mean"  # How the model combines the embedding rows of a list.
-    timezone: str = ""  # Time zone of an hour or a weekday, or "" for UTC.
+    timezone: str = ""  # Time zone by whose clock hours and weekdays are derived, or "" for UTC.
 
     @functools.cached_property
     def is_text(self) -> bool:

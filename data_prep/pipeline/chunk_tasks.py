@@ -94,7 +94,8 @@ class ChunkCounter:
 
     split: SplitRule
     options: PrepareOptions
-    # For each text column by name: True if whole numbers are written as 7.0, False for 7, None to leave them unchanged.
+    # How whole numbers are written in each text column, by name: True for 7.0, False for 7, None to leave them
+    # unchanged.
     whole_numbers: Mapping[str, bool | None] = field(default_factory=dict)
 
     def count(self, chunk: Chunk) -> ChunkCounts:

@@ -119,7 +119,7 @@ class StratifiedSplit:
     seed: int
     # The lowest hash of a row that is not in train, by label (0, 1), or 2**64 if all rows are in train.
     train_ends: tuple[int, int]
-    # For each label (0, 1), the lowest hash of a row in test, or 2**64 if it has no such row.
+    # The lowest hash of a row in test with label 0, and with label 1, or 2**64 if there is no such row.
     valid_ends: tuple[int, int]
 
     def assign(self, rows: RowsToSplit) -> NDArray[np.int8]:

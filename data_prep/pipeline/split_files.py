@@ -181,8 +181,8 @@ def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[
     needed if files that an interrupted run finished hold all of them.
     """
     ends = dict.fromkeys(outputs, 0)
-    # For each of the first chunks of the log, which an interrupted preparation has encoded: the names of the parts of
-    # its result that are still needed.
+    # An interrupted preparation has encoded the first chunks of the log. This list has, for each of these chunks, the
+    # names of the parts of its result that are still needed.
     of_first: list[Collection[str]] = []
     rest: EncodedRest | None
     while (rest := pieces.read(numbered(_TITLE, len(of_first), REST))) is not None:

@@ -83,7 +83,7 @@ def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
     """Return the checksum of `columns`, the arrays that a block of rows stores, as `BLOCK_CHECKSUM` hex digits."""
     digest = xxhash.xxh3_64()
     for column in columns:
-        if column.ndim:  # MindRecord returns an empty array as a scalar.
+        if column.ndim:  # An empty array has no bytes. MindRecord returns it as a scalar.
             digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()[:BLOCK_CHECKSUM]
 

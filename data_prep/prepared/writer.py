@@ -23,7 +23,8 @@ from data_prep.prepared.data_files import block_checksum, data_file
 from data_prep.prepared.examples import KEY_PREFIX, VECTORS, Examples, concatenate
 from data_prep.prepared.schema import DataFile
 
-# Rows per file of about 430 MB. Until a file is finished, its encoded rows also take disk space in temporary files.
+# Number of rows in a MindRecord file, which then has about 430 MB. Until a file is finished, its encoded rows also take
+# disk space in temporary files.
 FILE_ROWS = 2_000_000
 INDEX_ENDING = ".db"  # Ending of the index file that MindRecord writes beside each file.
 # A MindRecord file consists of a header and of pages, which hold the blocks of rows. With MindRecord's default sizes of

@@ -56,7 +56,8 @@ _NO_NULL_VECTORS = (
 )
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
 _VECTORS = "lists or arrays of numbers, or strings such as [0.1, 0.2]"
-# For each entry of `ColumnKind.arrow` except "vectors", further types that an error message lists as readable.
+# Types that an error message lists as readable besides `_READABLE`, by the entry of `ColumnKind.arrow` that allows
+# them.
 _ALSO_READABLE = {
     "moments": "timestamps, dates, ",
     "times": "times of a known zone, ",
@@ -211,7 +212,7 @@ def _another_text(cells: pa.Array | pa.ChunkedArray, text: str) -> str | None:
     """
     cells = decoded(cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells)
     same = [pa.array([text or None], pa.string())]
-    with suppress(pa.ArrowException):  # The text cannot be read as a value of this type.
+    with suppress(pa.ArrowException):  # Arrow raises this error if the text is no value of this type.
         same.append(same[0].cast(cells.type))
     found, expected = (
         {each for part in parts for each in cells_as_text(part, "string", b"\n", ("true", "false")).to_pylist()}
@@ -475,7 +476,7 @@ def list_numbers(lists: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.float32
     """
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     numbers = decoded(lists.flatten())
-    if pa.types.is_decimal(numbers.type):  # As in `cells_as_text`, a direct cast would be inexact.
+    if pa.types.is_decimal(numbers.type):  # A direct cast would be inexact, see `cells_as_text`.
         numbers = numbers.cast(pa.string())
     if not pa.types.is_floating(numbers.type):
         numbers = numbers.cast(pa.float64(), safe=False)

@@ -125,7 +125,7 @@ FORMATS = (
     TEXT,
 )
 
-# For each kind of compression of text: the ending of a file's name, and a regular expression for its first bytes.
+# Kinds of compression of text files: the ending of a file's name, and a regular expression for its first bytes.
 PACKED = {".gz": re.compile(rb"\x1f\x8b"), ".zst": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")}
 TAR_ENDINGS = (".tar.gz", ".tgz")
 PACKED_ENDINGS = (*PACKED, *TAR_ENDINGS)

@@ -70,7 +70,7 @@ def find_log(
     if version is not None and of_table is None:
         raise ValueError(f"--version {version} needs one Delta or Iceberg table as the log; {listed[0]} is not that")
     expanded = [] if of_table else [_expand(location, look) for location in listed]
-    # For each file the columns in the names of its folders. A table has them in its own log.
+    # Columns that the names of a file's folders give, by the file's location. A table's log has its own columns.
     columns = {location: columns_between(root, location) for root, found in expanded for location in found}
     locations = list(of_table or [location for _, found in expanded for location in found])
     real = [location if is_uri(location) else os.path.realpath(location) for location in locations]

@@ -128,10 +128,10 @@ class LogReading:
 
     def __post_init__(self) -> None:
         self._size = sum(file.state.size for file in self.files)
-        # For each file that was read, by its index in `files`: its size, checksum and number of lines.
+        # Size, checksum and number of lines of the files that were read, by the index of the file in `files`.
         self._read_files: dict[int, FileRead] = {}
-        # For each file, by its index in `files`: the tasks with which workers can read its chunks of lines themselves
-        # in later passes over the log.
+        # Tasks with which workers can read a file's chunks of lines themselves in later passes over the log, by the
+        # index of the file in `files`.
         self._tasks_of: dict[int, list[Task]] = {}
         for index, file in enumerate(self.files):
             # An interrupted preparation may have read the file already, and stored its size, checksum and number of
@@ -275,8 +275,8 @@ class LogProgress:
 
     def __init__(self, title: str, size_bytes: int) -> None:
         self._bar = progress_bar(total=size_bytes, desc=title, unit="B", unit_scale=True)
-        # For each chunk that no worker has finished: the numbers of lines and of stored bytes from the start of the log
-        # to the end of the chunk.
+        # The ends of the chunks that no worker has finished: the numbers of lines and of stored bytes from the start of
+        # the log to the end of the chunk.
         self._ends: deque[tuple[int, int]] = deque()
 
     def __enter__(self) -> LogProgress:

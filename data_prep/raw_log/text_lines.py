@@ -89,7 +89,7 @@ class TextReader:
     least_line_bytes: int = 1
     # Function that raises ValueError if a line contradicts the names of the folders, or None if no line can.
     check: Callable[[bytes], None] | None = None
-    fingerprint: Fingerprint | None = None  # Size and checksum, or None until the whole file has been read.
+    fingerprint: Fingerprint | None = None  # Size and checksum of the stored file, or None until all of it was read.
 
     @property
     def is_plain(self) -> bool:

@@ -298,7 +298,7 @@ def number_bins(field: NumericProfile) -> Sequence[tuple[float, float, int]]:
     bins = []
     for number, count in field.bins:
         low, high = bin_bounds(number)
-        # Of its two bounds `low` and `high`, a bin contains the one nearer to 0, but not the other one.
+        # A bin contains that one of its bounds `low` and `high` that is nearer to 0, and not the other one.
         first, end = (math.ceil(low), math.ceil(high)) if low >= 0 else (math.floor(low) + 1, math.floor(high) + 1)
         bins.append((first, max(end, first + 1), count))
     return bins

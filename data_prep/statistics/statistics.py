@@ -249,14 +249,13 @@ class ChunkCounts:
     rejects_tsv: bytes
     num_training_rows: int
     numeric: list[NumericStatistics]  # Statistics of each numeric field.
-    missing: list[int]  # For each categorical column, the number of missing cells.
-    missing_vectors: list[int]  # For each vector column, the number of missing vectors.
-    cut: dict[str, int]  # For each list column, the number of rows whose list was cut to `max_length` values.
-    # For each categorical column of numbers, its values and their counts, as the kernel `count_values` packs them.
+    missing: list[int]  # Number of missing cells of each categorical column.
+    missing_vectors: list[int]  # Number of missing vectors of each vector column.
+    cut: dict[str, int]  # Number of rows whose list was cut to `max_length` values, by list column.
+    # Values of each categorical column of numbers, with their counts, as the kernel `count_values` packs them.
     values: list[NDArray[np.uint64]]
-    texts: list[CountedStrings]  # For each vocabulary of strings, its values with their counts.
-    # For each integer or float field, the histogram of its numbers, as the kernels count_bins and count_float_bins
-    # return it.
+    texts: list[CountedStrings]  # Values of each vocabulary of strings, with their counts.
+    # Histogram of the numbers of each integer or float field, as the kernels count_bins and count_float_bins return it.
     bins: list[NDArray[np.int64]]
     spans: ChunkSpans  # Counts of all rows of the chunk, by span of lines.
     sample: RowSample | None = None  # Sample of training rows to which numeric transforms are fitted.
@@ -286,7 +285,7 @@ class LogStatistics:
         is_float = [name in options.data.float_fields for name in options.data.sized_fields]
         self.bins = [np.zeros(2 * (FLOAT_BINS if each else INTEGER_BINS).zero + 1, np.int64) for each in is_float]
         self.timeline = Timeline()
-        # For each categorical column, the number of training rows with an out-of-vocabulary value. The second pass over
+        # Number of training rows with an out-of-vocabulary value in each categorical column, [C]. The second pass over
         # the log counts them.
         self.unknown = np.zeros(len(columns), np.int64)
         self.columns = columns

@@ -34,7 +34,7 @@ def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) ->
     of_old = {field.name: field for field in old.categorical}
     takers: dict[str, list[str]] = {}
     for name, fields in _vocabularies(new).items():
-        # For each vocabulary that one of `fields` uses in `old`, by name, the first of the fields that use it there.
+        # The vocabularies that `fields` use in `old`, by name, each with the first of the fields that use it there.
         sources: dict[str, CategoricalField] = {}
         for field in fields:
             if field.name in of_old:

@@ -45,8 +45,8 @@ class Source:
     fields: tuple[TableField, ...]
     # True if the rows of the numeric fields are parameters of the tower, False if they are rows of the tables.
     folded: bool
-    # For each id of the new run, [V], the id that the trained model (the source) has for the same value, or NONE. None
-    # if all ids are the same.
+    # The id that the trained model (the source) has for the value of each id of the new run, [V], or NONE if it has no
+    # such value. `origins` itself is None if all ids are the same.
     origins: np.ndarray | None = None
     # Names of the columns whose numbers the new run scales differently, or whose lists it pools differently.
     rescaled: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from data_prep.raw_log.lake.lake_file import LakeFile, clear_errors, location_of
 from data_prep.raw_log.lake.lake_guard import DELTA_LOG
 from data_prep.raw_log.storage import file_name, file_state, files_in, inner, is_uri, read_range, split_query
 
-# Features of tables that this module reads. All others are refused by name.
+# Names of the features of Delta tables that this module can read. An error names any other feature of a table.
 _READABLE = {
     "columnMapping",
     "deletionVectors",

@@ -21,8 +21,8 @@ _TABLE, _VERSION = "table", "version"  # Keys of the result of `version_read`.
 
 log = logging.getLogger(__name__)
 
-# For each kind of table: the library that reads it, the name of a version of the table, and the numbers that order its
-# data files.
+# The library that reads each kind of table, the word for a version of the table, and the word for the numbers that
+# order its data files.
 _READERS = {"Delta": ("deltalake", "version", "versions"), "Iceberg": ("pyiceberg", "snapshot", "sequence numbers")}
 
 
