@@ -101,7 +101,7 @@ class _Adam(_Optimizer):
         return math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
 
     def uncorrected_epsilon(self, step: int) -> float:
-        """Return the number to add to the root of the second moment, if the moment has no bias correction.
+        """Return the epsilon to add to the root of the second moment if the moment has no bias correction.
 
         It has the same effect as adding epsilon to the root of the corrected moment, as `torch.optim.Adam` and FBGEMM
         do. The table optimizers `adam` and `partial_rowwise_adam` use it.

@@ -314,7 +314,8 @@ class OutputFilter:
         # True once the output has a line with "error: ", so a rank has reported its error itself.
         self.has_error = False
         self._output = output
-        # Lines of the notice whose frame is still open. None if no frame is open.
+        # mpirun prints its notices between two lines of dashes. These are the lines of a notice whose second line of
+        # dashes has not come yet. None if no notice has begun.
         self._notice: list[bytes] | None = None
 
     def read(self, stream: IO[bytes]) -> None:

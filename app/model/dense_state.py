@@ -134,7 +134,7 @@ def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndar
 
 
 class FtrlState:
-    """The arrays of FTRL for dense parameters."""
+    """The learning rate and the state arrays of FTRL for the dense parameters `weights`, in host memory."""
 
     def __init__(self, weights: State, options: FtrlOptions) -> None:
         self.names, self.options, self.l1, self.l2 = tuple(weights), options, options.l1, options.l2
@@ -173,7 +173,10 @@ class FtrlState:
 
 
 class AdamState:
-    """The arrays of Adam or AdamW for dense parameters. `moments` are all first moments, then all second moments."""
+    """The learning rate and the state arrays of Adam or AdamW for the dense parameters `weights`, in host memory.
+
+    `moments` are all first moments, and then all second moments.
+    """
 
     def __init__(self, weights: State, options: AdamOptions | AdamWOptions, loss_scale: float) -> None:
         self.names, self.name = tuple(weights), options.name

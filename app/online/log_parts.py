@@ -244,7 +244,11 @@ class PartSource:
         return None
 
     def accepts(self, file: LogFile) -> bool:
-        """Return True if the model may be trained on the part in `file`. Otherwise hold it aside or pass it over."""
+        """Return True if the model may be trained on the part in `file`.
+
+        Otherwise return False; `next_part` then goes on to the part after it. This class accepts every part, but a
+        subclass can reject some.
+        """
         return True
 
     def data_files(self) -> Sequence[LogFile]:

@@ -33,7 +33,7 @@ PAUSED_SHARE = 10
 # Requests with a body above this size (in bytes) have a queue of their own, so that requests with small bodies do not
 # wait for them.
 LARGE_BODY = 1 << 16
-# Requests with a body above this size (in bytes) have a queue of their own, too, the third one.
+# Requests with a body above this size (in bytes) have a third queue, so that merely large ones do not wait for them.
 HUGE_BODY = 1 << 20
 # The event loop decodes and scores waiting requests itself if their bodies have at most this many bytes together (25
 # rows of JSON, which take 2 ms). A thread scores larger batches.

@@ -25,7 +25,7 @@ class Prefetcher(Generic[Item]):
     def __init__(
         self, items: Iterable[Item], depth: int = 2, take: Callable[[Ready], Any] = queue.SimpleQueue.get
     ) -> None:
-        """`take` waits for the next element of the queue, and returns it."""
+        """`take` is called with the queue, waits for its next element, and returns the element."""
         self.waited_seconds = 0.0
         self._items = items
         self._take = take

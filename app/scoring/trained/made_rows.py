@@ -1,4 +1,4 @@
-"""Make up raw rows: values drawn field by field from the vocabulary and from outside it, never rows of a log."""
+"""Make up raw rows. Each cell is drawn for itself, from the vocabulary or outside of it. No row of a log is copied."""
 
 from __future__ import annotations
 

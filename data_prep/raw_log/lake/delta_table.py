@@ -84,7 +84,7 @@ def _open(root: str, version: int | None) -> tuple[DeltaTable, list[dict[str, An
 
 
 def _lake_files(root: str, table: DeltaTable, added: Iterable[dict[str, Any]]) -> dict[str, LakeFile]:
-    """Return data files of a table, given by the second result of `_open`, by their locations, in the same order."""
+    """Return the data files `added` as `LakeFile` by their locations, in the same order. `_open` has returned them."""
     address, query = split_query(root)
     folder = unquote(address) if is_uri(root) else address
     with clear_errors(f"the Delta table {root}", _ADVICE, DeltaError):
@@ -112,7 +112,10 @@ def _is_binary(of_type: pa.DataType) -> bool:
 
 
 def _keys(schema: pa.Schema, mode: str) -> dict[str, str | int]:
-    """Return what identifies each column of the table in a data file. `mode` is the table's mode of column mapping."""
+    """Return the name or the field id by which data files identify each column of the table, by the column's name.
+
+    `mode` is the table's mode of column mapping: "id", "name" or "none".
+    """
     if mode == "id":
         return {each.name: int(each.metadata[b"delta.columnMapping.id"]) for each in schema}
     if mode == "name":
@@ -121,7 +124,10 @@ def _keys(schema: pa.Schema, mode: str) -> dict[str, str | int]:
 
 
 def _storage_options(query: str) -> dict[str, str]:
-    """Return the options of deltalake for the options of pyarrow in the query of a URI, and for the environment."""
+    """Return the options with which deltalake opens a table whose URI has this `query`, made of pyarrow's options.
+
+    What the query leaves out comes from environment variables such as AWS_ENDPOINT_URL.
+    """
     named = dict(parse_qsl(query.removeprefix("?")))
     endpoint = named.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
     options = {"aws_endpoint_url": endpoint, "aws_region": named.get("region", "")}

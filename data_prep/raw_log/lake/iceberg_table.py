@@ -92,7 +92,10 @@ def _newest_metadata(root: str) -> str:
 
 
 def _properties(query: str) -> dict[str, str]:
-    """Return the properties of pyiceberg for the options of pyarrow in the query of a URI, and for the environment."""
+    """Return the properties with which pyiceberg opens a table whose URI has this `query`, made of pyarrow's options.
+
+    What the query leaves out comes from environment variables such as AWS_REGION.
+    """
     named = dict(parse_qsl(query.removeprefix("?")))
     region = named.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
     properties = {"s3.endpoint": named.get("endpoint_override", ""), "s3.region": region}

@@ -22,7 +22,7 @@ _FIELD_ID = b"PARQUET:field_id"
 
 @dataclass(frozen=True)
 class LakeFile:
-    """What must be known about a table to read one of its data files."""
+    """What is needed to read one data file of a Delta or Iceberg table: facts about the table and about the file."""
 
     table: str  # Absolute path or URI of the table.
     version: int  # Version of the Delta table, or id of the snapshot of the Iceberg table.

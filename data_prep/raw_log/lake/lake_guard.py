@@ -29,7 +29,7 @@ _EXPORT = "spark.read.format({!r}).load({!r}).write.parquet(NEW)"
 
 @dataclass(frozen=True)
 class LakeTable:
-    """A table whose folder was recognized."""
+    """A table of Delta, Iceberg, Hudi or Paimon, whose folder `table_at` has recognized by its subfolders."""
 
     kind: str  # A key of `_MARKS`.
     root: str  # Path or URI of the table's folder.
