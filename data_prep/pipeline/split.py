@@ -162,26 +162,21 @@ def times_of(rows: ParsedRows, column: str) -> Times:
     return np.where(present, times, NO_TIME)
 
 
-@dataclass(frozen=True)
-class TimeReader:
-    """The task for workers that returns the time of each row of a chunk of the log, as a split by time needs it."""
+def read_times(options: PrepareOptions, chunk: Chunk) -> Times:
+    """Return the time and the line number of each line of the chunk that is not rejected, int64 [n, 2].
 
-    options: PrepareOptions
-
-    def read(self, chunk: Chunk) -> Times:
-        """Return the time and the line number of each line of the chunk that is not rejected, int64 [n, 2].
-
-        Times are in milliseconds since 1970. Line numbers count from the start of the log.
-        """
-        rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
-        return np.stack([times_of(rows, self.options.split_time), rows.row_numbers], axis=1)
+    Times are in milliseconds since 1970. Line numbers count from the start of the log. Workers call this function for a
+    split by time.
+    """
+    rows = choose_kernels(options.kernels).parse_chunk(chunk, options.data).rows
+    return np.stack([times_of(rows, options.split_time), rows.row_numbers], axis=1)
 
 
 def split_by_time(column: str, fractions: tuple[float, float], path: Path) -> TimeSplit:
     """Return the rule that divides the rows of a log by time, so that train, valid and test get fractions of all rows.
 
     `fractions` are the fraction of the rows in train, and the fraction in train and valid together. The file at `path`
-    holds the results of `TimeReader.read` for all chunks, one after another. Memory does not grow with the number of
+    holds the results of `read_times` for all chunks, one after another. Memory does not grow with the number of
     rows, only with the number of 70-minute spans that have rows: 7,500 for a year.
     """
     by_span: Counter[int] = Counter()
@@ -315,7 +310,7 @@ def find_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> 
 
 def _find_times(reading: LogReading, options: PrepareOptions, path: Path) -> TimeSplit:
     with path.open("wb") as file:
-        reading.run(TimeReader(options).read, lambda rows: file.write(rows.data), "times")
+        reading.run(functools.partial(read_times, options), lambda rows: file.write(rows.data), "times")
     fractions = (options.train_fraction, options.train_fraction + options.valid_fraction)
     return split_by_time(options.split_time, fractions, path)
 
