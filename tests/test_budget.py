@@ -26,7 +26,7 @@ RAISES = {  # reason: lines of code of the product
     "Slurm, containers with a quota, and hosts that disappear": 300,
 }
 # Vectors and tables of the lake took more lines than was agreed. Simplifications have to bring this number to 0.
-NOT_YET_PAID = 310
+NOT_YET_PAID = 215
 RAISED = {"product": sum(RAISES.values()) + NOT_YET_PAID, "tests": 1.3 * sum(RAISES.values())}
 
 
