@@ -15,6 +15,8 @@ EPSILON = 1e-5
 # Share by which a full batch moves the running statistics. EPSILON and MOMENTUM have the values of
 # torch.nn.BatchNorm1d.
 MOMENTUM = 0.1
+# The function `ops.assign` does the same, but MindSpore 2.10 announces its removal.
+ASSIGN = ops.Assign()
 
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -62,9 +64,9 @@ class BatchNorm(nn.Cell):
         mean = self.matmul(weights, sums)
         centered = sums - mean
         variance = self.matmul(weights, ops.square(centered))
-        centered = ops.depend(centered, ops.assign(self.batch_mean, ops.stop_gradient(mean)))
-        centered = ops.depend(centered, ops.assign(self.batch_variance, ops.stop_gradient(variance)))
-        centered = ops.depend(centered, ops.assign(self.batch_rows, ops.stop_gradient(rows)))
+        centered = ops.depend(centered, ASSIGN(self.batch_mean, ops.stop_gradient(mean)))
+        centered = ops.depend(centered, ASSIGN(self.batch_variance, ops.stop_gradient(variance)))
+        centered = ops.depend(centered, ASSIGN(self.batch_rows, ops.stop_gradient(rows)))
         return centered * ops.rsqrt(variance + EPSILON) * self.scale + self.shift
 
     def update(self) -> tuple[Tensor, Tensor]:
@@ -73,7 +75,7 @@ class BatchNorm(nn.Cell):
         """
         mean = self._moved(self.mean, self.batch_mean)
         variance = self._moved(self.variance, self.batch_variance)
-        return ops.assign(self.mean, mean), ops.assign(self.variance, variance)
+        return ASSIGN(self.mean, mean), ASSIGN(self.variance, variance)
 
     def _moved(self, running: Tensor, batch: Tensor) -> Tensor:
         share = MOMENTUM * ops.minimum(self.batch_rows / self.full_rows, 1.0)

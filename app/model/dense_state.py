@@ -60,7 +60,7 @@ def write_parameter(parameter: AnyParameter, values: np.ndarray) -> None:
     else:
         from mindspore import Tensor, ops
 
-        ops.assign(parameter, Tensor(values))
+        ops.Assign()(parameter, Tensor(values))
 
 
 @functools.cache

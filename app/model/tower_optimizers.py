@@ -35,6 +35,9 @@ from app.model.dense_state import (
 from app.model.wide_deep import WideDeep
 from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean
 
+# The functions `ops.assign` and `ops.scatter_update` do the same, but MindSpore 2.10 announces their removal.
+ASSIGN, SCATTER_UPDATE = ops.Assign(), ops.ScatterUpdate()
+
 
 class Ftrl(FtrlState, nn.Cell):
     """FTRL for dense parameters, with the formula of `app.tables.optimizers.ftrl_step`."""
@@ -64,14 +67,14 @@ class Ftrl(FtrlState, nn.Cell):
             linear = self.linear[i] + gradient - (root - ops.sqrt(self.accumulators[i])) / rate * weight
             shrunk = (ops.sign(linear) * self.l1 - linear) / (root / rate + 2 * self.l2)
             new = ops.select(ops.abs(linear) > self.l1, shrunk, ops.zeros_like(shrunk))
-            # `ops.assign` cannot be used instead: in one graph with `EmbeddingLookup`, which the backend `stock` has,
+            # `ASSIGN` cannot be used instead: in one graph with `EmbeddingLookup`, which the backend `stock` has,
             # it crashes MindSpore 2.10's compiler.
             updates += (
-                ops.scatter_update(
+                SCATTER_UPDATE(
                     self.accumulators[i], self.places[i], ops.select(moves, accumulator, self.accumulators[i])
                 ),
-                ops.scatter_update(self.linear[i], self.places[i], ops.select(moves, linear, self.linear[i])),
-                ops.scatter_update(weight, self.places[i], ops.select(moves, new, weight)),
+                SCATTER_UPDATE(self.linear[i], self.places[i], ops.select(moves, linear, self.linear[i])),
+                SCATTER_UPDATE(weight, self.places[i], ops.select(moves, new, weight)),
             )
         return updates
 
@@ -113,7 +116,7 @@ class Adam(AdamState, nn.Cell):
         if self.weight_decay:
             keep = 1 - self.learning_rate * self.weight_decay
             for weight in self.weights:
-                gradients = ops.depend(gradients, ops.assign(weight, weight * keep))
+                gradients = ops.depend(gradients, ASSIGN(weight, weight * keep))
         return self.optimizer(gradients)
 
 
@@ -133,7 +136,7 @@ class Adagrad(nn.Cell):
             gradient = gradients[i] / self.loss_scale
             accumulator = self.accumulators[i] + gradient * gradient
             new = weight - self.learning_rate * gradient / (ops.sqrt(accumulator) + self.epsilon)
-            updates += (ops.assign(self.accumulators[i], accumulator), ops.assign(weight, new))
+            updates += (ASSIGN(self.accumulators[i], accumulator), ASSIGN(weight, new))
         return updates
 
     def named_state(self) -> State:
@@ -153,7 +156,7 @@ class Sgd(nn.Cell):
         updates: tuple = ()
         for i, weight in enumerate(self.weights):
             new = weight - self.learning_rate * gradients[i] / self.loss_scale
-            updates += (ops.assign(weight, new),)
+            updates += (ASSIGN(weight, new),)
         return updates
 
     def named_state(self) -> State:
@@ -180,7 +183,7 @@ class DenseMeans(MeansState, nn.Cell):
         updates: tuple = ()
         for i, weight in enumerate(self.weights):
             new = ops.depend(weight, updated)
-            updates += (ops.assign(self.means[i], self.means[i] + self.rate * (new - self.means[i])),)
+            updates += (ASSIGN(self.means[i], self.means[i] + self.rate * (new - self.means[i])),)
         return updates
 
 

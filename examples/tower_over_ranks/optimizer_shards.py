@@ -43,6 +43,7 @@ class OptimizerShards(nn.Cell):
         self.shares = ParameterTuple(shares.values())
         self.optimizer = make_optimizer(shares)
         self.learning_rate = self.optimizer.learning_rate
+        self.assign = ops.Assign()
         # `scatter` turns gradients from this rank's rows into its shares of the summed gradients. `gather` turns shares
         # into weights.
         self.scatter = InTurn([reduce_scatter_over(group) for group in self._groups])
@@ -64,7 +65,7 @@ class OptimizerShards(nn.Cell):
         after = self.optimizer(gradients)
         updates: tuple[Tensor, ...] = ()
         for i in range(len(self.names)):
-            after = ops.assign(self.whole[i], self.gather[i](ops.depend(self.shares[i], after)))
+            after = self.assign(self.whole[i], self.gather[i](ops.depend(self.shares[i], after)))
             updates = (*updates, after)
         return updates
 

@@ -3,9 +3,9 @@
 MindSpore's Wide&Deep tutorial does the same, so the backend stock is the baseline for comparisons.
 
 `EmbeddingLookup`, `FusedSparseFtrl` and `FusedSparseLazyAdam` run on the CPU because of the attribute
-`primitive_target`, whatever the device target. MindSpore 2.10 marks them as deprecated. They take int32 ids and a fixed
-FTRL rate. `EmbeddingLookup` returns zeros for a bad id and the optimizers silently ignore it, so ids are checked on the
-host first.
+`primitive_target`, whatever the device target. MindSpore 2.10 announces the removal of the two optimizers. They take
+int32 ids and a fixed FTRL rate. `EmbeddingLookup` returns zeros for a bad id and the optimizers silently ignore it, so
+ids are checked on the host first.
 
 With `fold_numeric=false`, numeric fields are looked up like all others, as in the tutorial: the numeric field number f
 looks up row f and multiplies it by x_f.
@@ -43,8 +43,15 @@ class PlacedOps:
 def placed_ops(ftrl: FtrlOptions) -> PlacedOps:
     """Return MindSpore's operators that look up and update the tables, pinned to the host for any device target.
 
-    FTRL's operator takes its learning rate at construction, so the learning rate cannot change later.
+    FTRL's operator takes its learning rate at construction, so the learning rate cannot change later. Raise ValueError
+    if this version of MindSpore has one of the operators no longer.
     """
+    for name in ("EmbeddingLookup", "FusedSparseFtrl", "FusedSparseLazyAdam"):
+        if not hasattr(ops, name):
+            raise ValueError(
+                f"tables.backend=stock needs mindspore.ops.{name}, which MindSpore {ms.__version__} does not have "
+                "(2.10 is the last version that it was tested with); choose tables.backend=native"
+            )
     with deprecations_silenced():
         placed = PlacedOps(
             wide_lookup=ops.EmbeddingLookup(),
