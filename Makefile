@@ -200,6 +200,10 @@ rehearsal: ROWS := $(if $(filter file,$(origin ROWS)),45840617,$(ROWS))
 rehearsal: setup  ## run or resume all stages on a log of Criteo's size: ROWS=45840617 -> rehearsal/
 	$(RUN_PYTHON) -m benchmarks.end_to_end.rehearsal rehearsal --rows $(ROWS) $(ARGS)
 
+.PHONY: matrix
+matrix: setup  ## try other versions of MindSpore, five minutes each: VERSIONS="2.8.0 2.9.0" -> build/matrix/
+	$(RUN_SCRIPT) scripts/matrix.sh $(VERSIONS)
+
 .PHONY: clean
 clean:  ## remove caches and the demo, but no data, prepared folders, runs or .venv
 	rm -rf demo build .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -101,6 +101,15 @@ def section_of(sections: dict[str, Any], setting: str) -> tuple[dict[str, Any], 
 def read_config(sections: Mapping[str, Any], where: str) -> Config:
     """Return the settings that a run or checkpoint of any release wrote. `where` names the file in error messages.
 
+    Removed settings are left out, whatever their values were, because they only decided how the run trained, and a run
+    that differs in them is not resumed (`app.run.identity.difference`). The bounds of the schedule plateau remain an
+    error, because the steps that the rows of a whole-table Adam missed are computed with its learning rates.
+
     Raise ValueError for a setting or a value that is unknown or no longer supported.
     """
-    return settings.merge(Config(), upgraded(sections), where=where)
+    without_effect = {
+        name: dataclasses.replace(gone, value=settings.ANY_VALUE)
+        for name, gone in Config.REMOVED.items()
+        if ".schedule." not in name
+    }
+    return settings.merge(Config(), settings.without_removed(upgraded(sections), without_effect), where=where)
