@@ -35,12 +35,13 @@ class LakeFile:
     kept: NDArray[np.bool_] | None = None
     # Field ids by the names of columns, for data files that were written without field ids.
     ids: Mapping[str, int] = field(default_factory=dict)
+    inexact: frozenset[str] = frozenset()  # Columns whose value in `values` may not be exact.
 
     def stored_names(self, location: str, file_schema: pa.Schema) -> dict[str, str]:
         """Return the names in the data file of those columns of the table that the file has.
 
         `location` and `file_schema` are those of the file. Raise ValueError if columns are identified by field ids and
-        the file has none.
+        the file has none, or if the file lacks a column whose exact value is unknown.
         """
         names: dict[str | int, str] = {each.name: each.name for each in file_schema}
         ids: dict[str | int, str] = {
@@ -53,7 +54,13 @@ class LakeFile:
                 "no name mapping; rewrite the file, or set the table's property schema.name-mapping.default"
             )
         places = names | ids
-        return {name: places[key] for name, key in self.keys.items() if key in places}
+        stored = {name: places[key] for name, key in self.keys.items() if key in places}
+        if unknown := sorted(self.inexact - stored.keys()):
+            raise ValueError(
+                f"{location}: it lacks the partition columns {', '.join(unknown)} of type double, whose values the "
+                "installed pyiceberg rounds to the precision of a float; rewrite the data files with these columns"
+            )
+        return stored
 
     def rows(
         self, batch: pa.RecordBatch, names: Sequence[str], stored: Mapping[str, str], first_row: int

@@ -462,6 +462,24 @@ def test_iceberg_table_in_a_bucket_is_read(tmp_path, bucket):
     assert rows_of(find_log(bucket.uri("lake/n/t"))) == as_counts(log.to_pylist())
 
 
+@pytest.mark.parametrize("dtype", [pa.float64(), pa.float32()])
+def test_iceberg_file_without_its_double_partition_is_refused(tmp_path, dtype):
+    pytest.importorskip("sqlalchemy")
+    log = pa.table({"id": [1, 2, 3], "price": pa.array([0.1, 0.25, None], dtype)})
+    table, path = iceberg_table(tmp_path, log.schema)
+    with table.update_spec() as update:
+        update.add_field("price", "identity")
+    table.append(log)
+    assert rows_of(find_log(path)) == as_counts(log.to_pylist())
+    for file in (tmp_path / "lake/n/t/data").rglob("*.parquet"):
+        pq.write_table(pq.ParquetFile(file).read().drop_columns("price"), file)
+    if dtype == pa.float32():
+        assert rows_of(find_log(path)) == as_counts(log.to_pylist())
+    else:
+        with pytest.raises(ValueError, match=r"price=0\.\w+/.*lacks the partition columns price of type double"):
+            rows_of(find_log(path))
+
+
 def test_missing_library_is_named(tmp_path, monkeypatch):
     deltalake.write_deltalake(tmp_path / "t", ids(1))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
