@@ -103,7 +103,7 @@ def process_restored() -> Iterator[None]:
     """
 
     def execution_mode() -> int | None:
-        return sys.modules["mindspore"].get_context("mode") if "mindspore" in sys.modules else None
+        return sys.modules["mindspore"].get_context("mode") if sys.modules.get("mindspore") else None
 
     before, math_mode = execution_mode(), os.environ.get(ONEDNN_MATH_MODE)
     try:
@@ -193,7 +193,7 @@ def runs_on_cpu(options: DeviceOptions) -> bool:
     Raise ValueError as `select_device` does.
     """
     is_certain = options.target == "CPU" or (options.target == "auto" and not any(map(glob.glob, ACCELERATOR_FILES)))
-    if is_certain and "mindspore" not in sys.modules:
+    if is_certain and sys.modules.get("mindspore") is None:
         return True
     return select_device(options) == "CPU"
 
