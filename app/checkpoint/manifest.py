@@ -54,9 +54,9 @@ class ParentRecord(TypedDict):
 class Position:
     """The progress of a training: how many steps it has taken, and which batch of which epoch comes next."""
 
-    step: int = 0  # number of steps so far
-    epoch: int = 1  # epoch of the next batch, from 1 on
-    epoch_step: int = 0  # number of the next batch within its epoch, from 0 on
+    step: int = 0  # Number of steps so far.
+    epoch: int = 1  # Epoch of the next batch, counted from 1.
+    epoch_step: int = 0  # Number of the next batch within its epoch, counted from 0.
 
     @property
     def last_epoch(self) -> int:

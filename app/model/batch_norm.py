@@ -52,7 +52,7 @@ class BatchNorm(nn.Cell):
         """Return the normalized `sums` [B, H].
 
         With `example_weights` [B], the batch's own statistics are used, in which rows count by their weights, and rows
-        of weight 0, such as those that pad the batch, do not count. Without, the running statistics are used.
+        of weight 0, such as those that pad the batch, do not count. Without them, the running statistics are used.
         """
         if example_weights is None:
             return (sums - self.mean) * ops.rsqrt(self.variance + EPSILON) * self.scale + self.shift

@@ -173,8 +173,8 @@ class PartSource:
     """The parts of a log in a folder.
 
     `held` maps the name of each part that is held aside (not trained on) to the reason. A part is held aside until its
-    file changes. `can_be_released` maps names to checksums. A user can release a part in it earlier, by writing a file
-    into the folder `released` that has the part's name and contains its checksum.
+    file changes. A user can release the parts in `can_be_released`, which maps names to checksums, earlier than that:
+    by writing a file into the folder `released` that has the part's name and contains its checksum.
     """
 
     def __init__(self, folder: str, released: Path, delay_seconds: float = 0.0) -> None:

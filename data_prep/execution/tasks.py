@@ -40,7 +40,7 @@ _TASKS_PER_WORKER = 2
 _LOG_BYTES_AHEAD = 256 << 20
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # Constants of glibc's malloc.h.
-WAIT_SECONDS = 0.5  # While waiting for a result, check for a stop signal (Ctrl-C, SIGTERM) every so many seconds.
+WAIT_SECONDS = 0.5  # While waiting for a result, check for a stop signal (Ctrl-C, SIGTERM) at this interval.
 
 
 def map_in_order(

@@ -179,7 +179,7 @@ class PrepareOptions(Checked):
             seen.add(frozenset(parts))
 
     def _instead_of(self, part: str, known: list[str]) -> str:
-        """Return advice what to write in the setting `crosses` instead of `part`, which is not a categorical field.
+        """Return advice on what to write in the setting `crosses` instead of `part`, which is not a categorical field.
 
         `known` are the names of the categorical fields.
         """
@@ -314,7 +314,7 @@ class PrepareOptions(Checked):
         """
         recorded = {name: self.of_fields(key) for name, key in RECORDED.items()}
         plain: dict[str, Any] = {}
-        # The order of the options in schema.json has been the same since the first release.
+        # Keep the order that the options have had in schema.json since the first release.
         for name, value in settings.as_dict(self).items():
             if name == "fields":
                 plain |= {name: numbers for name, numbers in recorded.items() if name != "field_max_length"}

@@ -242,7 +242,7 @@ def _worker_bytes_a_chunk_byte(options: PrepareOptions) -> int:
 def _combinations_a_chunk_byte(options: PrepareOptions) -> float:
     """Return how many combinations of values from crossed lists there can be at most per byte of the log's text.
 
-    The worst case are lists of equal length whose values take two bytes each, with as many combinations as the cross's
+    The worst case is lists of equal length whose values take two bytes each, with as many combinations as the cross's
     `max_length` allows.
     """
     crossed = [column for column in options.categorical_columns if column.cross and column.is_list]

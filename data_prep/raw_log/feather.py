@@ -72,7 +72,7 @@ def read_schema(file: LogFile) -> pa.Schema:
 def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
     """Return about `num_rows` rows of a Feather file: the first rows of several of its batches, from all over the file.
 
-    At least `num_parts` batches are read, if the file has so many.
+    At least `num_parts` batches are read, unless the file has fewer.
     """
     with opened_table(file.location) as stored:
         table = pa.ipc.open_file(stored)

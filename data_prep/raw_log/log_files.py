@@ -65,7 +65,7 @@ def find_log(
     listed = [local_path(str(one)) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
     for location in listed:
         _check_no_password(location)
-    look = functools.cache(table_at)  # The files of a log mostly have the same folders above them.
+    look = functools.cache(table_at)  # Cached, because the files of a log mostly lie in the same folders.
     of_table = table_files(listed[0], look, version, earlier or {}) if len(listed) == 1 else None
     if version is not None and of_table is None:
         raise ValueError(f"--version {version} needs one Delta or Iceberg table as the log; {listed[0]} is not that")
@@ -136,7 +136,7 @@ def _expand(location: str, look: Callable[[str], LakeTable | None]) -> tuple[str
 
     `look` is the argument of `find_table`, with which files of lake tables are recognized and refused.
     """
-    is_file = file_state(location) is not None  # Raises an error if a server does not answer.
+    is_file = file_state(location) is not None  # `file_state` raises an error if a server does not answer.
     refuse(find_table(location, look))
     if is_file:
         return location, [location]

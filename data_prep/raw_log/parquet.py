@@ -45,7 +45,7 @@ def read_schema(file: LogFile) -> pa.Schema:
 def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
     """Return about `num_rows` rows of a Parquet file: the first rows of several row groups, from all over the file.
 
-    At least `num_parts` row groups are read, if the file has so many.
+    At least `num_parts` row groups are read, unless the file has fewer.
     """
     with _opened(file) as table:
         in_all = table.metadata

@@ -342,8 +342,8 @@ def sample_log(
 ) -> Iterator[FileSample]:
     """Yield the first lines of each file of a log, about `num_rows` lines in total.
 
-    If there are more files than `num_rows`, only so many files are read. At least `estimate_bytes` bytes of each file
-    are read (or the whole file), to estimate its number of lines.
+    If there are more files than `num_rows`, only `num_rows` of them are read. At least `estimate_bytes` bytes of each
+    file are read (or the whole file), to estimate its number of lines.
     """
     each = max(num_rows // len(files), 1)
     for index, file in enumerate(files[:num_rows]):

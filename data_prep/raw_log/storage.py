@@ -45,7 +45,8 @@ class LogFile:
     location: str
     name: str
     state: FileState
-    # If the file belongs to a Delta or Iceberg table: how its rows become rows of the table.
+    # Object that turns the rows of the file into rows of a Delta or Iceberg table. None if the file belongs to no such
+    # table.
     lake: LakeFile | None = field(default=None, compare=False, repr=False)
     # Columns that the names of the file's folders give (see partitions.py): the name of each, and the text that all
     # rows of the file have in it, "" if it is missing.

@@ -33,7 +33,7 @@ _HALF_BITS = 27
 # A 64-bit integer is split into limbs of this many bits. A sum of 2**21 products of two limbs stays below 2**63.
 _LIMB_BITS = 21
 SAMPLED_ROWS = 1 << 14  # The sample to which some numeric transforms are fitted has at most this many training rows.
-# A sample of rows with vectors has at most so many components of vectors, but may always have so many rows.
+# Maximum number of components of vectors in a sample, and number of rows that a sample may have in any case.
 SAMPLED_COMPONENTS, FEWEST_SAMPLED_ROWS = 1 << 21, 1 << 9
 SHORTEST_SPAN = 1 << 10  # Number of lines in the shortest span of a `Timeline`.
 MOST_SPANS = 1 << 12
@@ -196,7 +196,7 @@ def _group_sums(numbers: NDArray[np.int64], groups: NDArray[np.int64]) -> list[i
 
 
 def sampled_rows(num_components: int) -> int:
-    """Return the maximum number of rows of a sample whose rows have vectors with so many components together."""
+    """Return the maximum number of rows of a sample if the vectors of a row have `num_components` together."""
     return min(SAMPLED_ROWS, max(SAMPLED_COMPONENTS // max(num_components, 1), FEWEST_SAMPLED_ROWS))
 
 

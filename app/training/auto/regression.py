@@ -124,7 +124,7 @@ def evaluate(fitted: FittedRegression, folder: Path, schema: Schema, split: str)
 
 
 def most_rows(schema: Schema, max_rows: int) -> int:
-    """Return `max_rows`, or a smaller number if so many rows would have more than MAX_VALUES features."""
+    """Return `max_rows`, or a smaller number if `max_rows` rows would have more than MAX_VALUES features."""
     return min(max_rows, MAX_VALUES // (schema.num_numeric + schema.vector_inputs + schema.num_positions))
 
 
