@@ -72,7 +72,7 @@ class Finding:
     """Something about a log that the user should know before preparing the log."""
 
     what: str  # What was found: a sentence, whose subject is `where` if that is given.
-    do: str = ""  # Advice for the user what to do, or "" if there is none.
+    do: str = ""  # Advice for the user on what to do, or "" if there is none.
     where: str = ""  # The columns, line or file with the fault or oddity, or "".
     # True if `prepare` would fail or its result be useless. False if the oddity may be intended.
     is_wrong: bool = False
