@@ -44,9 +44,9 @@ from data_prep.prepared.schema import (
     read_schema,
 )
 
-# Largest vocabulary whose counts are read to estimate the distinct ids of a batch. It takes 0.2 s.
+# Largest vocabulary whose counts are read to estimate the distinct ids of a batch. Reading them takes 0.2 s.
 _MOST_COUNTS = 2_000_000
-# Click rate of rows that are only imagined. The checks of settings need rows with and without a click.
+# Click rate of a log that only --rows and --values describe. The checks of settings need rows with and without a click.
 _CLICKS = 0.25
 
 

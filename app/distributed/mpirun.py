@@ -58,10 +58,11 @@ CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] (PMIX ERROR: |plm:ssh: Warning: setpgid
 DID_NOT_LEARN = 4
 
 
-# mpirun has this long to end its ranks after a second signal. A host that has disappeared would let it wait for ever.
+# mpirun has this long to end its ranks after a second signal. A host that has disappeared would make it wait forever.
 SECONDS_TO_END = 10.0
 
-# TCP probes a silent connection between mpirun and a host this often, and gives up after so many probes.
+# Seconds between two TCP probes of a silent connection between mpirun and a host, and number of unanswered probes after
+# which the connection is given up.
 PROBE_SECONDS, MOST_PROBES = 5, 3
 
 # Environment variables in which launchers other than Open MPI's mpirun tell the number of processes that they start.
@@ -72,7 +73,7 @@ FOREIGN_SIZES = {
     "MV2_COMM_WORLD_SIZE": "mpirun",
 }
 
-# Status of a job that has lost a host.
+# Exit status of a job that has lost a host.
 HOST_LOST = 1
 
 # A larger number of processes for each core must be a mistake. So many processes would exhaust the host's memory.

@@ -80,7 +80,7 @@ class TablesSpec:
     tables: tuple[str, ...] = (WIDE, DEEP)  # The tables that are stored: wide, deep or both.
     dtype: TableDtype = "float32"  # Dtype of the deep arrays with D values per row. Wide arrays are always float32.
     storage: Path | None = None  # Folder of the scratch file that holds the rows, or None to keep them in memory.
-    # The ids of the stored rows are multiples of this number plus a constant: the number of ranks that own rows.
+    # Number of ranks that own rows. The ids of the rows of one owner are multiples of this number, plus a constant.
     id_stride: int = 1
     # Decay of the running mean of each row's weights (`RunningMean`). 0 means that no mean is kept.
     ema_decay: float = 0.0

@@ -175,7 +175,7 @@ class Launch:
 
     def describe_memory(self) -> None:
         """Log the memory that the training is expected to take, and warn if this host has less."""
-        if self.make_trainer is not None:  # The vocabulary of an online run grows.
+        if self.make_trainer is not None:  # An online run, whose vocabulary grows, is not predicted.
             return
         num_processes = self.memory.num_ranks + self.memory.num_servers
         log.info("%s", self.memory.summary())

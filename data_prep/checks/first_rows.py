@@ -326,7 +326,8 @@ def _findings(
 ) -> Iterator[Finding]:
     """Yield findings about columns without a name, a repeated header, and lines with a wrong number of columns.
 
-    `broken` are the indices in `lines` of the lines with a wrong number, and `names_again` those of repeated headers.
+    `broken` are the indices in `lines` of the lines with a wrong number of columns, `names_again` those of repeated
+    headers.
     `first` is the number of the first line that is a row, counted from 1.
     """
     for place, column in enumerate(columns):

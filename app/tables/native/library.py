@@ -143,7 +143,9 @@ class NativeHandle:
         return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
 
     def no_memory(self, message: str) -> OSError | MemoryError:
-        """Return the error to raise after a call has returned NO_MEMORY: `message`, or that the file has no room."""
+        """Return the error to raise after a call has returned NO_MEMORY: one about the file if it has no room, else one
+        with `message`.
+        """
         if self._file is not None and (number := self.call("file_error")):
             return self._file.refusal(number)
         return MemoryError(message)

@@ -1,7 +1,7 @@
 """Decide whether the rows of the tables lie in memory or in a scratch file (`tables.storage`), and open that file.
 
-The file has no name, or loses it at once: the system frees its disk blocks when the process ends, however it ends. What
-lasts is in the checkpoints.
+The file has no name, or loses it at once: the system frees its disk blocks when the process ends, however it ends.
+Everything that must last is in the checkpoints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MEMORY, AUTO = "memory", "auto"  # Values of the setting `tables.storage`. Any o
 # With "auto", the rows are kept in memory if they take less than this share of the memory that is free at the start.
 # The rest is for everything else in the process, such as the tower and the batches.
 MOST_OF_FREE = 0.8
-# File systems, as /proc/self/mountinfo names them, in whose folders a scratch file makes no sense.
+# File systems, as /proc/self/mountinfo names them, on which a scratch file would take memory or be too slow.
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
 ON_NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|9p|afs|ceph|lustre|gpfs|beegfs|fuse\.(sshfs|glusterfs|s3fs|\w*ceph\w*)")
 
@@ -57,7 +57,7 @@ def with_storage(setting: str, spec: TablesSpec, backend: str, folder: Path | No
 class ScratchFile:
     """An empty file in `folder` that can be mapped into memory, and that vanishes when it is closed.
 
-    `most_bytes` is what the rows of all ids together take, for messages.
+    `most_bytes` is the size of the rows of all ids together, which messages state.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:

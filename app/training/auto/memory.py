@@ -38,7 +38,7 @@ _FLOAT = 4
 _PYTHON_BYTES, _READER_BYTES = 110 * _MIB, 140 * _MIB
 # Additional memory if MindSpore is imported and compiles a graph.
 _MINDSPORE_BYTES = 330 * _MIB
-# Memory of MPI in each process of a job with several.
+# Memory of MPI in each process of a job that has several processes.
 _MPI_BYTES = 24 * _MIB
 # A buffer that was enlarged for a batch has room for an eighth more (`HugeBuffer`).
 _ROOM = 9 / 8
@@ -47,9 +47,10 @@ _BATCHES = 5
 # The array of distinct rows is padded (`training.step.distinct.MARGINS`), and exists this many times: for the graph,
 # its gradient, and in the kernels of the first layer.
 _PADDING, _DISTINCT_COPIES = 1.08, 4
-# Share of the predicted memory that must be free besides, because predictions are a few percent too low at times.
+# Share of the predicted memory that must be free in addition, because some predictions are a few percent too low.
 _SPARE = 0.05
-# Changes of settings that may save memory, in the order in which they are suggested if they save as much.
+# Changes of settings that may save memory, each with a function that says if the settings allow the change. Changes
+# that save equally much are suggested in this order.
 _REMEDIES = (
     ("tables.dtype=bfloat16", lambda config: config.tables.dtype == "float32"),
     ("deep_optimizer.name=partial_rowwise_adam", lambda config: config.deep_optimizer.name in ("adam", "lazy_adam")),
@@ -61,7 +62,7 @@ _VALUE_BYTES, _SERVICE_BYTES = 12, 150 * _MIB
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the memory or disk space in bytes. `settings` are the settings that determine it."""
+    """A part of the memory or disk space in bytes. `settings` names the settings that determine it."""
 
     name: str
     num_bytes: int
@@ -119,7 +120,7 @@ def shortage(plan: MemoryPlan, config: Config, num_local: int) -> str:
     """Return "" if the training fits into the memory of this host, which runs `num_local` of its processes.
 
     Otherwise return a sentence that says how much memory is missing, and which term is the largest. The setting
-    tables.memory_limit is for one process. What the machine, or a cgroup, leaves is for all of them.
+    tables.memory_limit is for one process. All processes share the memory that the machine or a cgroup leaves.
     """
     limit, largest = available_memory(), plan.largest
     for who, num_bytes, most, name in (
@@ -141,9 +142,9 @@ def processes_text(number: int) -> str:
 
 
 def remedies(config: Config, num_local: int, replan: Callable[[Config], MemoryPlan]) -> list[str]:
-    """Return the three changes of settings that save the most memory, each with the memory of this host that it gives.
+    """Return the three changes of settings that save the most memory, each with the memory that this host then needs.
 
-    `replan` returns the plan of a training with other settings. It raises ValueError if they do not go together.
+    `replan` returns the plan of a training with other settings. It raises ValueError if these contradict each other.
     """
     model, batch = config.model, config.train.batch_size
     changes = [word for word, is_open in _REMEDIES if is_open(config)]
@@ -164,8 +165,8 @@ def plan_training(
     """Predict the memory and the disk space of a training with `num_ranks` training ranks and `num_servers` servers.
 
     `backend` is the result of `pick_backend`. `shares` [C] are the expected distinct ids of each field divided by its
-    positions in a batch (`first_layer.expected_shares`). Without them, every position counts as a distinct id that the
-    vocabulary has.
+    positions in a batch (`first_layer.expected_shares`). Without them, a field is taken to have as many distinct ids in
+    a batch as positions, or all ids of its vocabulary if these are fewer.
     """
     sizes = _Sizes.of(config, schema, backend, shares, num_ranks, num_servers)
     server = _server_terms(sizes) if num_servers else ()
@@ -174,7 +175,7 @@ def plan_training(
 
 @dataclass(frozen=True)
 class _Sizes:
-    """The numbers from which all terms are computed. Letters are those of the module."""
+    """The numbers from which all terms are computed. The module's first lines explain the letters B, K and U."""
 
     config: Config
     schema: Schema
@@ -200,7 +201,7 @@ class _Sizes:
         num_inputs = num_deep_inputs(spec.fields)
         lengths = [field.length for field in spec.fields]
         ids = [_num_ids(schema, (field.name,)) for field in spec.fields]
-        # The share of distinct ids is that of the whole batch, and is larger in the part of a rank.
+        # `share` belongs to the whole batch. The part of a rank has at most as many distinct ids as the whole batch.
         distinct = [
             min(rows * length, number, math.ceil(share * batch * length))
             for length, number, share in zip(lengths, ids, shares or [1.0] * len(ids), strict=True)
@@ -257,7 +258,7 @@ class _Sizes:
         return -(-(sum(counts) if self.spec.has_parts else max(counts)) // self.num_owners)
 
     def tables(self) -> TableBytes:
-        """Return the memory of the tables of one owner of rows."""
+        """Return the memory of the tables of one owner of rows, which is a server or, without servers, a rank."""
         parts = [self.spec.part(table) for table in self.spec.tables] if self.spec.has_parts else [self.spec]
         counts = self.touched.values() if self.spec.has_parts else [max(self.touched.values())]
         sizes = [
@@ -335,7 +336,8 @@ def _batch_bytes(sizes: _Sizes) -> int:
     config, spec, distinct = sizes.config, sizes.spec, sizes.distinct
     batch, units = config.train.batch_size, sum(config.model.hidden_widths)
     lists = 8 if spec.has_lists else 0
-    # For each position its distinct id and its place in the order of ids, and for each distinct id its id and count.
+    # A position takes the index of its distinct id and its place in the order of ids. A distinct id takes its id and
+    # count.
     ids = sizes.rows * spec.num_positions * (8 + lists) + distinct * 12
     num_bytes = _BATCHES * (batch * _row_bytes(sizes.schema) + ids)
     is_half = config.device.precision == "bfloat16"
