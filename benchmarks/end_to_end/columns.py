@@ -51,14 +51,14 @@ def measure(probabilities: np.ndarray, labels: np.ndarray) -> Result:
 class Stopping:
     """Early stopping by log loss on valid: `best` is the state of the model at the best evaluation."""
 
-    def __init__(self, patience: int) -> None:
+    def __init__(self, patience: int, clock: Callable[[], float] = time.time) -> None:
         self.best: object = None
         self.valid: list[tuple[float, float]] = []
-        self._patience, self._least, self._worse = patience, np.inf, 0
+        self._patience, self._least, self._worse, self._clock = patience, np.inf, 0, clock
 
     def is_over(self, result: Result, state: Callable[[], object]) -> bool:
         """Record an evaluation on valid. Return True after `patience` evaluations without a lower log loss."""
-        self.valid.append((time.time(), result.auc))
+        self.valid.append((self._clock(), result.auc))
         self._worse += 1
         if result.log_loss < self._least:
             self.best, self._least, self._worse = state(), result.log_loss, 0
