@@ -128,6 +128,18 @@ BENCHMARKS = {
         )
         for question, title in SERVING.items()
     },
+    "end_to_end": Benchmark(
+        "From the raw log to the AUC", "benchmarks.end_to_end", "--rows 400000 2000000", "--rows 20000 --rounds 1"
+    ),
+    "cores": Benchmark(
+        "Stages on one core and on several", "benchmarks.end_to_end.cores", "", "--rows 20000 --rounds 1"
+    ),
+    "rowwise": Benchmark(
+        "Row-wise Adagrad beside FBGEMM's",
+        "benchmarks.training.default_step",
+        "--contenders native_rowwise fbgemm_rowwise best_sparse",
+        "--rows 20000 --rounds 2 --contenders native_rowwise fbgemm_rowwise",
+    ),
     "online": Benchmark("Training online", "benchmarks.online", "", "--quick"),
 }
 

@@ -4,6 +4,8 @@
     python -m benchmarks.training.default_step --rows 5000000 --batch 2000
     python -m benchmarks.training.default_step --contenders native best_adam best_sparse   these alone, soon done
     python -m benchmarks.training.default_step --contenders native_vector    what a vector costs; needs no PyTorch
+    python -m benchmarks.training.default_step --contenders native_rowwise fbgemm_rowwise    FBGEMM's tables
+    python -m benchmarks.training.default_step --contenders best_adam best_sparse --torch FOLDER    other releases too
 
 The log is made and prepared in a temporary folder. Every contender reads its batches ahead, in a thread, and has cosine
 rates. `adam` is Adam with weight decay on whole tables, as this project's deep table has it, `sparse` is SparseAdam,
@@ -11,12 +13,17 @@ which leaves rows outside the batch alone:
 
     native, native_auto         this project's step in float32, and in the precision that device.precision=auto takes
     native_vector               native, with a random vector of width 64 in each row
+    native_rowwise              native, with row-wise Adagrad in the deep table
     found_adam, found_sparse    optimizers at their defaults, numbers looked up like the other fields
     best_adam, best_sparse      fused Adam, numbers folded into the first layer
     compiled_adam               best_adam, its tower by torch.compile
     autocast_adam               best_adam, its tower in bfloat16
+    fbgemm_rowwise              the deep table in FBGEMM, with row-wise Adagrad (peers/fbgemm_wide_deep.py)
 
-All of them are peers/pytorch_wide_deep.py, whose wide part has Adam or Adagrad in place of FTRL. The bound is the
+With --torch, the contenders that use PyTorch also run with the PyTorch that `pip install --target FOLDER` installed.
+Their names then end in @ and the folder.
+
+All of PyTorch's are peers/pytorch_wide_deep.py, whose wide part has Adam or Adagrad in place of FTRL. The bound is the
 tower's FLOPs at the speed of one large matrix product, and the tables' bytes at that of a copy.
 """
 
@@ -24,6 +31,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -35,6 +43,7 @@ import numpy as np
 from app.config import device
 from app.config.config import Config
 from app.config.device import Precision
+from app.config.optimizer_settings import RowwiseAdagradOptions
 from app.training.auto.by_rows import resolve_by_rows
 from app.training.step import precision
 from benchmarks.harness.commands import run_command
@@ -49,9 +58,9 @@ from data_prep.prepared.batches import Batch, read_batches, training_order
 from data_prep.prepared.schema import Schema, read_schema
 from data_prep.prepared.vectors import VectorField
 
-NATIVE = ("native", "native_auto", "native_vector")
+NATIVE = ("native", "native_auto", "native_vector", "native_rowwise")
 VECTOR_WIDTH, VECTOR_POOL = 64, 400_000
-PEERS = ("found_adam", "found_sparse", "best_adam", "best_sparse", "compiled_adam", "autocast_adam")
+PEERS = ("found_adam", "found_sparse", "best_adam", "best_sparse", "compiled_adam", "autocast_adam", "fbgemm_rowwise")
 MODULE, CONFIG = "benchmarks.training.default_step", Path(__file__).parents[2] / "configs" / "auto.yaml"
 PRODUCT_SIZE = 2048  # Rows and columns of the matrices whose product gives the speed of FLOPs.
 
@@ -64,7 +73,8 @@ class DefaultGroup(Group):
 
     def start(self, name: str) -> Contender:
         environment = {"OMP_NUM_THREADS": str(Workload.threads), "GLOG_v": "3", **KEEP_PAGES}
-        return Contender(name, MODULE, (name, *self.arguments), environment)
+        kind, _, torch_folder = name.partition("@")
+        return Contender(name, MODULE, (kind, *self.arguments, torch_folder), environment)
 
 
 def recipe(schema: Schema, batch_size: int) -> Config:
@@ -104,7 +114,10 @@ def pytorch_step(name: str, workload: Workload, schema: Schema, config: Config) 
     peer_settings = PeerSettings(*rates, whole_table=optimizer == "adam", fused=None if form == "found" else True)
     of_tower: Precision = "bfloat16" if form == "autocast" else "float32"
     workload = replace(workload, fold_numeric=form != "found", precision=of_tower)
-    step = PyTorchStep(workload, schema.num_categorical, schema.num_numeric, peer_settings)
+    kind = PyTorchStep
+    if form == "fbgemm":
+        from benchmarks.peers.fbgemm_wide_deep import FbgemmStep as kind
+    step = kind(workload, schema.num_categorical, schema.num_numeric, peer_settings)
     if form == "compiled":
         step.tower.compile()
     return step, [torch.optim.lr_scheduler.CosineAnnealingLR(each, 10_000) for each in step.optimizers]
@@ -118,8 +131,13 @@ def workload_of(folder: Path, batch_size: int) -> tuple[Schema, Config, Workload
     return schema, config, Workload(config.train.batch_size, "float32", True, schema.vocabulary_size, *sizes)
 
 
-def contender(name: str, folder: Path, batch_size: int) -> Callable[[int], Parts]:
-    """Return a function that takes the steps of the contender `name`. native takes the step of `make train`."""
+def contender(name: str, folder: Path, batch_size: int, torch_folder: str = "") -> Callable[[int], Parts]:
+    """Return a function that takes the steps of the contender `name`. native takes the step of `make train`.
+
+    If `torch_folder` is given, PyTorch is imported from it.
+    """
+    if torch_folder:
+        sys.path.insert(0, torch_folder)
     schema, config, workload = workload_of(folder, batch_size)
     step: Any
     rows, schedules = batches(folder, schema, config), list[Any]()
@@ -127,6 +145,9 @@ def contender(name: str, folder: Path, batch_size: int) -> Callable[[int], Parts
         zeros = (0.0,) * VECTOR_WIDTH
         schema = replace(schema, vectors=(VectorField("vector", VECTOR_WIDTH, "none", zeros, zeros),))
         rows, config = with_vectors(rows), recipe(schema, batch_size)
+    if name == "native_rowwise":
+        rate = config.deep_optimizer.learning_rate
+        config = replace(config, deep_optimizer=RowwiseAdagradOptions(learning_rate=rate))
     if name.startswith("native"):
         asked = replace(config, device=replace(config.device, precision="auto" if name == "native_auto" else "float32"))
         chosen, _ = precision.choose(asked, schema, num_ranks=1)
@@ -170,6 +191,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=60, help="of a contender's turn (60)")
     parser.add_argument("--contenders", nargs="+", choices=(*NATIVE, *PEERS), default=(*NATIVE, *PEERS))
+    parser.add_argument("--torch", nargs="+", default=[], metavar="FOLDER", help="other releases of PyTorch")
     options = parser.parse_args()
     if not {*PEERS}.isdisjoint(options.contenders):
         require("torch")
@@ -179,6 +201,7 @@ def main() -> None:
         run_command("data_prep", "prepare", "log.txt", "prepared", "--config", str(CONFIG), folder=Path(work))
         schema, config, workload = workload_of(folder, options.batch)
         names = tuple(name for name in (*NATIVE, *PEERS) if name in ("native", *options.contenders))
+        names += tuple(f"{name}@{each}" for name in names if name in PEERS for each in options.torch)
         form = f"default recipe, V {schema.vocabulary_size:,}"
         group = DefaultGroup(form, workload, names, (folder, options.batch))
         load, result = os.getloadavg()[0], measure(group, options.rounds, options.steps)
