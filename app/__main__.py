@@ -140,7 +140,8 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         if name == "report":
             _add_report(commands)
         else:
-            importlib.import_module(f"app.cli.{name}").add_parser(commands)
+            module = "fold" if name == "bundle" else name  # It adds all of bundle's subcommands.
+            importlib.import_module(f"app.cli.{module}").add_parser(commands)
     _add_examples(commands)
     return parser
 

@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from app.cli import fold
 from app.cli.predict import main
 from app.scoring.effects import ROWS, VALUES, describe_effects, effects_of_log, write_effects
 from app.scoring.predictor import Predictor
@@ -24,13 +23,6 @@ from common.arguments import add_shared
 from common.packages import require
 from common.process import num_cores
 from common.text import show
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command `bundle` with its subcommands, including fold, to the parser of `python -m app`."""
-    subcommands = add_arguments(commands.add_parser("bundle", help="verify a bundle, or explain its scores"))
-    summary = "write a delta and the bundles that it needs as one whole bundle"
-    fold.add_arguments(subcommands.add_parser("fold", help=summary))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> Any:

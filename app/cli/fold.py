@@ -15,12 +15,24 @@ import argparse
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
+from app.cli import bundle
 from app.cli.predict import main
 from app.scoring.bundle_writer import fold
 from common.arguments import add_shared
 from common.process import die_with_parent
 from common.text import show
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command `bundle` with all its subcommands to the parser of `python -m app`.
+
+    This is not in `app.cli.bundle`, which bundles contain: they cannot fold.
+    """
+    subcommands = bundle.add_arguments(commands.add_parser("bundle", help="verify a bundle, or explain its scores"))
+    summary = "write a delta and the bundles that it needs as one whole bundle"
+    add_arguments(subcommands.add_parser("fold", help=summary))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
