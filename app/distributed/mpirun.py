@@ -61,6 +61,9 @@ DID_NOT_LEARN = 4
 # mpirun has this long to end its ranks after a second signal. A host that has disappeared would make it wait forever.
 SECONDS_TO_END = 10.0
 
+# The output that is left when mpirun has ended is read for this long.
+SECONDS_TO_READ = 5.0
+
 # Seconds between two TCP probes of a silent connection between mpirun and a host, and number of unanswered probes after
 # which the connection is given up.
 PROBE_SECONDS, MOST_PROBES = 5, 3
@@ -287,8 +290,8 @@ def supervise(command: list[str], hosts: Sequence[str] = (), environment: Mappin
                 reader.start()
             status = process.wait()
             for reader in readers:
-                # After mpirun was killed, a process that it has started may keep the streams open.
-                reader.join(SECONDS_TO_END if received else None)
+                # A process that mpirun has started, such as the ssh to a host that is lost, may keep the streams open.
+                reader.join(SECONDS_TO_READ)
         timer.cancel()
     status = 128 - status if status < 0 else status
     notices = [*output.notices, *errors.notices]

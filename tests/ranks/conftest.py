@@ -62,11 +62,11 @@ def two_ranks(run, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def start_servers(project, tiny_dataset, command_environment, mpirun):
-    def begin(folder, servers, workers, *settings, epochs=2):
+    def begin(folder, servers, workers, *settings, epochs=2, **environment):
         folder.mkdir(exist_ok=True)
         script = project / "scripts" / "run_parameter_server_train.sh"
         words = ["bash", str(script), str(servers), str(workers), str(epochs), str(tiny_dataset), *SETTINGS, *settings]
-        environment = {**command_environment, "MPIRUN": mpirun}
+        environment = {**command_environment, "MPIRUN": mpirun, **environment}
         return subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
     return begin
