@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from math import comb
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -16,13 +17,17 @@ from app.evaluation.metrics import METRICS, defined
 from app.run.record import read_runs
 from app.training.auto.crosses import crosses_gain
 from app.training.auto.regression import MAX_ROWS, evaluate, fit
+from app.training.start import may_lack_crosses
 from common.arguments import add_shared
 from common.packages import python_command
+from common.process import run_module
 from common.text import show
 from data_prep.prepared.data_files import check_files
 from data_prep.prepared.schema import read_schema
 
 PRINTED_METRICS = ("auc", "log_loss", "normalized_entropy")
+# Crosses are tried if training rows times pairs of fields is at most this. Trying them then takes seconds.
+MOST_TRIED = 20_000_000
 
 
 def add_parser(commands: Any) -> None:
@@ -34,7 +39,8 @@ def add_parser(commands: Any) -> None:
         "by log loss on valid rows, and evaluate it. Takes about 20 bytes per training row and column (0.8 GB for a "
         "million rows of Criteo's 39), up to 100 bytes per id, and minutes per million rows. Each component of a "
         "vector is a column, and with wide vectors fewer rows than --max-rows are read. If the log has more training "
-        "rows than are read, a fit to all of them would have better metrics, so the printed floor is too low.",
+        "rows than are read, a fit to all of them would have better metrics, so the printed floor is too low. If a "
+        "small folder has no crosses, those that suggest-crosses finds are printed, too.",
     )
     parser.add_argument("dataset", type=Path, metavar="DATASET", help="the prepared folder")
     add_shared(parser, "--split")
@@ -56,8 +62,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the command: fit logistic regression, evaluate it, and print its metrics beside those of a run. With
-    --crosses, print instead how much the crosses (fields that combine other fields) improve the regression.
+    """Run the command: fit logistic regression, evaluate it, and print its metrics beside those of a run, then what
+    suggest-crosses finds if the folder is small and has no crosses (fields that combine other fields). With --crosses,
+    print instead how much the folder's crosses improve the regression.
     """
     if arguments.max_rows < 1:
         raise ValueError(f"--max-rows must be 1 or more, found {arguments.max_rows}")
@@ -95,3 +102,6 @@ def run(arguments: argparse.Namespace) -> None:
     for name, values in rows.items():
         texts = (f"{values[key]:.6f}" if values.get(key) is not None else "–" for key in PRINTED_METRICS)
         show(" ".join([f"  {name:30}", *(f"{text:>18}" for text in texts)]))
+    tried = schema.splits["train"].rows * comb(len(schema.categorical), 2)
+    if may_lack_crosses(schema) and schema.splits["valid"].rows and tried <= MOST_TRIED:
+        show(run_module("data_prep", "suggest-crosses", str(folder), "--top", "3").rstrip())

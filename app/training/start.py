@@ -278,7 +278,7 @@ def _log_to(path: Path) -> Iterator[None]:
         log_file.close()
 
 
-def _may_lack_crosses(schema: Schema) -> bool:
+def may_lack_crosses(schema: Schema) -> bool:
     """Return True if the data has two or more categorical fields that crosses (fields that combine other fields) could
     combine, but no cross.
     """
@@ -321,7 +321,7 @@ def _train(context: RunContext, launch: Launch) -> int:
         log.info("finished; evaluate it on the test rows with: %s (in Python: evaluate(run))", evaluation_of(run.path))
         if reason:
             exit_status = _warn_of_useless(reason)
-        elif context.config.train.auto and _may_lack_crosses(context.schema):
+        elif context.config.train.auto and may_lack_crosses(context.schema):
             command = python_command(f"data_prep suggest-crosses {shlex.quote(str(context.dataset))}")
             log.info("crosses of two fields may rank rows better; find those that lower the log loss with: %s", command)
     # An online run has a page of its own, and none of the evaluations that a report is drawn from.

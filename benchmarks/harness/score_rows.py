@@ -23,15 +23,15 @@ from benchmarks.harness.commands import run_command, validations
 from data_prep.prepared.batches import read_batches, written_order
 
 
-def score_rows(run: Path) -> np.ndarray:
-    """Return the logits [rows] that a run's best checkpoint, else its newest, gives the test rows."""
+def score_rows(run: Path, split: str = "test") -> np.ndarray:
+    """Return the logits [rows] that a run's best checkpoint, else its newest, gives the rows of a split."""
     trained = open_trained(best_of_run(run))
     device.prepare_environment(trained.config.device)
     device.select_device(trained.config.device)
     from app.scoring.trained.evaluate_split import load_for_scoring
 
-    scorer, order = load_for_scoring(trained), written_order(trained.schema, "test")
-    batches = read_batches(trained.folder, trained.schema, "test", order, trained.batch_size)
+    scorer, order = load_for_scoring(trained), written_order(trained.schema, split)
+    batches = read_batches(trained.folder, trained.schema, split, order, trained.batch_size)
     return np.concatenate([scorer.score(batch, scorer.prepare(batch)).copy() for batch in batches])
 
 

@@ -22,10 +22,11 @@ def test_the_table_has_the_metrics_of_scikit_learn(tiny_dataset, tiny_schema, ca
     assert found["auc"] == pytest.approx(roc_auc_score(clicks, probabilities), abs=1e-3)  # the solver's tolerance
     assert found["log_loss"] == pytest.approx(log_loss(clicks, probabilities), abs=3e-4)
     assert main(["baseline", str(tiny_dataset)]) == 0
-    head, _, regression, best = capsys.readouterr().out.splitlines()
+    head, _, regression, best, crosses, *_ = capsys.readouterr().out.splitlines()
     assert head.startswith(f"test: {len(clicks):,} rows, click rate 0.")
     assert regression.split()[-3:-1] == [f"{found['auc']:.6f}", f"{found['log_loss']:.6f}"]
     assert best.startswith("  best possible") and best.endswith("–")
+    assert crosses.startswith("the best 3 of ")
 
 
 @pytest.mark.parametrize(
