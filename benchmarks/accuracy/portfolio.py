@@ -17,6 +17,7 @@ import io
 import logging
 import shutil
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +72,7 @@ def measure(prepared: Path, host: DeviceOptions, work: Path) -> dict[str, Result
     for name, sections in variants(schema).items():
         shutil.rmtree(work / "run", ignore_errors=True)
         with redirect_stdout(io.StringIO()):
-            run = train(CONFIG, prepared, work / "run", None, None, **sections, device={"threads": host.threads})
+            run = train(CONFIG, prepared, work / "run", None, None, **sections, device=asdict(host))
             logits = {split: score_rows(run.path, split).astype(np.float64) for split in labels}
         losses = {split: np.logaddexp(0, logits[split]) - labels[split] * logits[split] for split in labels}
         auc = float(roc_auc_score(labels["test"], logits["test"]))
@@ -109,6 +110,8 @@ def main() -> None:
     logging.getLogger().setLevel(logging.WARNING)
     host = DeviceOptions(threads=options.threads)
     device.prepare_environment(host)
+    import mindspore  # noqa: F401, so that a preparation, which needs fewer, does not choose the threads
+
     results = {}
     with work_folder(options.work) as work:
         tables = {name: (folder_of("REAL_LOGS"), TABLES[name]) for name in options.tables}

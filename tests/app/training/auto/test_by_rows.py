@@ -55,6 +55,15 @@ def test_l2_falls_with_the_rows_and_the_tower_grows(resolved):
     assert (ends[4], penalties[4]) == (((256, 128), 1, 2000), (1e-3, 1.8e-3))  # three epochs are not better
 
 
+@pytest.mark.parametrize(("num_fields", "vectors", "width"), [(0, 0, 256), (20, 0, 256), (21, 0, 64), (1, 1, 64)])
+def test_few_fields_get_a_wide_tower(resolved, num_fields, vectors, width):
+    fields = tuple(CategoricalField(f"F{i}", (0, 1), ((1, 2),)) for i in range(num_fields))
+    vector = VectorField("v", 2, "none", (0, 0), (1, 1))
+    for num_rows in (600, 94_000):
+        schema = dataclasses.replace(resolved.schema(num_rows), categorical=fields, vectors=(vector,) * vectors)
+        assert settings_by_rows(schema)["model"]["hidden_widths"] == [width, width // 2]
+
+
 def test_epochs_fall_to_one_on_the_whole_log(resolved):
     epochs = [resolved(rows).train.epochs for rows in (4_000_000, 5_000_000, 12_000_000, 36_000_000, 10**9)]
     assert epochs == [3, 3, 2, 1, 1]
