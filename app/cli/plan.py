@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from app.training.auto.by_rows import resolve_by_rows
 from app.training.auto.memory import (
     MemoryPlan,
     Term,
+    plan_to_fit,
     plan_training,
     processes_text,
     remedies,
     shares_for_plan,
-    shortage,
     total,
 )
 from app.training.step import first_layer
@@ -35,14 +36,7 @@ from common.process import available_memory
 from common.text import number_text, show
 from data_prep.options.options_file import RECIPE
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.prepared.schema import (
-    FORMAT_VERSION,
-    CategoricalField,
-    NumericField,
-    Schema,
-    Split,
-    read_schema,
-)
+from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema, Split, read_schema
 
 # Largest vocabulary whose counts are read to estimate the distinct ids of a batch. Reading them takes 0.2 s.
 _MOST_COUNTS = 2_000_000
@@ -82,20 +76,19 @@ def run(arguments: argparse.Namespace) -> int:
     def plan(config: Config) -> MemoryPlan:
         return _plan(config, schema, dataset, arguments.ranks, arguments.servers)
 
-    planned = plan(config)
+    planned, missing = plan_to_fit(config, num_local, plan)
     show(_title(config, schema, dataset))
     for name, terms in _parts(planned).items():
         show(f"{name:44}{_size(total(terms))}")
         for term in terms:
             show(f"  {term.name:42}{_size(term.num_bytes)}")
-    missing = shortage(planned, config, num_local)
     if not missing:
         limit, taken = available_memory(), number_text(planned.host_bytes(num_local), "bytes")
         left = number_text(limit.free, "bytes")
         show(f"it fits: {processes_text(num_local)} would take {taken}, and {limit.name} leaves {left}")
         return 0
     show(f"it does not fit: {missing}")
-    for line in remedies(config, num_local, plan):
+    for line in remedies(config, num_local, lambda changed: plan_to_fit(changed, num_local, plan)[0]):
         show(f"  with {line}")
     return 2
 
@@ -116,7 +109,7 @@ def _plan(config: Config, schema: Schema, dataset: Path | None, num_ranks: int, 
     ways: list[FirstLayer] = ["direct"]
     if place or asked != "auto":
         ways = [first_layer.choose(asked, config, schema, place or Path(), backend, num_processes)[0]]
-    elif not first_layer.obstacle(config, schema, backend, num_processes):
+    elif first_layer.is_worth_asking(config) and not first_layer.obstacle(config, schema, backend, num_processes):
         ways = ["direct", "distinct"]
     plans = []
     for way in ways:
@@ -142,9 +135,8 @@ def _schema(dataset: Path | None, arguments: argparse.Namespace, words: Sequence
             f"expected a prepared folder, or --rows and --values of a log that is not prepared yet; found "
             f"{given[0] if given else 'neither'}"
         )
-    for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name} must be 1 or more, found {value}")
+    if arguments.rows < 1 or arguments.values < 1:
+        raise ValueError(f"--rows and --values must be 1 or more, found {arguments.rows} and {arguments.values}")
     options = yaml_settings.resolve(Config, arguments.config, words).prepare
     return imagined_schema(options, arguments.rows, arguments.values)
 
@@ -156,35 +148,16 @@ def imagined_schema(options: PrepareOptions, num_rows: int, num_values: int) -> 
     names = [*numeric, *(f"{name}_missing" for name in numeric)]
     first = len(names) + len(columns)
     cuts = [first + num_values * place // len(columns) for place in range(len(columns) + 1)]
-    categorical = tuple(
-        CategoricalField(
-            column.name,
-            (len(names) + place, len(names) + place + 1),
-            ((cuts[place], cuts[place + 1]),),
-            column.cross,
-            column.max_length,
-            column.pool,
-        )
-        for place, column in enumerate(columns)
-    )
+    categorical = []
+    for place, (column, ids) in enumerate(zip(columns, pairwise(cuts), strict=True), len(names)):
+        unknown = place, place + 1
+        categorical.append(CategoricalField(column.name, unknown, (ids,), column.cross, column.max_length, column.pool))
     fractions = {"train": options.train_fraction, "valid": options.valid_fraction, "test": options.test_fraction}
-    return Schema(
-        FORMAT_VERSION,
-        tuple(NumericField(name, name, "log1p", {}) for name in names),
-        categorical,
-        cuts[-1],
-        "int32" if cuts[-1] < 2**31 else "int64",
-        options.block_rows,
-        {name: _split(round(num_rows * fraction)) for name, fraction in fractions.items()},
-        0,
-        {},
-        {},
-        (),
-    )
-
-
-def _split(num_rows: int) -> Split:
-    return Split(num_rows, round(num_rows * _CLICKS), ())
+    rows = {name: round(num_rows * fraction) for name, fraction in fractions.items()}
+    splits = {name: Split(count, round(count * _CLICKS), ()) for name, count in rows.items()}
+    fields = tuple(NumericField(name, name, "log1p", {}) for name in names), tuple(categorical)
+    dtype = "int32" if cuts[-1] < 2**31 else "int64"
+    return Schema(FORMAT_VERSION, *fields, cuts[-1], dtype, options.block_rows, splits, 0, {}, {}, ())
 
 
 def _title(config: Config, schema: Schema, dataset: Path | None) -> str:

@@ -99,8 +99,8 @@ class TablesOptions:
     dtype: TableDtype = "float32"
     # Where the rows are kept. memory: in memory. The path of a folder on a local disk: in a scratch file in that
     # folder, so that the tables may be larger than memory, which then holds the rows that were used last. auto: in a
-    # scratch file in the run folder if the rows of all ids do not fit into memory, else in memory. The results are the
-    # same bits. Only the backend native can use a file.
+    # scratch file in the run folder if the training does not fit into memory (memory_limit), else in memory. The
+    # results are the same bits. Only the backend native can use a file.
     storage: str = "auto"
     # The memory that each process (rank) of a training may take, such as 8 GiB. If it is empty, the memory that the
     # machine, or the cgroup of the process, leaves is divided among the processes on the host.

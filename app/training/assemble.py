@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from app.model.native_tower import (
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
 from app.tables.native.storage import with_storage
+from app.training.auto.memory import shortage_of_job
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.parallel.data_parallel import DataParallelStep
 from app.training.step.distinct import ByDistinctRow
@@ -139,7 +141,9 @@ def assemble(
 
         step = StockStep(StockTables(spec, rates.of_tables(), len(looked_up)), settings)
     else:
-        rows = rows_for_device(config, spec, rates.of_tables(), backend, group, batch_rows, folder)
+        shortage = partial(shortage_of_job, config, schema, backend, group)
+        spec = with_storage(config.tables.storage, spec, backend, folder, shortage)
+        rows = rows_for_device(config, spec, rates.of_tables(), backend, group, batch_rows)
         step = HostTablesStep(rows, settings, step_graph(settings, config, group), logits_of(model, config))
         if group.sharded:
             step = DataParallelStep(step, group)
@@ -188,15 +192,13 @@ def rows_for_device(
     backend: str,
     group: ProcessGroup,
     batch_rows: int,
-    folder: Path | None = None,
 ) -> ByPosition:
     """Make the embedding tables on the host. Return the object that passes the tables' rows to the device, and the
     gradients of rows back.
 
     The tables live outside MindSpore's graph. `batch_rows` is the largest number of rows that this rank gets of a
-    batch. `folder` is where `tables.storage=auto` may put a file.
+    batch.
     """
-    spec = with_storage(config.tables.storage, spec, backend, folder)
     threads = config.device.num_threads
     if config.model.first_layer != "distinct" or group.sharded:
         return ByPosition(group.make_tables(backend, spec, learning_rates, threads), batch_rows)

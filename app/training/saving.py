@@ -25,6 +25,7 @@ from app.evaluation.selection import Selection
 from app.run.identity import data_identity
 from app.tables.interface import Snapshot, TableSnapshot
 from app.training.assemble import TrainingState
+from app.training.auto.memory import BACKGROUND_SHARE, SAMPLED_VALUES
 from app.training.context import RunContext
 from common import settings
 from common.arrays.disk import Progress, no_progress
@@ -35,13 +36,8 @@ log = logging.getLogger(__name__)
 # expired. Its argument is True if the checkpoint is a delta, which holds changes only.
 ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 
-# Share of one core's time that a save in the background may use, so that it slows training little. docs/results.md has
-# measurements on two training cores.
-BACKGROUND_SHARE = 0.25
 # With checkpoint.delta, every tenth checkpoint holds all rows, and the other nine (deltas) hold changed rows only.
 FULL_EVERY = 10
-# Maximum number of values that are read from a table to compute the norm of its rows for metrics.jsonl.
-SAMPLED_VALUES = 2**22
 
 
 class NotSavedError(Exception):
@@ -355,7 +351,7 @@ def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) 
     for name, table in tables.items():
         every = -(-len(table.row_ids) * table.layout["rows"].width // SAMPLED_VALUES) or 1
         rows = table.read("rows", slice(None, None, every)).astype(np.float64)
-        values[f"{name}_row_norm"] = float(np.sqrt(np.square(rows).sum() / max(len(rows), 1)))
+        values[f"{name}_row_norm"] = float(np.sqrt(np.square(rows, out=rows).sum() / max(len(rows), 1)))
     return values
 
 

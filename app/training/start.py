@@ -28,7 +28,7 @@ from app.run.stop_signals import Stopped, StopRequest
 from app.run.training_loss import trained_click_rate, why_useless
 from app.tables.backends import pick_backend
 from app.tables.model_fields import fields_of_model, is_plain
-from app.training.auto.memory import MemoryPlan, plan_training, shares_for_plan, shortage, total
+from app.training.auto.memory import MemoryPlan, plan_to_fit, plan_training, shares_for_plan, shortage, total
 from app.training.context import LOGS, Callback, RunContext
 from app.training.learning_rates import table_spec
 from app.training.loop import Trainer
@@ -207,7 +207,12 @@ def plan_launch(
     validate(config, schema, num_ranks, num_servers, backend)
     way, line = first_layer.choose(asked.model.first_layer, config, schema, dataset, backend, num_processes)
     config = replace(config, model=replace(config.model, first_layer=way))
-    memory = plan_training(config, schema, backend, shares_for_plan(config, schema, dataset), num_ranks, num_servers)
+    shares = shares_for_plan(config, schema, dataset)
+    memory, _ = plan_to_fit(
+        config,
+        local_processes(num_processes),
+        lambda changed: plan_training(changed, schema, backend, shares, num_ranks, num_servers),
+    )
     return Launch(path, asked, config, dataset, schema, backend, memory, (*choices, precision_line, line))
 
 

@@ -13,44 +13,43 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from app.tables.interface import TablesSpec
 from common.files import NO_ROOM, NoRoomError, message_of
-from common.process import PROC, memory_limits
+from common.process import PROC
 
 log = logging.getLogger(__name__)
 
 MEMORY, AUTO = "memory", "auto"  # Values of the setting `tables.storage`. Any other value is the path of a folder.
-# With "auto", the rows are kept in memory if they take less than this share of the memory that is free at the start.
-# The rest is for everything else in the process, such as the tower and the batches.
-MOST_OF_FREE = 0.8
 # File systems, as /proc/self/mountinfo names them, on which a scratch file would take memory or be too slow.
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
 ON_NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|9p|afs|ceph|lustre|gpfs|beegfs|fuse\.(sshfs|glusterfs|s3fs|\w*ceph\w*)")
 
 
-def with_storage(setting: str, spec: TablesSpec, backend: str, folder: Path | None) -> TablesSpec:
+def with_storage(
+    setting: str, spec: TablesSpec, backend: str, folder: Path | None, shortage: Callable[[], str]
+) -> TablesSpec:
     """Return a copy of `spec` with the place of the rows that the setting `tables.storage` asks for.
 
-    `folder` is the run folder, in which the file lies for "auto". If it is None, "auto" means memory. Backends other
-    than native always keep their rows in memory.
+    `folder` is the run folder, in which the file lies for "auto". If it is None, "auto" means memory. `shortage`, which
+    is called for "auto" only, returns a sentence if the rows do not fit into memory, or "". Backends other than native
+    always keep their rows in memory.
     """
     if setting == MEMORY or backend != "native":
         return spec
     if setting != AUTO:
         return replace(spec, storage=Path(setting).absolute())
-    needed, free = spec.vocabulary_size * spec.row_bytes(), min(limit.free for limit in memory_limits())
-    if folder is None or needed < MOST_OF_FREE * free:
+    if folder is None or not (missing := shortage()):
         return spec
-    sizes = f"the rows of all ids take up to {needed / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB of memory are free"
     try:
         check_folder(folder)
     except (ValueError, FileNotFoundError) as error:
-        log.warning("warning: %s, but no file can hold them: %s", sizes, message_of(error))
+        log.warning("warning: %s, and no file can hold the rows: %s", missing, message_of(error))
         return spec
-    log.info("%s: they are kept in a file in %s (tables.storage)", sizes, folder)
+    log.info("%s: the rows are kept in a file in %s (tables.storage)", missing, folder)
     return replace(spec, storage=folder.absolute())
 
 

@@ -10,20 +10,25 @@ from embedding rows, P for the positions (ids) of a row, and U for the distinct 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from app.config.config import Config
+from app.distributed.process_group import ProcessGroup, local_processes
 from app.model.dense_state import tower_shapes
 from app.model.native_tower import trains_natively
 from app.tables.backends import TableBytes, planned_bytes
-from app.tables.interface import TablesSpec
+from app.tables.fields import TableField
+from app.tables.interface import DEEP, TablesSpec
 from app.tables.model_fields import num_deep_inputs
+from app.tables.native.library import has_kernel
 from app.tables.native.rows import LIST_BYTES
+from app.tables.native.storage import AUTO, MEMORY
 from app.training.learning_rates import table_spec
-from app.training.step.first_layer import expected_shares, most_distinct
+from app.training.step.first_layer import expected_shares, is_worth_asking, most_distinct
 from common import yaml_settings
 from common.arrays.disk import BUFFER_BYTES, WRITES_ON_THEIR_WAY
 from common.process import available_memory
@@ -31,27 +36,39 @@ from common.text import number_text
 from data_prep.prepared.batches import POOL_BLOCKS, num_batches
 from data_prep.prepared.schema import Schema
 
+# Share of one core's time that a save in the background may use, so that it slows training little. docs/results.md has
+# measurements on two training cores.
+BACKGROUND_SHARE = 0.25
+# Maximum number of values that are read from a table to compute the norm of its rows for metrics.jsonl.
+SAMPLED_VALUES = 2**22
 _MIB = 1 << 20
 _FLOAT = 4
 # Resident memory of Python and the libraries that every process of a training imports, and of MindSpore's reader of
 # MindRecord files.
-_PYTHON_BYTES, _READER_BYTES = 110 * _MIB, 140 * _MIB
+_PYTHON_BYTES, _READER_BYTES = 110 * _MIB, 125 * _MIB
 # Additional memory if MindSpore is imported and compiles a graph.
-_MINDSPORE_BYTES = 330 * _MIB
+_MINDSPORE_BYTES = 355 * _MIB
 # Memory of MPI in each process of a job that has several processes.
 _MPI_BYTES = 24 * _MIB
 # A buffer that was enlarged for a batch has room for an eighth more (`HugeBuffer`).
 _ROOM = 9 / 8
+# Memory of pyarrow, which reads how often values occur to choose `model.first_layer`.
+_PYARROW_BYTES = 55 * _MIB
+# Speeds that tell how many steps are taken while a checkpoint is written in the background: bytes that a thread writes
+# if it does nothing else, operations of the tower, and the duration of a step with a small tower.
+_SAVED_BYTES_A_SECOND, _OPERATIONS_A_SECOND, _LEAST_STEP_SECONDS = 2e9, 1e11, 3e-3
 # Number of batches that exist at the same time: the one of the step, those that wait, and the one in preparation.
 _BATCHES = 5
 # The array of distinct rows is padded (`training.step.distinct.MARGINS`), and exists this many times: for the graph,
 # its gradient, and in the kernels of the first layer.
 _PADDING, _DISTINCT_COPIES = 1.08, 4
+FILE = "."  # Value of tables.storage in the plan of a training that "auto" would give a file in the run folder here.
 # Share of the predicted memory that must be free in addition, because some predictions are a few percent too low.
 _SPARE = 0.05
 # Changes of settings that may save memory, each with a function that says if the settings allow the change. Changes
 # that save equally much are suggested in this order.
 _REMEDIES = (
+    ("tables.storage=auto", lambda config: config.tables.storage == MEMORY),
     ("tables.dtype=bfloat16", lambda config: config.tables.dtype == "float32"),
     ("deep_optimizer.name=partial_rowwise_adam", lambda config: config.deep_optimizer.name in ("adam", "lazy_adam")),
     ("train.ema_decay=0", lambda config: config.train.ema_decay > 0),
@@ -62,11 +79,10 @@ _VALUE_BYTES, _SERVICE_BYTES = 12, 150 * _MIB
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the memory or disk space in bytes. `settings` names the settings that determine it."""
+    """A part of the memory or disk space in bytes."""
 
     name: str
     num_bytes: int
-    settings: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,7 @@ class MemoryPlan:
     service: tuple[Term, ...]
     num_ranks: int
     num_servers: int
+    backend: str
 
     def host_bytes(self, num_processes: int) -> int:
         """Return the memory of the largest `num_processes` processes of the job together."""
@@ -136,6 +153,27 @@ def shortage(plan: MemoryPlan, config: Config, num_local: int) -> str:
     return ""
 
 
+def plan_to_fit(config: Config, num_local: int, plan_of: Callable[[Config], MemoryPlan]) -> tuple[MemoryPlan, str]:
+    """Return the plan of a training, and its `shortage` on this host, which runs `num_local` of its processes.
+
+    With tables.storage=auto, the rows are in a file if they do not fit into memory. `plan_of` returns the plan of a
+    training with given settings.
+    """
+    plan = plan_of(config)
+    missing = shortage(plan, config, num_local)
+    if missing and config.tables.storage == AUTO and plan.backend == "native":
+        plan = plan_of(replace(config, tables=replace(config.tables, storage=FILE)))
+        missing = shortage(plan, config, num_local)
+    return plan, missing
+
+
+def shortage_of_job(config: Config, schema: Schema, backend: str, group: ProcessGroup) -> str:
+    """Return the `shortage` on this host of a training by the processes of `group` that keeps its rows in memory."""
+    num_servers = group.num_owners if group.sharded and group.num_owners != group.size else 0
+    plan = plan_training(config, schema, backend, (), group.size, num_servers)
+    return shortage(plan, config, local_processes(group.size + num_servers))
+
+
 def processes_text(number: int) -> str:
     """Return the subject of a sentence about the `number` processes of a training on one host."""
     return f"{number} processes on this host" if number > 1 else "the training"
@@ -168,114 +206,98 @@ def plan_training(
     positions in a batch (`first_layer.expected_shares`). Without them, a field is taken to have as many distinct ids in
     a batch as positions, or all ids of its vocabulary if these are fewer.
     """
-    sizes = _Sizes.of(config, schema, backend, shares, num_ranks, num_servers)
+    sizes = _Sizes(config, schema, backend, shares, num_ranks, num_servers)
     server = _server_terms(sizes) if num_servers else ()
-    return MemoryPlan(_rank_terms(sizes), server, _disk_terms(sizes), _service_terms(sizes), num_ranks, num_servers)
+    return MemoryPlan(
+        _rank_terms(sizes), server, _disk_terms(sizes), _service_terms(sizes), num_ranks, num_servers, backend
+    )
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """The numbers from which all terms are computed. The module's first lines explain the letters B, K and U."""
+    """The settings and numbers from which all terms are computed. `shares` are those of `plan_training`."""
 
     config: Config
     schema: Schema
     backend: str
-    spec: TablesSpec
+    shares: Sequence[float]
     num_ranks: int
     num_servers: int
-    rows: int  # B
-    inputs: int  # K
-    distinct: int  # U of the batch of one rank
-    num_direct: int  # Number of fields whose rows the first layer multiplies position by position.
-    touched: Mapping[str, int]  # Number of ids whose rows the training updates, by table.
-    tower_values: int  # Number of parameters of the tower.
 
-    @classmethod
-    def of(
-        cls, config: Config, schema: Schema, backend: str, shares: Sequence[float], num_ranks: int, num_servers: int
-    ) -> _Sizes:
-        looked_up = () if config.model.fold_numeric else tuple(field.name for field in schema.numeric)
-        spec = table_spec(config, schema, looked_up)
-        batch = config.train.batch_size
-        rows = -(-batch // num_ranks)
-        num_inputs = num_deep_inputs(spec.fields)
-        lengths = [field.length for field in spec.fields]
-        ids = [_num_ids(schema, (field.name,)) for field in spec.fields]
-        # `share` belongs to the whole batch. The part of a rank has at most as many distinct ids as the whole batch.
-        distinct = [
-            min(rows * length, number, math.ceil(share * batch * length))
-            for length, number, share in zip(lengths, ids, shares or [1.0] * len(ids), strict=True)
-        ]
-        num_steps = config.train.epochs * num_batches(schema, "train", batch)
-        num_steps = min(config.train.steps or num_steps, num_steps)
-        seen = {table: [spec.fields[index] for index in spec.columns_of(table)] for table in spec.tables}
-        touched = {
-            table: min(
-                _num_ids(schema, tuple(field.name for field in fields)),
-                num_steps * batch * sum(field.length for field in fields),
-            )
-            for table, fields in seen.items()
-        }
-        shapes = tower_shapes(
-            num_inputs,
-            schema.num_numeric if config.model.fold_numeric else 0,
-            spec.embedding_dim,
-            config.model.hidden_widths,
-            schema.vector_inputs,
-        )
-        values = sum(map(math.prod, shapes.values()))
-        return cls(
-            config,
-            schema,
-            backend,
-            spec,
-            num_ranks,
-            num_servers,
-            rows,
-            num_inputs * spec.embedding_dim,
-            sum(distinct),
-            sum(share > most_distinct(config) for share in shares),
-            touched,
-            values,
-        )
+    @cached_property
+    def spec(self) -> TablesSpec:
+        numeric = () if self.config.model.fold_numeric else tuple(field.name for field in self.schema.numeric)
+        return table_spec(self.config, self.schema, numeric)
 
     @property
-    def is_native(self) -> bool:
-        return self.backend != "stock" and trains_natively(self.config)
+    def rows(self) -> int:
+        """B, the number of rows of a batch that one rank gets."""
+        return -(-self.config.train.batch_size // self.num_ranks)
 
     @property
-    def is_alone(self) -> bool:
-        return self.num_ranks + self.num_servers == 1
+    def inputs(self) -> int:
+        """K, the number of the tower's inputs from embedding rows."""
+        return num_deep_inputs(self.spec.fields) * self.spec.embedding_dim
+
+    @cached_property
+    def distinct(self) -> int:
+        """U, the number of distinct ids of the rows that one rank gets."""
+        # A share is that of the whole batch. The rows of one rank may have nearly as many distinct ids.
+        batch, shares = self.config.train.batch_size, self.shares or [1.0] * len(self.spec.fields)
+        return sum(
+            min(self.rows * field.length, _num_ids(self.schema, [field]), math.ceil(share * batch * field.length))
+            for field, share in zip(self.spec.fields, shares, strict=True)
+        )
+
+    @cached_property
+    def touched(self) -> list[tuple[TablesSpec, int]]:
+        """The settings of each pair of tables, and the number of rows that the training updates in it.
+
+        There are two pairs if the parts of the model see different fields.
+        """
+        train, spec = self.config.train, self.spec
+        num_steps = train.epochs * num_batches(self.schema, "train", train.batch_size)
+        most = min(train.steps or num_steps, num_steps) * train.batch_size
+        parts = [spec.part(table) for table in spec.tables] if spec.has_parts else [spec]
+        return [(part, min(_num_ids(self.schema, part.fields), most * part.num_positions)) for part in parts]
+
+    @property
+    def num_touched(self) -> int:
+        """Number of rows that one owner of rows stores."""
+        return -(-sum(count for _, count in self.touched) // self.num_owners)
 
     @property
     def num_owners(self) -> int:
         return self.num_servers or self.num_ranks
 
     @property
-    def num_touched(self) -> int:
-        """Number of rows that one owner stores, counted once if both tables share their rows."""
-        counts = self.touched.values()
-        return -(-(sum(counts) if self.spec.has_parts else max(counts)) // self.num_owners)
+    def tower_values(self) -> int:
+        """Number of parameters of the tower."""
+        model, schema = self.config.model, self.schema
+        numeric = schema.num_numeric if model.fold_numeric else 0
+        fields = num_deep_inputs(self.spec.fields)
+        shapes = tower_shapes(fields, numeric, model.embedding_dim, model.hidden_widths, schema.vector_inputs)
+        return sum(map(math.prod, shapes.values()))
+
+    @property
+    def has_file(self) -> bool:
+        """True if the rows are in a scratch file. The page cache, which the system frees as needed, is not counted."""
+        return self.backend == "native" and self.config.tables.storage not in (MEMORY, AUTO)
+
+    @property
+    def is_alone(self) -> bool:
+        return self.num_ranks + self.num_servers == 1
 
     def tables(self) -> TableBytes:
-        """Return the memory of the tables of one owner of rows, which is a server or, without servers, a rank."""
-        parts = [self.spec.part(table) for table in self.spec.tables] if self.spec.has_parts else [self.spec]
-        counts = self.touched.values() if self.spec.has_parts else [max(self.touched.values())]
-        sizes = [
-            planned_bytes(self.backend, part, -(-count // self.num_owners))
-            for part, count in zip(parts, counts, strict=True)
-        ]
+        """Return the memory of the tables of one owner of rows."""
+        sizes = [planned_bytes(self.backend, part, -(-count // self.num_owners)) for part, count in self.touched]
         return TableBytes(*map(sum, zip(*sizes, strict=True)))
 
 
-def _num_ids(schema: Schema, names: Sequence[str]) -> int:
-    """Return the number of ids that the fields with these names have together. Fields may share ids."""
-    ranges = {
-        id_range
-        for field in schema.categorical
-        if field.name in names
-        for id_range in (field.oov_ids, *field.id_ranges)
-    }
+def _num_ids(schema: Schema, fields: Sequence[TableField]) -> int:
+    """Return the number of ids that some fields have together. Fields may share ids."""
+    names = {field.name for field in fields}
+    ranges = {ids for field in schema.categorical if field.name in names for ids in (field.oov_ids, *field.id_ranges)}
     return sum(end - first for first, end in ranges)
 
 
@@ -289,33 +311,47 @@ def _row_bytes(schema: Schema) -> int:
 def _rank_terms(sizes: _Sizes) -> tuple[Term, ...]:
     schema = sizes.schema
     terms = [Term("Python and libraries", _PYTHON_BYTES), Term("MindRecord reader", _READER_BYTES)]
-    if not sizes.is_native:
-        terms.append(Term("MindSpore", _MINDSPORE_BYTES, "model.activation"))
+    if is_worth_asking(sizes.config):
+        terms.append(Term("pyarrow", _PYARROW_BYTES))
+    if sizes.backend == "stock" or not trains_natively(sizes.config):
+        terms.append(Term("MindSpore", _MINDSPORE_BYTES))
     if not sizes.is_alone:
         terms.append(Term("MPI", _MPI_BYTES))
     if not sizes.num_servers:
         terms += _table_terms(sizes)
-    terms.append(Term("tower, its gradients and optimizer", _dense_bytes(sizes), "model.hidden_widths"))
+    terms.append(Term("tower, its gradients and optimizer", _dense_bytes(sizes)))
     pool_rows = min(POOL_BLOCKS * schema.block_rows, schema.splits["train"].rows)
     is_single = pool_rows == schema.splits["train"].rows
     pool = pool_rows * _row_bytes(schema) * (1 if is_single else 2)
     terms.append(Term("rows read ahead", pool))
-    terms.append(Term("batch buffers", _batch_bytes(sizes), "train.batch_size"))
+    terms.append(Term("batch buffers", _batch_bytes(sizes)))
     return tuple(terms)
 
 
 def _table_terms(sizes: _Sizes) -> list[Term]:
     tables = sizes.tables()
+    in_memory = [] if sizes.has_file else [Term("table rows with optimizer state", tables.rows)]
     return [
-        Term("table rows with optimizer state", tables.rows, "prepare.min_count"),
-        Term("index of the rows", tables.row_index, "prepare.min_count"),
-        Term("checkpoint being written", _snapshot_bytes(sizes), "checkpoint.background"),
+        *in_memory,
+        Term("index of the rows", tables.row_index),
+        Term("checkpoint being written", _snapshot_bytes(sizes)),
     ]
 
 
 def _snapshot_bytes(sizes: _Sizes) -> int:
-    buffers = (WRITES_ON_THEIR_WAY + 1) * BUFFER_BYTES
-    return sizes.num_touched * LIST_BYTES + buffers
+    """Return the memory for a checkpoint: lists of rows, buffers, values for statistics, and rows that change while the
+    checkpoint is written in the background.
+    """
+    width, row_bytes = sizes.spec.embedding_dim, sizes.spec.row_bytes()
+    options, train = sizes.config.checkpoint, sizes.config.train
+    num_bytes = sizes.num_touched * LIST_BYTES + (WRITES_ON_THEIR_WAY + 1) * BUFFER_BYTES
+    num_bytes += min(sizes.num_touched * width, SAMPLED_VALUES) * 12
+    goes_on = options.every_steps or options.every_minutes or train.epochs > 1 or sizes.config.eval.every_steps
+    if options.background and goes_on and sizes.is_alone and not sizes.has_file:
+        seconds = sizes.num_touched * row_bytes / (_SAVED_BYTES_A_SECOND * BACKGROUND_SHARE)
+        step_seconds = _LEAST_STEP_SECONDS + 6 * sizes.rows * sizes.tower_values / _OPERATIONS_A_SECOND
+        num_bytes += min(sizes.num_touched, round(seconds / step_seconds * sizes.distinct)) * row_bytes
+    return num_bytes
 
 
 def _dense_bytes(sizes: _Sizes) -> int:
@@ -354,7 +390,8 @@ def _batch_bytes(sizes: _Sizes) -> int:
     num_bytes += _owner_buffers(sizes, rows_of_tables, is_sharded=not sizes.is_alone)
     row_bytes = spec.embedding_dim * _FLOAT
     if config.model.first_layer == "distinct":
-        direct = sizes.num_direct * sizes.rows * row_bytes
+        num_direct = sum(share > most_distinct(config) for share in sizes.shares)
+        direct = num_direct * sizes.rows * row_bytes
         return num_bytes + round(_PADDING * distinct * row_bytes) * _DISTINCT_COPIES + 2 * direct
     deep = sizes.rows * sizes.inputs * _FLOAT
     means = (deep + distinct * row_bytes) if spec.ema_decay else 0
@@ -370,6 +407,9 @@ def _owner_buffers(sizes: _Sizes, num_rows: int, is_sharded: bool) -> int:
     spec = sizes.spec
     computed = 3 if spec.deep_optimizer.name == "adam" else int(spec.has_lists and not is_sharded)
     copies = 3 if is_sharded or sizes.config.model.first_layer == "distinct" else 0
+    if not has_kernel(spec, DEEP):
+        # NumPy takes the step: it reads all states, widens them, and needs arrays for the gradient and the change.
+        copies += 2 * len(spec.state_arrays(DEEP)) + 3
     return round(_ROOM * num_rows * (computed + copies) * spec.embedding_dim * _FLOAT)
 
 
@@ -379,34 +419,23 @@ def _server_terms(sizes: _Sizes) -> tuple[Term, ...]:
         Term("Python and libraries", _PYTHON_BYTES),
         Term("MPI", _MPI_BYTES),
         *_table_terms(sizes),
-        Term("rows and gradients of a step", _owner_buffers(sizes, requested, is_sharded=True), "train.batch_size"),
+        Term("rows and gradients of a step", _owner_buffers(sizes, requested, is_sharded=True)),
     )
 
 
 def _disk_terms(sizes: _Sizes) -> tuple[Term, ...]:
-    config, spec = sizes.config, sizes.spec
-    parts = [spec.part(table) for table in spec.tables] if spec.has_parts else [spec]
-    counts = list(sizes.touched.values()) if spec.has_parts else [max(sizes.touched.values())]
-    id_bytes = 8 * len(spec.tables)
-    rows = sum(count * part.row_bytes() for count, part in zip(counts, parts, strict=True)) + max(counts) * id_bytes
-    dense = sizes.tower_values * _FLOAT * (1 + _dense_states(config))
-    options = config.checkpoint
-    evaluations = config.train.epochs * max(
-        1,
-        *(
-            -(-num_batches(sizes.schema, "train", config.train.batch_size) // every)
-            for every in (options.every_steps, config.eval.every_steps)
-            if every
-        ),
-        1,
-    )
+    config, options = sizes.config, sizes.config.checkpoint
+    # Each table stores the ids of its rows.
+    rows = sum(count * (part.row_bytes() + 8 * len(part.tables)) for part, count in sizes.touched)
+    checkpoint = rows + sizes.tower_values * _FLOAT * (1 + _dense_states(config))
+    num_steps = num_batches(sizes.schema, "train", config.train.batch_size)
+    within = [-(-num_steps // every) for every in (options.every_steps, config.eval.every_steps) if every]
+    num_saved = config.train.epochs * max(within, default=1)
     # A new checkpoint is complete before an old one is removed.
-    kept = min(evaluations, options.keep_last + options.keep_best + 1 if options.keep_last else evaluations)
-    name = f"{kept:,} checkpoints" if kept > 1 else "checkpoint"
-    return (
-        Term(name, kept * (rows + dense), "checkpoint.keep_last"),
-        Term("bundle", _bundle_bytes(sizes), "rows=float16 of export"),
-    )
+    kept = min(num_saved, options.keep_last + options.keep_best + 1) if options.keep_last else num_saved
+    scratch = [Term("scratch file of the rows", sizes.num_owners * sizes.tables().rows)] if sizes.has_file else []
+    checkpoints = Term(f"{kept:,} checkpoints" if kept > 1 else "checkpoint", kept * checkpoint)
+    return (*scratch, checkpoints, Term("bundle", _bundle_bytes(sizes)))
 
 
 def _bundle_bytes(sizes: _Sizes) -> int:
@@ -419,5 +448,5 @@ def _bundle_bytes(sizes: _Sizes) -> int:
 def _service_terms(sizes: _Sizes) -> tuple[Term, ...]:
     return (
         Term("Python and libraries", _SERVICE_BYTES),
-        Term("bundle", _bundle_bytes(sizes), "rows=float16 of export"),
+        Term("bundle", _bundle_bytes(sizes)),
     )

@@ -10,6 +10,7 @@ import logging
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from app.run.claim import server_folder
 from app.run.stop_signals import FORWARDED_SIGNALS
 from app.tables.interface import Snapshot
 from app.tables.native.storage import with_storage
+from app.training.auto.memory import shortage_of_job
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.saving import table_statistics
 from app.training.warm_start.source import open_source
@@ -64,7 +66,8 @@ class ParameterServer:
 
     def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup, folder: Path) -> None:
         self._group = group
-        spec = with_storage(config.tables.storage, table_spec(config, schema), backend, folder)
+        shortage = partial(shortage_of_job, config, schema, backend, group)
+        spec = with_storage(config.tables.storage, table_spec(config, schema), backend, folder, shortage)
         self._rates = LearningRates(config.optimizers)
         self._tables, self._shards = make_sharded_tables(
             backend, spec, self._rates.of_tables(), group.world, group.num_owners, config.device.num_threads

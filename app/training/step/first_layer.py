@@ -17,6 +17,7 @@ from app.config.config import Config, FirstLayer
 from app.config.device import Precision
 from app.model.layer_library import LIBRARY
 from app.tables.model_fields import fields_of_model, is_plain
+from common.arrays.pages import give_back_freed_memory
 from data_prep.prepared.schema import Schema
 
 # The two sums over all positions take as long as the products of this many of the D columns of all rows. The values
@@ -38,6 +39,11 @@ def most_distinct(config: Config) -> float:
     position. If the limit is 0 or less, multiplying distinct rows is faster for no field.
     """
     return 1 - SUM_COST[config.device.precision] / config.model.embedding_dim
+
+
+def is_worth_asking(config: Config) -> bool:
+    """Return True if multiplying distinct rows may be faster, so that the counts of values in the data have to tell."""
+    return most_distinct(config) > 0 and config.train.batch_size >= LEAST_BATCH
 
 
 def choose(
@@ -108,9 +114,9 @@ def expected_saving(config: Config, schema: Schema, dataset: Path) -> tuple[str,
     position. The text is "" if the saving is below LEAST_SAVING. The saving is estimated from the counts of values in
     the data.
     """
-    limit = most_distinct(config)
-    if limit <= 0 or config.train.batch_size < LEAST_BATCH:
+    if not is_worth_asking(config):
         return "", []
+    limit = most_distinct(config)
     shares = expected_shares(schema, dataset, config.train.batch_size)
     saving = float(np.maximum(limit - shares, 0).mean())
     if saving < LEAST_SAVING:
@@ -144,6 +150,8 @@ def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarra
         total, num_uncounted = max(rows, of_field.sum(), 1), max(field.oov_ids[1] - field.oov_ids[0], 1)
         uncounted = num_uncounted * float(_expected((total - of_field.sum()) / total / num_uncounted, batch_size))
         shares.append((_expected(of_field / total, batch_size).sum() + uncounted) / batch_size)
+    del table, ids, counts, order
+    give_back_freed_memory()  # The training begins, and needs the memory for other things.
     return np.array(shares)
 
 

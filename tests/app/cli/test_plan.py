@@ -49,10 +49,11 @@ def test_terms_add_up_to_memory_that_fits(plan, free_memory):
 
 def test_each_remedy_gives_the_memory_it_names(plan, free_memory):
     free_memory(2**20)
-    status, printed, _ = plan("train.ema_decay=0.99", "train.batch_size=20000")
+    status, printed, parts = plan("train.ema_decay=0.99", "train.batch_size=20000")
     remedies = re.findall(r"  with (\S+): ([\d.]+) MiB", printed)
     assert (status, len(remedies)) == (2, 3)
-    assert "the largest part is: MindRecord reader, 140 MiB" in printed
+    *_, largest = sorted(parts[RANK], key=parts[RANK].get)[:-1]  # The last is the sum.
+    assert f"the largest part is: {largest}, " in printed
     for setting, size in remedies:
         _, _, parts = plan("train.ema_decay=0.99", "train.batch_size=20000", setting)
         assert parts[RANK][RANK] * 1.05 == pytest.approx(float(size), rel=1e-3)
@@ -80,7 +81,7 @@ def test_rows_and_values_stand_for_a_prepared_folder(plan, free_memory):
         (("--rows", "5", "--values", "5"), "found the prepared folder .* and --rows and --values; give either"),
         ((None,), "expected a prepared folder, or --rows and --values .*; found neither"),
         ((None, "--rows", "5"), "expected a prepared folder, or .*; found --rows"),
-        ((None, "--rows", "0", "--values", "5"), "--rows must be 1 or more, found 0"),
+        ((None, "--rows", "0", "--values", "5"), "--rows and --values must be 1 or more, found 0 and 5"),
         (("--ranks", "0"), "the number of ranks .* must be 1 or more, found 0"),
         (("tables.memory_limit=lots",), "memory_limit must be a size such as '4 GiB'"),
         (("model.batch_norm=true", "--ranks", "2"), "model.batch_norm=true is for one rank"),

@@ -17,7 +17,6 @@ from app.__main__ import main
 from app.tables.interface import RowGradients
 from app.tables.native import storage
 from app.tables.native.storage import AUTO, MEMORY, with_storage
-from common import process
 from common.files import NoRoomError
 from tests.app.tables.tables_of_spec import assert_equal_states, native_tables
 
@@ -179,22 +178,19 @@ def test_folder_in_memory_or_network_is_refused(make_wide_spec, tmp_path, monkey
     monkeypatch.setattr(storage, "PROC", tmp_path)
     with pytest.raises(ValueError, match=message):
         native_tables(make_wide_spec(), 1)
-    monkeypatch.setattr(storage, "memory_limits", lambda: [process.MemoryLimit("a test's memory", 1 << 20, 0)])
-    assert with_storage(AUTO, make_wide_spec(None), "native", tmp_path).storage is None
+    assert with_storage(AUTO, make_wide_spec(None), "native", tmp_path, lambda: "too large").storage is None
     assert message in caplog.text
 
 
-def test_auto_takes_a_file_only_beyond_free_memory(make_wide_spec, tmp_path, monkeypatch, caplog):
+def test_auto_takes_a_file_only_if_memory_is_short(make_wide_spec, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     spec = make_wide_spec(None)
-    rows = spec.vocabulary_size * spec.row_bytes()
-    for free, expected in ((2 * rows, None), (rows, tmp_path)):
-        monkeypatch.setattr(storage, "memory_limits", lambda free=free: [process.MemoryLimit("a test's", free, 0)])
-        assert with_storage(AUTO, spec, "native", tmp_path).storage == expected
-    assert f"kept in a file in {tmp_path} (tables.storage)" in caplog.text
-    assert with_storage(MEMORY, spec, "native", tmp_path).storage is None
-    assert with_storage(AUTO, spec, "reference", tmp_path).storage is None
-    assert with_storage(str(tmp_path), spec, "native", None).storage == tmp_path
+    for shortage, expected in (("", None), ("the rows need 5 MiB", tmp_path)):
+        assert with_storage(AUTO, spec, "native", tmp_path, lambda text=shortage: text).storage == expected
+    assert f"the rows need 5 MiB: the rows are kept in a file in {tmp_path} (tables.storage)" in caplog.text
+    assert with_storage(MEMORY, spec, "native", tmp_path, pytest.fail).storage is None
+    assert with_storage(AUTO, spec, "reference", tmp_path, pytest.fail).storage is None
+    assert with_storage(str(tmp_path), spec, "native", None, pytest.fail).storage == tmp_path
 
 
 def test_missing_folder_and_other_backend_are_refused(

@@ -1,0 +1,241 @@
+"""Compare the memory that `python -m app plan` predicts with the memory that trainings really take.
+
+    python -m benchmarks.training.plan                       all of configs/*.yaml and 60 random settings, half an hour
+    python -m benchmarks.training.plan --number 6 --seed 2   only six random settings, others than those of seed 1
+
+Each of the settings is first trained without a limit, and the training's log says what it expected and what it took.
+Then `plan` judges the same settings in a cgroup whose limit is 0.8 to 1.3 times what was taken. If `plan` says that
+they fit, they are trained in that cgroup, and must not be killed. If `plan` refuses although less than 85 % of the
+limit was taken, it refused needlessly. Without the rights to make a cgroup, only the first comparison is made.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness.commands import ENVIRONMENT, run_command
+from benchmarks.harness.timing import new_parser, print_result
+from common.packages import PROJECT
+
+MIB = 1 << 20
+LEAST_LIMIT, MOST_LIMIT = 0.8, 1.3  # Range of the random limits, as multiples of the memory that was taken.
+NEEDLESS = 0.85
+JOBS = ((), ("--ranks", "2"), ("--ranks", "1", "--servers", "1"))
+SIZE = re.compile(r"([\d.,]+) (KiB|MiB|GiB)")
+USED = re.compile("memory used at most: (.*); expected: (.*)")
+# Random settings, beside those that `random_words` draws itself.
+CHOICES = {
+    "train.ema_decay": ("0", "0", "0.999"),
+    "tables.dtype": ("float32", "float32", "bfloat16"),
+    "device.precision": ("float32", "float32", "bfloat16"),
+    "deep_optimizer.name": ("adam", "lazy_adam", "adagrad", "rowwise_adagrad", "sgd", "partial_rowwise_adam"),
+    "tower_optimizer.name": ("adam", "adam", "adamw", "adagrad"),
+    "model.embedding_dim": ("4", "8", "16", "32"),
+    "train.batch_size": ("200", "1000", "3000", "6000"),
+    "model.dropout": ("0", "0", "0.2"),
+    "model.activation": (*["relu"] * 9, "gelu"),
+    "checkpoint.every_steps": ("0", "0", "40"),
+    "checkpoint.background": ("true", "false"),
+    "checkpoint.delta": ("false", "true"),
+    "eval.every_steps": ("0", "0", "60"),
+    "train.epochs": ("1", "1", "2"),
+    "train.auto": ("false",),
+    "tables.storage": ("memory",),
+}
+# Preparations of the same synthetic log: many values, few values, and few rows.
+PREPARATIONS = {
+    "many": ("prepare.min_count=1", "prepare.integer_buckets=false"),
+    "few": ("prepare.min_count=10", "prepare.integer_buckets=true"),
+    "lists": ("prepare.min_count=2", "--data"),
+}
+ROWS = 60_000
+LISTS = """
+header: true
+separator: ","
+missing: [""]
+columns: {click: label, user: string, item: string, price: integer, tags: list}
+lists: {tags: {separator: "|", max_length: 8}}
+"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one training expected and took, and what happened under a limit. Sizes are MiB of the rank."""
+
+    words: tuple[str, ...]
+    expected: float
+    taken: float
+    needless: bool = False
+    killed: bool = False
+
+    @property
+    def ratio(self) -> float:
+        return self.expected / self.taken
+
+
+def prepare(folder: Path) -> dict[str, Path]:
+    """Prepare logs with many values, with few values, and with a list. Return the prepared folders by name."""
+    run_command("data_prep", "synthesize", "log.txt", "--rows", str(ROWS), folder=folder)
+    rng = random.Random(0)  # noqa: S311 (not for secrets)
+    lines = ["click,user,item,price,tags"]
+    for _ in range(ROWS):
+        tags = "|".join(f"t{rng.randrange(3000)}" for _ in range(rng.randrange(8)))
+        values = rng.randrange(2), f"u{rng.randrange(60_000)}", f"i{rng.randrange(9000)}", rng.randrange(100), tags
+        lines.append(",".join(map(str, values)))
+    (folder / "lists.csv").write_text("\n".join(lines) + "\n")
+    (folder / "lists.yaml").write_text(LISTS)
+    for name, words in PREPARATIONS.items():
+        log, more = ("lists.csv", ("lists.yaml",)) if name == "lists" else ("log.txt", ())
+        run_command("data_prep", "prepare", log, name, *words, *more, folder=folder)
+    return {name: folder / name for name in PREPARATIONS}
+
+
+def random_words(rng: random.Random) -> tuple[str, tuple[str, ...]]:
+    """Return the name of a preparation, and random arguments of `train`."""
+    chosen = {name: rng.choice(values) for name, values in CHOICES.items()}
+    widths = [rng.choice((16, 64, 256, 512)) for _ in range(rng.randint(1, 3))]
+    words = [f"{name}={value}" for name, value in chosen.items()]
+    words.append(f"model.hidden_widths={widths}".replace(" ", ""))
+    job = rng.choice(JOBS) if rng.random() < 0.15 and "model.batch_norm=true" not in words else ()
+    return rng.choice(list(PREPARATIONS)), (*words, *job)
+
+
+@contextmanager
+def memory_cgroup() -> Iterator[Path | None]:
+    """Yield the folder of a new cgroup for processes with limited memory, or None if this process may not make one."""
+    root = Path("/sys/fs/cgroup/memory") if Path("/sys/fs/cgroup/memory").is_dir() else Path("/sys/fs/cgroup")
+    group = root / f"wide-deep-plan-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        yield None
+        return
+    try:
+        yield group
+    finally:
+        group.rmdir()
+
+
+def set_limit(group: Path, num_bytes: int) -> None:
+    """Limit the memory of a cgroup of version 1 or 2, without swap."""
+    name = "memory.limit_in_bytes" if (group / "memory.limit_in_bytes").exists() else "memory.max"
+    (group / name).write_text(str(num_bytes))
+
+
+def run_app(*words: str, folder: Path, group: Path | None = None) -> tuple[int, str]:
+    """Run `python -m app` in `folder`, in a cgroup if `group` is given. Return its exit status, and what it printed."""
+
+    def enter() -> None:
+        if group is not None:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "app", *words],
+        cwd=folder,
+        env=os.environ | ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=enter,
+    )
+    return done.returncode, done.stdout
+
+
+def mib(text: str) -> float:
+    """Return the first size in a text such as "1.2 GiB, 300 MiB" in MiB."""
+    match = SIZE.search(text)
+    assert match is not None, text
+    return float(match[1].replace(",", "")) * {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}[match[2]]
+
+
+def train(words: tuple[str, ...], dataset: Path, folder: Path, group: Path | None = None) -> re.Match[str] | None:
+    """Train a new run. Return the match of its log line on memory, or None if it was killed.
+
+    Raise SystemExit if it fails otherwise.
+    """
+    arguments = ("--dataset", str(dataset), "--name", "run", "train.resume=never", *words)
+    status, printed = run_app("train", *arguments, folder=folder, group=group)
+    for run in folder.glob("run*"):
+        subprocess.run(["rm", "-r", str(run)], check=True)
+    match = USED.search(printed)
+    was_killed = status in (-9, 137) or "signal 9" in printed or "MemoryError" in printed or "needs" in printed
+    if match is None and not was_killed:
+        raise SystemExit(f"train {' '.join(arguments)} ended with {status}:\n{printed[-2000:]}")
+    return match
+
+
+def measure(words: tuple[str, ...], dataset: Path, folder: Path, group: Path | None, factor: float) -> Measured:
+    """Train with and without a limit, which is `factor` times what the training takes without one."""
+    match = train(words, dataset, folder)
+    assert match is not None
+    measured = Measured(words, mib(match[2]), mib(match[1]))
+    if group is None or not factor:
+        return measured
+    taken = sum(mib(size) for size in match[1].split(", "))
+    set_limit(group, int(factor * taken * MIB))
+    status, printed = run_app("plan", str(dataset), *words, folder=folder, group=group)
+    if status == 2:
+        assert "it does not fit" in printed, printed
+        return Measured(words, measured.expected, measured.taken, needless=1 / factor < NEEDLESS)
+    killed = train(words, dataset, folder, group) is None
+    return Measured(words, measured.expected, measured.taken, killed=killed)
+
+
+def measure_all(number: int, seed: int, recipes: list[Path]) -> list[Measured]:
+    """Measure recipes of configs/ with one process, two ranks and a server, and then random settings."""
+    results = []
+    with tempfile.TemporaryDirectory() as name, memory_cgroup() as group:
+        folder = Path(name)
+        prepared = prepare(folder)
+        cases = []
+        for recipe in recipes:
+            steps = ("train.epochs=1", "tables.storage=memory")
+            for job in JOBS:
+                # Servers do not take the cosine schedules of some recipes.
+                constant = [
+                    f"{part}_optimizer.schedule.name=constant" for part in ("wide", "deep") if "--servers" in job
+                ]
+                cases.append(("few", ("--config", str(recipe), *steps, *constant, *job), 0.0))
+        rng = random.Random(seed)  # noqa: S311 (not for secrets)
+        for _ in range(number):
+            preparation, words = random_words(rng)
+            cases.append((preparation, words, rng.uniform(LEAST_LIMIT, MOST_LIMIT)))
+        for preparation, words, factor in cases:
+            measured = measure(words, prepared[preparation], folder, group, factor)
+            results.append(measured)
+            verdict = " killed" * measured.killed + " needless" * measured.needless
+            shown = f"{measured.expected:7,.0f} MiB expected, {measured.taken:7,.0f} taken, {measured.ratio:.2f}"
+            print(f"{shown}{verdict}  {preparation} {' '.join(words)}", flush=True)
+    return results
+
+
+def main() -> None:
+    parser = new_parser(__doc__)
+    parser.add_argument("--number", type=int, metavar="N", help="of random settings alone (60, and configs/*.yaml)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the random settings (%(default)s)")
+    options = parser.parse_args()
+    recipes = sorted((PROJECT / "configs").glob("*.yaml")) if options.number is None else []
+    results = measure_all(60 if options.number is None else options.number, options.seed, recipes)
+    ratios = sorted(result.ratio for result in results)
+    figures = {
+        "expected over taken, least": ratios[0],
+        "expected over taken, median": ratios[len(ratios) // 2],
+        "expected over taken, most": ratios[-1],
+        "killed though it should fit": sum(result.killed for result in results),
+        "refused needlessly": sum(result.needless for result in results),
+    }
+    print("\n" + "\n".join(f"{name}: {figure:.3g}" for name, figure in figures.items()))
+    print_result(options, ratios=figures, count=len(results))
+
+
+if __name__ == "__main__":
+    main()
