@@ -105,7 +105,7 @@ def random_words(rng: random.Random) -> tuple[str, tuple[str, ...]]:
     widths = [rng.choice((16, 64, 256, 512)) for _ in range(rng.randint(1, 3))]
     words = [f"{name}={value}" for name, value in chosen.items()]
     words.append(f"model.hidden_widths={widths}".replace(" ", ""))
-    job = rng.choice(JOBS) if rng.random() < 0.15 and "model.batch_norm=true" not in words else ()
+    job = rng.choice(JOBS) if rng.random() < 0.15 else ()
     return rng.choice(list(PREPARATIONS)), (*words, *job)
 
 
