@@ -4,10 +4,10 @@
     python -m benchmarks.end_to_end --rows 400000 5000000  also 5 million
     CRITEO_ROWS=FOLDER python -m benchmarks.end_to_end     also the rows of FOLDER/train.txt
 
-Contenders: this project (prepare, launcher, evaluate, `configs/auto.yaml`); polars and PyTorch
-(benchmarks/end_to_end/polars_pytorch.py has its settings and the search for them); pandas and
-LightGBM with native categories; scikit-learn's FeatureHasher and SGDClassifier. All have the same training, valid and
-test rows, and stop early by the log loss of valid. Times contain the start of Python and all imports. Memory is the
+Contenders: this project (prepare, launcher, evaluate, `configs/auto.yaml`); polars and PyTorch; pandas and LightGBM
+with native categories; scikit-learn's FeatureHasher and SGDClassifier. All have the same training, valid and test rows,
+and stop early by the log loss of valid. Before the contenders run, a search on the first log finds the settings of
+PyTorch, and prints what each setting reached. Times contain the start of Python and all imports. Memory is the
 peak of the sum of the Pss of all processes.
 
 The time to the valid AUC of the project's logistic regression is that of the first evaluation that reaches it.
@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -36,8 +37,8 @@ from common.packages import PROJECT
 from data_prep.prepared.truth import best_possible, truth_path
 from data_prep.sources.synthetic import synthesize
 
-OURS = "this_project"
-CONTENDERS = (OURS, "polars_pytorch", "pandas_lightgbm", "hashed_sgd")
+SEARCHED = "polars_pytorch"
+CONTENDERS = ("this_project", SEARCHED, "pandas_lightgbm", "hashed_sgd")
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,21 @@ class Run:
         return next((at - self.start for at, found in self.result.valid if found >= auc), None)
 
 
-def run(name: str, log: Path) -> Run:
-    """Run a contender once on a log. Raise CalledProcessError if it fails."""
-    command = [sys.executable, "-m", f"benchmarks.end_to_end.{name}", str(log)]
-    environment, start = os.environ | ENVIRONMENT, time.time()
+def run_program(name: str, *arguments: str) -> list[str]:
+    """Run a contender's program and return the lines that it printed. Raise CalledProcessError if it fails."""
+    command = [sys.executable, "-m", f"benchmarks.end_to_end.{name}", *arguments]
     paths = [ENVIRONMENT["PYTHONPATH"], os.environ.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(command, cwd=PROJECT, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout.splitlines()
+
+
+def run(name: str, log: Path, *settings: str) -> Run:
+    """Run a contender once on a log. Raise CalledProcessError if it fails."""
+    start = time.time()
     with metered() as taken:
-        done = subprocess.run(command, cwd=PROJECT, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return Run(taken, Result(**json.loads(done.stdout.splitlines()[-1])), start)
+        lines = run_program(name, str(log), *settings)
+    return Run(taken, Result(**json.loads(lines[-1])), start)
 
 
 def regression_auc(log: Path, work: Path) -> float:
@@ -72,8 +79,13 @@ def regression_auc(log: Path, work: Path) -> float:
     return measure(probabilities_of(work / "prepared", "valid"), valid).auc
 
 
-def compare(log: Path, names: list[str], rounds: int, work: Path) -> dict[str, dict[str, Any]]:
-    """Run the contenders in turns on a log. Print and return what each took and reached: medians over the rounds."""
+def compare(
+    log: Path, names: list[str], rounds: int, work: Path, settings: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Run the contenders in turns on a log. Print and return what each took and reached: medians over the rounds.
+
+    `settings` has the settings in JSON of the contenders that take some.
+    """
     least = regression_auc(log, work)
     figures: dict[str, dict[str, Any]] = {}
     print(f"logistic regression: valid AUC {least:.4f}")
@@ -83,7 +95,8 @@ def compare(log: Path, names: list[str], rounds: int, work: Path) -> dict[str, d
         best = best_possible(truth_path(log), splits(num_rows)["test"])
         print(f"best possible: AUC {best.auc:.4f}, log loss {best.log_loss:.4f}")
         figures["best possible"] = {"auc": best.auc, "log_loss": best.log_loss}
-    for name, runs in in_turns({name: partial(run, name, log) for name in names}, rounds).items():
+    turns = {name: partial(run, name, log, *filter(None, [settings.get(name)])) for name in names}
+    for name, runs in in_turns(turns, rounds).items():
         seconds = [each.taken.seconds for each in runs]
         until = [reached for each in runs if (reached := each.seconds_until(least)) is not None]
         medians = {key: float(np.median([asdict(each.taken)[key] for each in runs])) for key in asdict(Taken())}
@@ -107,7 +120,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    figures = {}
+    figures: dict[str, Any] = {}
+    settings: dict[str, str] = {}
     with work_folder(options.work) as work:
         logs = {f"{rows:,} rows": work / f"log-{rows}.txt" for rows in options.rows}
         for rows, log in zip(options.rows, logs.values(), strict=True):
@@ -115,10 +129,13 @@ def main() -> None:
                 synthesize(log, rows, seed=1)
         if folder := os.environ.get("CRITEO_ROWS"):
             logs["real rows"] = Path(folder).resolve() / "train.txt"
+        if SEARCHED in options.only:
+            print("== search", *(lines := run_program(SEARCHED, str(next(iter(logs.values()))), "--search")), sep="\n")
+            settings[SEARCHED] = lines[-1]
         for name, log in logs.items():
-            print(f"== {name}")
-            figures[name] = compare(log, options.only, options.rounds, work)
-    print_result(options, figures=figures)
+            print(f"== {name}", flush=True)
+            figures[name] = compare(log, options.only, options.rounds, work, settings)
+    print_result(options, figures=figures, settings=settings)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class FbgemmStep(PyTorchStep):
         scale = ModelOptions().initial_row_scale
         self.table.init_embedding_weights_uniform(-scale, scale)
 
-    def prepare(self, batch: Batch) -> FbgemmPrepared:
+    def prepare(self, batch: Batch, will_change: bool = False) -> FbgemmPrepared:
         by_field = torch.from_numpy(batch.ids).T.reshape(-1).long()
         return FbgemmPrepared(
             **vars(super().prepare(batch)), by_field=by_field, offsets=torch.arange(batch.ids.size + 1)

@@ -46,6 +46,6 @@ def test_the_first_good_evaluation_counts():
 
 
 def test_the_project_is_compared_with_the_regression(tiny_log, tmp_path, capsys):
-    figures = compare(tiny_log, ["hashed_sgd"], 1, tmp_path)
+    figures = compare(tiny_log, ["hashed_sgd"], 1, tmp_path, {})
     assert figures["best possible"]["auc"] > figures["hashed_sgd"]["auc"]
     assert capsys.readouterr().out.startswith("logistic regression: valid AUC 0.")
