@@ -55,8 +55,8 @@ def test_l2_falls_with_the_rows_and_the_tower_grows(resolved):
     assert (ends[4], penalties[4]) == (((256, 128), 1, 2000), (1e-3, 1.8e-3))  # three epochs are not better
 
 
-@pytest.mark.parametrize(("num_fields", "vectors", "width"), [(0, 0, 256), (20, 0, 256), (21, 0, 64), (1, 1, 64)])
-def test_few_fields_get_a_wide_tower(resolved, num_fields, vectors, width):
+@pytest.mark.parametrize(("num_fields", "vectors", "width"), [(0, 0, 256), (1, 0, 256), (100, 0, 64), (1, 1, 64)])
+def test_tables_of_numbers_get_a_wide_tower(resolved, num_fields, vectors, width):
     fields = tuple(CategoricalField(f"F{i}", (0, 1), ((1, 2),)) for i in range(num_fields))
     vector = VectorField("v", 2, "none", (0, 0), (1, 1))
     for num_rows in (600, 94_000):
