@@ -1,0 +1,22 @@
+"""Jobs of ranks in one process, with messages in any order and a failure each, against one process."""
+
+import pytest
+
+from app.distributed.gradient_sum import GradientSum
+from tests.ranks.simulation import check
+
+
+def test_simulated_ranks_give_the_bits_of_one():
+    assert sum(map(check, range(100))) > 50
+
+
+def test_the_simulation_notices_a_wrong_sum(monkeypatch):
+    add = GradientSum.__call__
+
+    def forget_a_value(self, arrays):
+        return add(self, [array * (array != array.max()) for array in arrays])
+
+    monkeypatch.setattr(GradientSum, "__call__", forget_a_value)
+    with pytest.raises(AssertionError):
+        for seed in range(20):
+            check(seed)
