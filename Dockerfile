@@ -17,5 +17,8 @@ WORKDIR /serving
 USER nobody
 EXPOSE 8000
 STOPSIGNAL SIGTERM
+# Kubernetes ignores this line and has probes of its own (examples/kubernetes/service.yaml).
+HEALTHCHECK --start-period=60s CMD [".venv/bin/python", "-c", \
+    "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/live', timeout=5)"]
 ENTRYPOINT [".venv/bin/python", "-m", "app.cli.serve"]
 CMD ["/models", "--host", "0.0.0.0"]
