@@ -180,6 +180,10 @@ native-sanitize: setup  ## test the native parts under AddressSanitizer and UBSa
 	$(MAKE) -C app/tables/native/csrc PYTHON=$(RUN_PYTHON) sanitize
 	$(MAKE) -C app/model/csrc PYTHON=$(RUN_PYTHON) sanitize
 
+.PHONY: native-tsan
+native-tsan: setup  ## test the threads of the host tables under ThreadSanitizer: needs clang and libomp-dev
+	$(MAKE) -C app/tables/native/csrc PYTHON=$(RUN_PYTHON) tsan
+
 .PHONY: docs
 docs: setup  ## write docs/configuration.md from the settings
 	$(RUN_PYTHON) -m scripts.configuration_docs > docs/configuration.md.new
