@@ -28,6 +28,7 @@ from common.process import cpu_quota, memory_limits, num_cores
 from data_prep.kernels import native as log_library
 
 FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
+NUMA_NODES = Path("/sys/devices/system/node")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # The native parts by name. Beside each library stands what the project uses if the library is missing.
@@ -70,6 +71,19 @@ def memory() -> Line:
     tightest = min(memory_limits(), key=lambda limit: limit.free)
     free = f"{tightest.free / 2**30:,.1f} GiB"
     return f"{free} free of {tightest.limit / 2**30:,.1f} GiB ({tightest.name})", f"tables may grow to {free}"
+
+
+def sockets() -> Line:
+    """Return two texts: the number of NUMA nodes (sockets with memory of their own), and how to start a training on
+    several of them.
+    """
+    count = len(list(NUMA_NODES.glob("node[0-9]*"))) or 1
+    if count == 1:
+        return "1 NUMA node", "all memory is equally near to all cores"
+    return (
+        f"{count} NUMA nodes",
+        f"start one rank on each (--ranks {count}), or one process with 'numactl --interleave=all python -m app train'",
+    )
 
 
 def huge_pages() -> Line:
@@ -134,6 +148,7 @@ CHECKS: dict[str, Callable[[], Line]] = {
     "processor": processor,
     "cores": cores,
     "memory": memory,
+    "sockets": sockets,
     "huge pages": huge_pages,
     "compiler": compiler,
     **{name: functools.partial(native_part, name) for name in PARTS},

@@ -1,6 +1,7 @@
 """`make doctor` says what will be used, and fails where a native part is missing or stale."""
 
 import os
+import re
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_the_features_decide_what_is_said_of_bfloat16(monkeypatch, tmp_path, fla
     monkeypatch.setattr(doctor.device, "CPU_INFO", info)
     found, used = doctor.processor()
     assert all(flag in found for flag in flags.split()) and said in used
+
+
+@pytest.mark.parametrize(("count", "advice"), [(1, "equally near"), (4, "--ranks 4.*numactl --interleave=all")])
+def test_several_sockets_have_a_command(monkeypatch, tmp_path, count, advice):
+    for node in range(count):
+        (tmp_path / f"node{node}").mkdir()
+    monkeypatch.setattr(doctor, "NUMA_NODES", tmp_path)
+    found, used = doctor.sockets()
+    assert found.startswith(f"{count} NUMA node")
+    assert re.search(advice, used)
 
 
 def test_huge_pages_that_are_off_are_told_with_the_remedy(monkeypatch, tmp_path):
