@@ -17,7 +17,7 @@ from common.native_library import address, output_address
 class BatchKernels:
     """Finds a batch's distinct ids, expands their rows to positions, and sums gradients by id, in NumPy.
 
-    These functions define the results. Ranks with the table backend `reference` use them.
+    Ranks with the table backend `reference` use these functions. The native kernels must return the same results.
     """
 
     def __init__(self, spec: TablesSpec) -> None:

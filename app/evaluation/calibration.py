@@ -67,7 +67,8 @@ def fit_temperature(bins: Bins, rows: int) -> Calibration | None:
         return None
     slope, _ = _fit_line(bins, has_intercept=False)
     logits = bins.keys.astype(np.float64)
-    of_negative = np.logaddexp(0, logits) - np.logaddexp(0, slope * logits)  # The fall of a row's log loss.
+    # How much lower the log loss of a row without a click is with the logit multiplied by `slope`.
+    of_negative = np.logaddexp(0, logits) - np.logaddexp(0, slope * logits)
     gains = np.concatenate([of_negative, of_negative + (slope - 1) * logits])
     weights = np.concatenate([bins.negatives, bins.positives])
     squares = weights if bins.squares is None else np.concatenate(bins.squares)

@@ -41,8 +41,8 @@ class FileOfLog:
     # Number of lines at the start of the file, such as a header, that do not count as lines of the log.
     num_header_lines: int = 0
     columns: tuple[str, ...] = ()  # Names of the columns in this file, or () for the columns of the format.
-    # Text that is put at the end of each line of a text file: the cells of the columns that its folders give, each
-    # after a separator.
+    # Text that is put at the end of each line of a text file: a separator and a cell for each column whose value the
+    # name of one of the file's folders gives, such as date=2026-11-01.
     at_end: bytes = b""
 
 

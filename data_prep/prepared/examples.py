@@ -18,8 +18,8 @@ from data_prep.prepared.schema import NO_ID, Schema
 # they would make the solver take ten times as long.
 NUMERIC_SCALE = 0.2
 NO_VECTORS = np.zeros((0, 0), np.float32)  # Stands for rows without vectors, whatever their number.
-VECTORS = "vectors"  # Name of the MindRecord column with the vectors.
-KEY_PREFIX = "key_"  # Prefix of a MindRecord column with keys. It is followed by the name of the column of kind id.
+VECTORS = "vectors"  # Name of the MindRecord column that holds a row's features of kind vector.
+KEY_PREFIX = "key_"  # A log's column of kind id is stored in the MindRecord column of this prefix and its name.
 
 
 @dataclass(frozen=True)

@@ -132,9 +132,11 @@ def _check_no_password(location: str) -> None:
 
 
 def _expand(location: str, look: Callable[[str], LakeTable | None]) -> tuple[str, list[str]]:
-    """Return the folder below which the names of folders give columns, and the files that an input of a log names.
+    """Return the files that one path or pattern of a log's input names, and the folder below which folders may have
+    names with columns, such as date=2026-11-01.
 
-    `look` is the argument of `find_table`, with which files of lake tables are recognized and refused.
+    `look` is the function that `find_table` calls to recognize a Delta or Iceberg table at a location. Raise ValueError
+    if the location belongs to such a table, whose files must not be read one by one.
     """
     is_file = file_state(location) is not None  # `file_state` raises an error if a server does not answer.
     refuse(find_table(location, look))

@@ -87,7 +87,8 @@ class TextReader:
     before: bytes  # The bytes of the byte order mark and the header, as far as the file has them.
     # Assumed minimum length of a line in bytes. It limits the number of lines that a worker gets at a time.
     least_line_bytes: int = 1
-    # Function that raises ValueError if a line contradicts the names of the folders, or None if no line can.
+    # Function that raises ValueError if a cell of a line differs from the value that the name of the file's folder,
+    # such as date=2026-11-01, gives to the cell's column. None if no line has such a column.
     check: Callable[[bytes], None] | None = None
     fingerprint: Fingerprint | None = None  # Size and checksum of the stored file, or None until all of it was read.
 

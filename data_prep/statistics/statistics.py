@@ -221,8 +221,8 @@ class RowSample:
     """
 
     hashes: NDArray[np.uint64]  # Hashes [k] of the k rows in the sample.
-    numbers: NDArray[np.float64]  # Numbers [N, k] of these rows in N numeric fields. NaN stands for a missing cell.
-    # Components [k, ΣW] of the vectors of these rows, all vector columns together. NaN stands for a missing vector.
+    numbers: NDArray[np.float64]  # Numbers [N, k] of the k rows in N numeric fields. NaN: a missing cell.
+    # Components [k, ΣW] of the vectors of the k rows, all vector columns together. NaN stands for a missing vector.
     vectors: NDArray[np.float32]
 
     @classmethod

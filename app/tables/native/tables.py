@@ -97,9 +97,10 @@ class NativeTables(HostTables):
     def _computed_rows_of(self, unique: NativeUniqueIds) -> np.ndarray:
         """Return the memory, float32, for deep rows that a lookup of the ids `unique` must compute rather than copy.
 
-        The memory is the argument `computed` of the C function host_tables_lookup. With `adam` it holds rows and both
-        moments after their missed steps, [U, 3 * D]. Otherwise it holds the rows of a batch with lists, [U, D], or has
-        no elements.
+        The memory is the argument `computed` of the C function host_tables_lookup. With the optimizer `adam`, which
+        changes all rows at each step, it holds the rows and both moments after the steps that were postponed while no
+        batch had these ids, [U, 3 * D]. Otherwise it holds the rows of a batch with fields of several ids (lists),
+        whose mean is computed from them, [U, D], or has no elements.
         """
         arrays = 3 if self._history is not None else int(unique.lists is not None)
         return self._computed_rows.array((unique.values.size, arrays * self.spec.embedding_dim))

@@ -168,7 +168,10 @@ def plan_to_fit(config: Config, num_local: int, plan_of: Callable[[Config], Memo
 
 
 def shortage_of_job(config: Config, schema: Schema, backend: str, group: ProcessGroup) -> str:
-    """Return the `shortage` on this host of a training by the processes of `group` that keeps its rows in memory."""
+    """Return what `shortage` says about a training by the processes of `group` if the table rows are kept in memory.
+
+    The result is "" if the processes of this host fit into its memory.
+    """
     num_servers = group.num_owners if group.sharded and group.num_owners != group.size else 0
     plan = plan_training(config, schema, backend, (), group.size, num_servers)
     return shortage(plan, config, local_processes(group.size + num_servers))

@@ -50,8 +50,8 @@ def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Pa
     log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.getLogger().addHandler(log_file)
     for number in (signal.SIGINT, *FORWARDED_SIGNALS):
-        # Ignore the signal, because the training ranks still need the rows to finish their step. The training ranks
-        # then end this server.
+        # A server ignores the signals to stop, because the training ranks still need its table rows to finish their
+        # step. The training ranks then end the server.
         signal.signal(number, signal.SIG_IGN)
     log.info("server %d of %d: the tables are %s", server, group.num_servers, backend)
     ParameterServer(config, schema, backend, group, folder).run()
