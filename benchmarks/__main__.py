@@ -72,6 +72,7 @@ BENCHMARKS = {
         "--of first_layer --rows 50000 --seeds 1",
     ),
     "plan": Benchmark("Memory planned and taken", "benchmarks.training.plan", "", "--number 3"),
+    "storage": Benchmark("Tables in a file", "benchmarks.training.storage", "", "--quick"),
     "table_dtypes": Benchmark("Tables in bfloat16", KERNELS, "--dtypes", "--dtypes --rounds 2"),
     "checkpoint_dtypes": Benchmark(
         "Checkpoints in bfloat16", CHECKPOINT, "--dtypes --rounds 41", "--dtypes --size 0.3"

@@ -61,22 +61,24 @@ def make_batches(workload: Workload) -> list[Batch]:
     ]
 
 
-def log_cuts(shape: LogShape) -> list[int]:
+def log_cuts(shape: LogShape, log_rows: int = LOG_ROWS, min_count: int = LOG_MIN_COUNT) -> list[int]:
     """Return, for each field, the number of its values that are frequent in a synthetic log.
 
-    Those are expected at least `LOG_MIN_COUNT` times in `LOG_ROWS` rows. No log is drawn. With 1 M rows and min_count
+    Those are expected at least `min_count` times in `log_rows` rows. No log is drawn. With 1 M rows and min_count
     10, 7.7 % of a batch's ids are then distinct. A prepared log has 7.6 %.
     """
-    frequent = (np.flatnonzero(value.share_of_bin * LOG_ROWS >= LOG_MIN_COUNT) for value in shape.values)
+    frequent = (np.flatnonzero(value.share_of_bin * log_rows >= min_count) for value in shape.values)
     return [int(value.edges[bins[-1] + 1]) for value, bins in zip(shape.values, frequent, strict=True)]
 
 
-def field_starts() -> np.ndarray:
+def field_starts(log_rows: int = LOG_ROWS, min_count: int = LOG_MIN_COUNT) -> np.ndarray:
     """Return the first id of each field in the result of `log_ids`, followed by the vocabulary's size, [C + 1]."""
-    return np.cumsum([0, *(cut + 2 for cut in log_cuts(load_shape()))])
+    return np.cumsum([0, *(cut + 2 for cut in log_cuts(load_shape(), log_rows, min_count))])
 
 
-def log_ids(rng: np.random.Generator, num_rows: int) -> np.ndarray:
+def log_ids(
+    rng: np.random.Generator, num_rows: int, log_rows: int = LOG_ROWS, min_count: int = LOG_MIN_COUNT
+) -> np.ndarray:
     """Return random ids as in a log, [B, C] int32.
 
     The ids of a field begin at its element of `field_starts`: its frequent values, one id for all rarer ones, and one
@@ -84,8 +86,11 @@ def log_ids(rng: np.random.Generator, num_rows: int) -> np.ndarray:
     """
     shape = load_shape()
     _, ranks, _ = draw_fields(shape, rng.random((shape.num_uniforms, num_rows)))
-    cuts = np.array(log_cuts(shape))[:, None]
-    ids = np.where(ranks == MISSING_RANK, cuts + 1, np.minimum(ranks, cuts)) + field_starts()[:-1, None]
+    cuts = np.array(log_cuts(shape, log_rows, min_count))[:, None]
+    ids = (
+        np.where(ranks == MISSING_RANK, cuts + 1, np.minimum(ranks, cuts))
+        + field_starts(log_rows, min_count)[:-1, None]
+    )
     return np.ascontiguousarray(ids.T.astype(np.int32))
 
 

@@ -23,9 +23,6 @@ MAX_POSITIONS = 2**31 - 1  # Upper bound of positions per batch, because positio
 # Batches with fewer positions (ids of all rows and fields) run on one thread, because waking another thread takes as
 # long as a few hundred positions.
 WORTH_THREADS = 1024
-# Threads that read rows ahead from a file. They wait for the disk most of the time, and a disk is faster with several
-# requests at once.
-READING_THREADS = 8
 
 LIBRARY = NativeLibrary(
     "host_tables",
@@ -104,7 +101,7 @@ class NativeHandle:
         self.num_threads = num_threads
         self._file: ScratchFile | None = None
         if spec.storage is not None:
-            self._file = ScratchFile(spec.storage, spec.vocabulary_size // spec.id_stride * spec.row_bytes())
+            self._file = ScratchFile(spec.storage, spec)
         handle = ctypes.c_void_p()
         options = Spec(
             spec.vocabulary_size,
@@ -155,15 +152,15 @@ class NativeHandle:
         if self._file is not None and (number := self.call("failed_write")):
             raise OSError(number, self._file.page_lost())
 
-    def read_ahead(self, unique: UniqueIds, will_change: bool) -> None:
-        """Read the rows of a batch from the file, so that the batch's step need not wait for the disk.
+    def read_ahead(self, row_ids: np.ndarray, will_change: bool) -> None:
+        """Read the rows `row_ids` (int64) from the file, so that whoever uses them next need not wait for the disk.
 
-        With `will_change`, the step will update the rows. The call may run beside any other call. It does nothing if
-        the rows are in memory.
+        With `will_change`, the rows will be updated. The call may run beside any other call. It does nothing if the
+        rows are in memory.
         """
         if self._file is not None:
-            row_ids = address(unique.values, np.int64, unique.values.size), unique.values.size
-            self.call("read_ahead", *row_ids, will_change, READING_THREADS)
+            ids = address(row_ids, np.int64, row_ids.size), row_ids.size
+            self.call("read_ahead", *ids, will_change, self._file.most_resident())
 
     def planned_bytes(self, num_rows: int) -> tuple[int, int]:
         """Return the bytes that these tables, which must be empty, will take with `num_rows` rows: for the rows with

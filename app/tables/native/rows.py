@@ -198,6 +198,7 @@ class NativeRows:
         values = np.require(values, requirements=["C", "A"])
         dtype, width = self._layouts[table][name]
         array = TABLE_NUMBERS[table], self._array_number(table, name)
+        self._handle.read_ahead(np.ascontiguousarray(row_ids), will_change=True)
         if not self._handle.call("write", *array, *_slots(slots), address(values, dtype_of(dtype), slots.size, width)):
             check_finite(table, name, row_ids, values)
 

@@ -17,13 +17,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from app.tables.interface import TablesSpec
+from app.tables.interface import WIDE, TablesSpec
 from common.files import NO_ROOM, NoRoomError, message_of
-from common.process import PROC
+from common.process import PROC, memory_limits
 
 log = logging.getLogger(__name__)
 
 MEMORY, AUTO = "memory", "auto"  # Values of the setting `tables.storage`. Any other value is the path of a folder.
+# Pages of all files of the process take at most this share of the memory that is free, in which they count as free.
+MOST_RESIDENT = 0.95
 # File systems, as /proc/self/mountinfo names them, on which a scratch file would take memory or be too slow.
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
 ON_NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|9p|afs|ceph|lustre|gpfs|beegfs|fuse\.(sshfs|glusterfs|s3fs|\w*ceph\w*)")
@@ -54,17 +56,17 @@ def with_storage(
 
 
 class ScratchFile:
-    """An empty file in `folder` that can be mapped into memory, and that vanishes when it is closed.
+    """An empty file in `folder` for the rows of `spec`. It can be mapped into memory, and vanishes when closed."""
 
-    `most_bytes` is the size of the rows of all ids together, which messages state.
-    """
-
-    def __init__(self, folder: Path, most_bytes: int) -> None:
+    def __init__(self, folder: Path, spec: TablesSpec) -> None:
         """Raise FileNotFoundError if there is no such folder, ValueError if its file system is in memory or on the
         network, and OSError, naming the folder and the reason, if it cannot hold a file that can be mapped.
         """
         check_folder(folder)
-        self._folder, self._most_bytes = folder, most_bytes
+        self._folder, self._most_bytes = folder, spec.vocabulary_size // spec.id_stride * spec.row_bytes()
+        # The share of the free memory that pages of the file may take. Ranks on one host share its memory. So do the
+        # tables of both parts of a model, if the parts see different fields.
+        self._share = MOST_RESIDENT * (0.1 if spec.tables == (WIDE,) else 0.9) / spec.id_stride
         try:
             self._file = tempfile.TemporaryFile(dir=folder, prefix="tables-", buffering=0)  # noqa: SIM115 (closed by close)
         except OSError as error:
@@ -83,6 +85,12 @@ class ScratchFile:
 
     def close(self) -> None:
         self._file.close()
+
+    def most_resident(self) -> int:
+        """Return how many bytes of the file may be in memory now: a share of the memory that is free, in which the file
+        cache counts as free.
+        """
+        return int(self._share * min(limit.free for limit in memory_limits()))
 
     def refusal(self, number: int) -> OSError:
         """Return the error to raise if the file cannot grow or cannot be mapped, for the reason `number` (errno)."""

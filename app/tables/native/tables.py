@@ -73,7 +73,7 @@ class NativeTables(HostTables):
         return self._handle.unique(ids)
 
     def read_ahead(self, unique: UniqueIds, will_change: bool) -> None:
-        self._handle.read_ahead(unique, will_change)
+        self._handle.read_ahead(unique.values, will_change)
 
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
         unique = own(unique)

@@ -6,14 +6,12 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <shared_mutex>
 #include <utility>
 #include <vector>
 
 #include "storage/changed_slots.h"
 #include "kernels/initial_rows.h"
 #include "kernels/kernels.h"
-#include "storage/page_ranges.h"
 #include "storage/row_map.h"
 #include "storage/row_slabs.h"
 #include "storage/scratch_file.h"
@@ -49,13 +47,14 @@ struct HostTables {
   host_tables::RowLayout layout;
   host_tables::InitialValues initial;
   host_tables::ScratchFile file;
-  // Held while rows get or lose slots, and, shared, while host_tables_read_ahead finds slots.
-  mutable std::shared_mutex placing;
+  // Held while rows get or lose slots, and while host_tables_read_ahead finds slots.
+  mutable std::mutex placing;
   host_tables::RowMap map;
   host_tables::RowSlabs slabs;
   host_tables::SlotGroups groups;
   // The number of slots that were ever given: those of touched rows, of untouched rows in groups, and the free ones.
   int64_t num_slots = 0;
+  mutable int64_t num_noted_slots = 0;  // slots whose pages the file's ResidentPages know
   std::vector<int32_t> free_slots;  // slots of removed rows; all their values are 0
   host_tables::ChangedSlots changed;
   std::vector<host_tables::WrittenArrays> written;  // one entry per slot while rows are loaded, else empty
@@ -67,6 +66,10 @@ namespace {
 
 // Slots are int32, and the map stores slot + 1.
 constexpr int64_t kMostSlots = (int64_t{1} << 31) - 2;
+// The rows of a pass over all rows are read from a file in ranges of so many, with so many threads, as a disk is faster
+// with several requests at once.
+constexpr int64_t kSlotsAtOnce = 8192;
+constexpr int kReadingThreads = 8;
 constexpr auto kAllWritten = static_cast<host_tables::WrittenArrays>(-1);
 
 using host_tables::UniqueScratch;
@@ -109,7 +112,7 @@ int64_t slots_after_placing(HostTables* tables, const int64_t* row_ids, int64_t 
 // Give each of `row_ids` whose slot is -1 a slot without values. Return false, without changes, if there is no
 // memory. May throw std::bad_alloc.
 bool place_rows(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
-  const std::lock_guard<std::shared_mutex> lock(tables->placing);
+  const std::lock_guard<std::mutex> lock(tables->placing);
   const int64_t num_new = std::count_if(slots, slots + count, [](int32_t slot) { return slot < 0; });
   const int64_t num_slots = slots_after_placing(tables, row_ids, count, slots);
   if (num_slots > kMostSlots || !tables->slabs.reserve(num_slots) || !tables->map.reserve(num_new)) return false;
@@ -128,12 +131,33 @@ bool place_rows(HostTables* tables, const int64_t* row_ids, int64_t count, int32
   return true;
 }
 
+// Call read(start, end) for consecutive ranges of `slots` [count]. If the rows lie in a file, the pages of a range are
+// read ahead, and dropped afterwards.
+template <typename Read>
+void pass_over(const HostTables* tables, const int32_t* slots, int64_t count, const Read& read) {
+  if (!tables->file.is_open()) return read(0, count);
+  for (int64_t start = 0; start < count; start += kSlotsAtOnce) {
+    const int64_t end = std::min(start + kSlotsAtOnce, count);
+    try {
+      std::vector<host_tables::PageRun> runs;
+      {
+        const std::lock_guard<std::mutex> lock(tables->placing);
+        for (int64_t i = start; i < end; ++i) tables->slabs.append_pages(slots[i], &runs);
+      }
+      tables->file.pages().read_once(runs, kReadingThreads, [&] { read(start, end); });
+    } catch (const std::bad_alloc&) {
+      read(start, end);
+    }
+  }
+}
+
 // Make slabs for `vocabulary_size` ids. An open snapshot continues with the old ones. Return false, without changes,
 // if there is no memory.
 bool grow_slabs(HostTables* tables, int64_t vocabulary_size) {
-  const std::lock_guard<std::shared_mutex> lock(tables->placing);
+  const std::lock_guard<std::mutex> lock(tables->placing);
   try {
     if (!tables->slabs.grow(vocabulary_size, tables->num_slots)) return false;
+    tables->num_noted_slots = 0;  // They may have other pages now.
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -203,22 +227,26 @@ int32_t host_tables_failed_write(const HostTables* tables) {
 }
 
 void host_tables_read_ahead(const HostTables* tables, const int64_t* row_ids, int64_t count, int32_t will_change,
-                            int32_t num_threads) {
+                            int64_t most_bytes) {
   if (!tables->file.is_open()) return;
-  host_tables::PageRanges pages;
   try {
-    const std::shared_lock<std::shared_mutex> lock(tables->placing);
-    for (int64_t i = 0; i < count; ++i) {
-      if (row_ids[i] >= tables->spec.vocabulary_size) continue;
-      const int32_t slot = tables->map.find(row_ids[i]);
-      if (slot < 0) continue;
-      tables->slabs.visit_ranges(slot, [&pages](const host_tables::ScratchFile::Part& part, int64_t start,
-                                                int64_t bytes) { pages.add(part, start, bytes); });
+    std::vector<host_tables::PageRun> fresh, runs;
+    {
+      const std::lock_guard<std::mutex> lock(tables->placing);
+      for (; tables->num_noted_slots < tables->num_slots; ++tables->num_noted_slots) {
+        tables->slabs.append_pages(static_cast<int32_t>(tables->num_noted_slots), &fresh);
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        if (row_ids[i] >= tables->spec.vocabulary_size) continue;
+        const int32_t slot = tables->map.find(row_ids[i]);
+        if (slot >= 0) tables->slabs.append_pages(slot, &runs);
+      }
     }
+    if (!fresh.empty()) tables->file.pages().note(fresh, kReadingThreads, most_bytes);
+    if (count > 0) tables->file.pages().read_ahead(runs, will_change != 0, kReadingThreads, most_bytes);
   } catch (const std::bad_alloc&) {
-    return;  // Without reading ahead the step reads each page when it uses it.
+    // Without reading ahead, whoever uses a page reads it.
   }
-  pages.read_ahead(will_change != 0, num_threads);
 }
 
 int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new) {
@@ -371,7 +399,11 @@ HostTablesStatus host_tables_preserve(HostTables* tables, const int32_t* slots, 
 
 void host_tables_read_snapshot(const HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
                                int64_t count, void* values, int32_t num_threads) {
-  tables->snapshot.read(table, array, slots, count, values, num_threads);
+  const int64_t bytes = host_tables::slot_array({nullptr, 0, tables->layout}, table, array).bytes;
+  pass_over(tables, slots, count, [&](int64_t start, int64_t end) {
+    tables->snapshot.read(table, array, slots + start, end - start, static_cast<char*>(values) + start * bytes,
+                          num_threads);
+  });
 }
 
 void host_tables_close_snapshot(HostTables* tables) {
@@ -383,10 +415,12 @@ void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t a
                       int64_t count, void* values) {
   char* const out = static_cast<char*>(values);
   const host_tables::SlotArray states = host_tables::slot_array(tables->slabs.view(), table, array);
+  pass_over(tables, slots, count, [&](int64_t start, int64_t end) {
 #pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
-  for (int64_t i = 0; i < count; ++i) {
-    host_tables::copy_values(values_of(states, slots[i]), states.bytes, out + i * states.bytes);
-  }
+    for (int64_t i = start; i < end; ++i) {
+      host_tables::copy_values(values_of(states, slots[i]), states.bytes, out + i * states.bytes);
+    }
+  });
 }
 
 HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
@@ -400,6 +434,7 @@ HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, i
       if (slots[i] < 0) fresh.push_back(static_cast<std::size_t>(i));
     }
     if (!place_rows(tables, row_ids, count, slots)) return HOST_TABLES_NO_MEMORY;
+    tables->num_noted_slots = tables->num_slots;  // Their pages are read ahead when they are written.
     for (const std::size_t i : fresh) tables->written[static_cast<std::size_t>(slots[i])] = 0;
     return HOST_TABLES_OK;
   } catch (const std::bad_alloc&) {
@@ -433,7 +468,7 @@ HostTablesStatus host_tables_end_writing(HostTables* tables) {
 }
 
 HostTablesStatus host_tables_remove(HostTables* tables, const int64_t* row_ids, const int32_t* slots, int64_t count) {
-  const std::lock_guard<std::shared_mutex> lock(tables->placing);
+  const std::lock_guard<std::mutex> lock(tables->placing);
   const int64_t most_freed = count * (tables->groups.is_used() ? tables->groups.size() : 1);
   try {
     tables->free_slots.reserve(tables->free_slots.size() + static_cast<std::size_t>(most_freed));
@@ -460,7 +495,7 @@ HostTablesStatus host_tables_renumber(HostTables* tables, const int64_t* row_ids
   const int64_t num_rows = tables->map.size();
   host_tables::RowMap map(vocabulary_size);
   if (!map.reserve(num_rows) || !grow_slabs(tables, vocabulary_size)) return HOST_TABLES_NO_MEMORY;
-  const std::lock_guard<std::shared_mutex> lock(tables->placing);
+  const std::lock_guard<std::mutex> lock(tables->placing);
   if (tables->groups.is_used()) {
     try {
       std::vector<bool> is_taken(static_cast<std::size_t>(tables->num_slots));
@@ -483,18 +518,18 @@ HostTablesStatus host_tables_renumber(HostTables* tables, const int64_t* row_ids
 
 HostTablesStatus host_tables_grow(HostTables* tables, int64_t vocabulary_size) {
   if (!grow_slabs(tables, vocabulary_size)) return HOST_TABLES_NO_MEMORY;
-  const std::lock_guard<std::shared_mutex> lock(tables->placing);
+  const std::lock_guard<std::mutex> lock(tables->placing);
   if (!tables->map.grow(vocabulary_size)) return HOST_TABLES_NO_MEMORY;
   tables->spec.vocabulary_size = vocabulary_size;
   return HOST_TABLES_OK;
 }
 
 void host_tables_clear(HostTables* tables) {
-  const std::lock_guard<std::shared_mutex> lock(tables->placing);
+  const std::lock_guard<std::mutex> lock(tables->placing);
   tables->map = host_tables::RowMap(tables->spec.vocabulary_size);
   tables->slabs = host_tables::RowSlabs(tables->spec.vocabulary_size, tables->layout, tables->file_or_null());
   tables->groups.clear();
-  tables->num_slots = 0;
+  tables->num_slots = tables->num_noted_slots = 0;
   tables->free_slots = {};
   tables->changed = host_tables::ChangedSlots();
   tables->written = {};

@@ -161,11 +161,12 @@ HOST_TABLES_API int32_t host_tables_file_error(const HostTables* tables);
 // Return 0, or errno if the system could not write a page to the file since the last call. Rows are then lost.
 HOST_TABLES_API int32_t host_tables_failed_write(const HostTables* tables);
 
-// Read the pages of the rows `row_ids` [count] from the file ahead of their use, with `num_threads` threads. If
-// `will_change`, the pages are prepared for an update too. It may run beside any other call. Without a file it does
-// nothing.
+// Read the pages of the rows `row_ids` [count] from the file ahead of their use. If
+// `will_change`, the pages are prepared for an update too. Let pages go that were not used for the longest time, so that
+// at most `most_bytes` of the file stay in memory; new rows count as used now. It may run beside any other call. Without
+// a file it does nothing.
 HOST_TABLES_API void host_tables_read_ahead(const HostTables* tables, const int64_t* row_ids, int64_t count,
-                                            int32_t will_change, int32_t num_threads);
+                                            int32_t will_change, int64_t most_bytes);
 
 // Return the bytes of memory that touching `num_new` more rows would take from the system, 0 if the slabs have room.
 HOST_TABLES_API int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new);

@@ -1,5 +1,7 @@
 #include "storage/row_slabs.h"
 
+#include <unistd.h>
+
 #include <iterator>
 #include <utility>
 
@@ -57,6 +59,19 @@ bool RowSlabs::reserve(std::int64_t num_slots) {
     memory_.push_back(std::move(slab));
   }
   return true;
+}
+
+void RowSlabs::append_pages(std::int32_t slot, std::vector<PageRun>* runs) const {
+  static const std::int64_t page = static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
+  const std::int64_t place = slot & ((std::int64_t{1} << slab_bits_) - 1);
+  const std::int64_t slab_start = memory_[static_cast<std::size_t>(slot >> slab_bits_)].part().start;
+  const auto append = [=](std::int64_t offset, std::int64_t bytes) {
+    if (bytes == 0) return;
+    const std::int64_t start = slab_start + offset, first = start / page, end = (start + bytes - 1) / page + 1;
+    runs->push_back({first, end - first});
+  };
+  append(place * layout_.deep_bytes(), layout_.deep_bytes());
+  append(layout_.narrow_start(slab_bits_) + place * layout_.narrow_bytes(), layout_.narrow_bytes());
 }
 
 bool RowSlabs::grow(std::int64_t num_rows, std::int64_t num_slots) {

@@ -38,15 +38,8 @@ class RowSlabs {
   // Move the first `num_slots` slots to slabs of the size that a vocabulary of `num_rows` needs. The old slabs stay
   // until drop_replaced(). Return false, without changes, if there is no memory. May throw std::bad_alloc.
   bool grow(std::int64_t num_rows, std::int64_t num_slots);
-  // Call visit(part, start, bytes) for the ranges of the file in which the deep and the narrow part of a slot lie.
-  // They are given as offsets in a part of the file.
-  template <typename Visit>
-  void visit_ranges(std::int32_t slot, Visit visit) const {
-    const std::int64_t place = slot & ((std::int64_t{1} << slab_bits_) - 1);
-    const ScratchFile::Part& part = memory_[static_cast<std::size_t>(slot >> slab_bits_)].part();
-    visit(part, place * layout_.deep_bytes(), layout_.deep_bytes());
-    visit(part, layout_.narrow_start(slab_bits_) + place * layout_.narrow_bytes(), layout_.narrow_bytes());
-  }
+  // Append the pages of the file that hold `slot` to `runs`. The slabs must lie in a file.
+  void append_pages(std::int32_t slot, std::vector<PageRun>* runs) const;
   void drop_replaced() { replaced_.clear(); }
   // Keep view() valid while reserve() grows up to `num_slots` slots in total. May throw std::bad_alloc.
   void reserve_list(std::int64_t num_slots) { slabs_.reserve(static_cast<std::size_t>(slabs_for(num_slots))); }

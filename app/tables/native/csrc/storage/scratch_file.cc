@@ -82,7 +82,7 @@ void forget(const ScratchFile::Part& part) {
 }  // namespace
 
 ScratchFile::ScratchFile(int descriptor, const char* lost_message)
-    : descriptor_(descriptor), lost_message_(lost_message == nullptr ? "" : lost_message) {
+    : descriptor_(descriptor), lost_message_(lost_message == nullptr ? "" : lost_message), pages_(descriptor) {
   if (is_open()) install_handler();
 }
 
@@ -106,20 +106,17 @@ ScratchFile::Part ScratchFile::map(std::size_t bytes) {
   part.data = data;
   size_ += static_cast<std::int64_t>(part.bytes);
   remember(part, lost_message_.c_str());
+  pages_.add_part(part);
   return part;
 }
 
 void ScratchFile::unmap(const Part& part) {
+  pages_.remove_part(part);
   forget(part);
   munmap(part.data, part.bytes);
   // A file system that cannot free a part of a file frees all of it when the file is closed.
   static_cast<void>(
       fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, part.start, static_cast<off_t>(part.bytes)));
-}
-
-void ScratchFile::write_behind(const Part& part, std::size_t offset, std::size_t bytes) const {
-  static_cast<void>(sync_file_range(descriptor_, part.start + static_cast<off_t>(offset), static_cast<off_t>(bytes),
-                                    SYNC_FILE_RANGE_WRITE));
 }
 
 int ScratchFile::failed_write() const {

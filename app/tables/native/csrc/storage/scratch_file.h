@@ -11,15 +11,13 @@
 #include <cstdint>
 #include <string>
 
+#include "storage/resident_pages.h"
+
 namespace host_tables {
 
 class ScratchFile {
  public:
-  struct Part {
-    void* data = nullptr;
-    std::size_t bytes = 0;
-    std::int64_t start = 0;  // offset in the file
-  };
+  using Part = MappedPart;
 
   // `descriptor` is an open file, or -1 if there is none. The caller closes it. `lost_message` is what the process
   // writes to its standard error before it ends because a page cannot be read.
@@ -34,8 +32,8 @@ class ScratchFile {
   void unmap(const Part& part);
   // Return errno of the last call of map() that failed, or 0.
   int error() const { return error_; }
-  // Begin to write the changed pages of a range that was mapped, without waiting.
-  void write_behind(const Part& part, std::size_t offset, std::size_t bytes) const;
+  // Which of the file's pages are in memory.
+  ResidentPages& pages() const { return pages_; }
   // Return 0, or errno if the system failed to write a page since the last call. The page's content is then lost.
   int failed_write() const;
 
@@ -44,6 +42,7 @@ class ScratchFile {
   std::string lost_message_;
   std::int64_t size_ = 0;
   int error_ = 0;
+  mutable ResidentPages pages_;
 };
 
 }  // namespace host_tables
