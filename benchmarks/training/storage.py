@@ -158,7 +158,8 @@ def measure(case: str, options: Any) -> dict[str, Any]:
             for kind in ("read", "written")
         }
     medians = {name: Timing.of(found).median / steps for name, found in seconds.items()}
-    disk = disk_seconds(options.folder, *map(int, pages.values()), (64 if options.quick else 1024) << 20)
+    reads, writes = int(pages["read"]), int(pages["written"])
+    disk = disk_seconds(options.folder, reads, writes, (64 if options.quick else 1024) << 20)
     for name, median in medians.items():
         print(f"{name:8} {median * 1e3:8.0f} ms a step, speed {medians['memory'] / median:.2f} × memory")
     print(f"file     {pages['read']:,.0f} pages read and {pages['written']:,.0f} written a step")
