@@ -28,7 +28,7 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
 from common.packages import keep_pandas_out, require
-from common.process import raise_again
+from common.process import raise_again, started_by_mpi
 from common.signals import die_quietly
 
 require(
@@ -45,7 +45,6 @@ require(
     "yaml",
 )
 
-from app.distributed.process_group import started_by_mpi
 from app.run import rank
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from common.text import show

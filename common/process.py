@@ -33,6 +33,11 @@ PR_SET_PDEATHSIG = 1  # Constant of Linux's prctl.h.
 UNLIMITED = 2**60
 
 
+def started_by_mpi() -> bool:
+    """Return True if mpirun has started this process."""
+    return "OMPI_COMM_WORLD_SIZE" in os.environ
+
+
 @dataclass(frozen=True)
 class MemoryLimit:
     """A limit on memory that applies to this process, and the memory that counts against it, both in bytes."""

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from app.checkpoint.read import Checkpoint
 from app.config.device import Target
 from app.distributed.mpirun import check_num_processes, launch
-from app.distributed.process_group import ONE_PROCESS, ProcessGroup, started_by_mpi
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.evaluation.metric_text import describe
 from app.run import rank
 from app.run.folder import named_or_best
@@ -22,6 +22,7 @@ from app.scoring.trained.evaluate_split import check_evaluation, evaluate, save_
 from app.scoring.trained.follow import WRONG_INPUT, follow
 from app.scoring.trained.trained_model import open_trained
 from common.arguments import add_shared
+from common.process import started_by_mpi
 from common.text import show
 
 log = logging.getLogger("app")

@@ -11,13 +11,14 @@ from typing import Any
 
 from app.config.config import Config
 from app.distributed.mpirun import CHOSEN_PRECISION, check_num_processes, check_rank_table, launch
-from app.distributed.process_group import ONE_PROCESS, ProcessGroup, started_by_mpi
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.run import rank
 from app.run.claim import FIRST_RANK, RunIsFinishedError, check_name
 from app.training.auto.settle import settle
 from app.training.start import plan_launch, report_finished
 from common import yaml_settings
 from common.arguments import add_shared
+from common.process import started_by_mpi
 from common.text import show
 from data_prep.options.options_file import RECIPE
 from data_prep.prepared.data_files import verify_files

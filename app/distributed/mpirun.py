@@ -24,9 +24,9 @@ from tempfile import TemporaryDirectory
 from types import FrameType, MappingProxyType
 from typing import IO, Any
 
-from app.distributed.process_group import load_mpi, started_by_mpi
+from app.distributed.process_group import load_mpi
 from common.packages import project_environment
-from common.process import die_with_parent, num_cores
+from common.process import die_with_parent, num_cores, started_by_mpi
 from common.signals import SIGNALS, handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}

@@ -248,11 +248,6 @@ def is_collective(error: BaseException) -> bool:
     return any(getattr(each, "on_all_ranks", False) for each in (error, error.__cause__))
 
 
-def started_by_mpi() -> bool:
-    """Return True if mpirun has started this process."""
-    return "OMPI_COMM_WORLD_SIZE" in os.environ
-
-
 def shows_progress() -> bool:
     """Return True if this process draws progress bars and logs to the console.
 

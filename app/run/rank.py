@@ -28,14 +28,13 @@ from app.distributed.process_group import (
     load_mpi,
     mark_collective,
     shows_progress,
-    started_by_mpi,
 )
 from app.distributed.watchdog import Watchdog
 from app.run.identity import data_identity, first_difference
 from common import settings
 from common.files import message_of
 from common.packages import PROJECT
-from common.process import checksum_of_sources, die_with_parent
+from common.process import checksum_of_sources, die_with_parent, started_by_mpi
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")

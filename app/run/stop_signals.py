@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from app.distributed.process_group import started_by_mpi
+from common.process import started_by_mpi
 from common.signals import SIGNALS
 
 log = logging.getLogger(__name__)

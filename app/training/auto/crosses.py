@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from app.config.config import Config
 from app.distributed.mpirun import CHOICE_OF_CROSSES
-from app.distributed.process_group import started_by_mpi
 from app.run.decision import is_run_of
 from app.training.auto.by_rows import CrossEffects
 from app.training.auto.regression import Solver, fit_best, most_rows, read_features
-from common.process import run_module
+from common.process import run_module, started_by_mpi
 from data_prep.prepared.schema import Schema, checksum_of
 
 # The effects of crosses (fields that combine other fields) on clicks count as "none" unless crosses raise the AUC of

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from app.config.config import Config
 from app.config.device import BFLOAT16_FLAGS, Precision, cpu_flags
 from app.distributed.mpirun import CHOSEN_PRECISION
-from app.distributed.process_group import started_by_mpi
 from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
 from app.run.folder import processor_name
 from app.tables.checks import LARGEST_GRADIENT
@@ -36,6 +35,7 @@ from app.tables.model_fields import fields_of_model, num_deep_inputs
 from common.files import parse_json, write_whole
 from common.native_library import output_address
 from common.packages import PROJECT
+from common.process import started_by_mpi
 from data_prep.prepared.schema import Schema
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")

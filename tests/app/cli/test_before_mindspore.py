@@ -35,7 +35,7 @@ def checkpoint_of(tmp_path, tiny_config, tiny_schema, tiny_dataset):
 
 def test_the_fixture_keeps_mindspore_out(command):
     with pytest.raises(ImportError, match="mindspore"):
-        command("train")
+        command("train", "model.batch_norm=true")
 
 
 def test_the_name_of_the_run_s_folder(command, tmp_path):

@@ -23,7 +23,7 @@ def test_ranks_that_end_at_a_damaged_checkpoint_are_followed_by_the_next(
     checkpoints = [Checkpoint.open(write_checkpoint(tmp_path, ModelState({}, {}), manifest)) for manifest in manifests]
     jobs = []
 
-    def launch(ranks, host_file, words):
+    def launch(ranks, host_file, words, timeout_s):
         path = Path(words[words.index("--checkpoint") + 1])
         jobs.append(f"job {int(path.name[-8:])}")
         return follow.WRONG_INPUT if path == checkpoints[0].path else 0
