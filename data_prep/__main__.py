@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from common.packages import explain_missing, keep_pandas_out, require
 
-# Commands that need further packages check for them or load them themselves.
+# Each command that needs packages besides these checks for them itself.
 require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
 from common.arguments import add_shared
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"{argument}: a setting needs its section before it: {PREPARE_SECTION}.{argument}")
     if isinstance(sys.stdout, io.TextIOWrapper):  # A terminal that is not UTF-8 shows ? for characters such as ….
         sys.stdout.reconfigure(errors="replace")
-    # Imported here, because workers import this module too and do not need the console.
+    # These modules are imported here, because worker processes import this file too and do not need the console.
     from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
     from common.files import message_of
 
@@ -76,7 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
         return 0
     except ModuleNotFoundError as error:
-        # If a module of data_prep itself is missing, that is a bug.
+        # A missing module of data_prep itself is a bug in this program, so its traceback is shown. For any other
+        # missing module, a message says which package to install.
         if error.name is None or error.name.partition(".")[0] == "data_prep":
             raise
         show(f"error: {explain_missing(error.name.partition('.')[0])}", file=sys.stderr)

@@ -43,7 +43,8 @@ TYPE_IN_NAME = re.compile(r":(token|float|token_seq|float_seq)$")
 CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # Matches the position between two words of a name in camelCase.
 _SEPARATORS, _RARE_SEPARATORS = "\t,;|\x01 ", "^~\x02"
 _MOST_FILES = 20  # If a log has several files, at most this many of them are read.
-_LISTS_LOOKED_AT = 1_000  # This many lists of floats show whether they are vectors or lists of ids.
+# This many lists of floats in a column are examined to decide whether they are vectors or lists of ids.
+_LISTS_LOOKED_AT = 1_000
 _LAYOUT_ROWS = 1_000  # The separator, the header and the quotes are decided from this many lines.
 # The lines count as written in a form such as libsvm's, and not in columns, if at least this fraction of them matches
 # it.
@@ -53,7 +54,8 @@ _MOST_BROKEN = 0.5
 # Separators whose fractions of well-formed lines differ by at most this much count as equally good. At most this
 # fraction of the lines may have quotes that do not match.
 _BROKEN = 0.02
-# In the search for a header, a column counts as numeric although up to this fraction of its cells are not numbers.
+# In the decision whether the first line is a header, a column counts as numeric although up to this fraction of its
+# cells are not numbers.
 _SLIPS = 0.002
 # If at least this many cells of the first line are 0, 1, 2 … in order, the line may be a header. pandas writes such a
 # header for an array, whose columns have no names.
@@ -204,15 +206,16 @@ class FirstRows:
 
     location: str
     columns: list[Column]
-    # Settings of LogFormat, such as separator and header, whose values differ from the defaults.
+    # The settings of a `LogFormat` (such as separator and header) that describe these lines, without those that have
+    # the default value.
     layout: dict[str, Any]
     lines: bytes = b""  # The rows as lines of text, or b"" for a table.
     table: pa.Table | None = None
     file: FileOfLog = field(default=ONLY_FILE)
-    findings: tuple[Finding, ...] = ()  # Findings about odd lines or files.
+    findings: tuple[Finding, ...] = ()  # Messages for the user about odd lines or files.
     # Text that says which rows of which files were read, or "" if they are the first rows of a single file.
     sampled: str = ""
-    of_folders: tuple[str, ...] = ()  # Names of the columns that the names of the log's folders give.
+    of_folders: tuple[str, ...] = ()  # Columns that the names of folders give: date for date=2026-11-01.
 
     @property
     def num_rows(self) -> int:
@@ -220,7 +223,7 @@ class FirstRows:
 
     @property
     def num_lines(self) -> int:
-        """Number of lines that were read, including lines that have a wrong number of columns and are not rows."""
+        """Number of lines that were read. Lines with a wrong number of columns, which are not rows, count too."""
         return self.lines.count(b"\n") or self.num_rows
 
     @property
@@ -291,7 +294,8 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     found, first = _header(rows, width, file.location), rows[0]
     header, names = found is not None, found or _numbered(width)
     lines, cells, constants = lines[header:][:num_rows], cells[header:][:num_rows], constants[header:][:num_rows]
-    # The columns that the folders give come after those of the lines, unless the lines have them too.
+    # Columns that the names of folders such as date=2026-11-01 give come after the columns of the lines. A column that
+    # the lines have too is not added.
     more = [name for name in constants[0] if name not in names] if constants else []
     ends = np.asarray(cells.offsets)
     widths = np.diff(ends)
@@ -326,9 +330,8 @@ def _findings(
 ) -> Iterator[Finding]:
     """Yield findings about columns without a name, a repeated header, and lines with a wrong number of columns.
 
-    `broken` are the indices in `lines` of the lines with a wrong number of columns, `names_again` those of repeated
-    headers.
-    `first` is the number of the first line that is a row, counted from 1.
+    `broken` are the indices in `lines` of the lines with a wrong number of columns, and `names_again` the indices of
+    lines that repeat the header. `first` is the number of the first line that is a row, counted from 1.
     """
     for place, column in enumerate(columns):
         if not column.name and any(map(str.strip, column.values)) and not (place == 0 and column.are_integers):
@@ -373,10 +376,10 @@ def _numbered(width: int) -> list[str]:
 def _first_lines(files: Sequence[LogFile], num_lines: int) -> tuple[list[bytes], list[int], list[dict[str, str]]]:
     """Return the first lines of several files, and the indices of the lines with which later files begin.
 
-    The third result has, for each line, the columns that the folders of its file give.
-    A header that is repeated in each file is included once. A line longer than `MAX_LINE_BYTES` is returned as an empty
-    line. Raise ValueError if there are no lines, if all are empty or too long, if lines end in \\r alone or contain NUL
-    bytes, or if the lines are JSON objects.
+    The third result has, for each line, the columns and texts that the names of its file's folders give, such as date
+    and 2026-11-01. A header that is repeated in each file is included once. A line longer than `MAX_LINE_BYTES` is
+    returned as an empty line. Raise ValueError if there are no lines, if all are empty or too long, if lines end in \\r
+    alone or contain NUL bytes, or if the lines are JSON objects.
     """
     own = [replace(file, constants=()) for file in files]
     samples = [*sample_log(own, LogFormat(), num_lines + len(files) - 1, estimate_bytes=0)]
@@ -468,7 +471,7 @@ def _usual(widths: Iterable[int]) -> tuple[int, int]:
 
 
 def _all_cells(lines: Sequence[str], separator: str, quotes: bool, skip_blanks: bool) -> pa.ListArray:
-    """Return the cells of each line, as `_cells` yields them, as an Arrow array of lists."""
+    """Return the cells of all lines as an Arrow array, which has one list of texts (the cells) for each line."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -484,7 +487,8 @@ def _all_cells(lines: Sequence[str], separator: str, quotes: bool, skip_blanks: 
 
 def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool) -> Iterable[list[str]]:
     """Yield a list with the cells of each line, in which the cells are divided by `separator`."""
-    # Every line is split separately, as in the preparation, so that an unclosed quote does not join several lines.
+    # Every line is split into cells separately, as in the preparation. If csv.reader got all lines together, a quote
+    # that is not closed would join several lines to one row.
     how: dict[str, Any] = {"delimiter": separator, "skipinitialspace": skip_blanks}
     for line in lines:
         yield next(csv.reader([line], **how)) if quotes and '"' in line else line.split(separator)
@@ -529,7 +533,8 @@ def _is_header(names: list[str], rows: list[list[str]]) -> bool:
     header. A name that occurs among the cells below it is evidence that the line is a row. Names may be numbers or
     empty.
     """
-    # The rows may contain copies of the header, for example at the starts of later files.
+    # Copies of the header among the rows, for example at the starts of later files, are removed, because they say
+    # nothing about the cells below the header.
     rows = [row for row in rows if row != names]
     given = [name for name in names if name.strip()]
     if not rows or len(names) != len(rows[0]):
@@ -656,7 +661,7 @@ def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
 
 
 def _of_vectors(name: str, cells: pa.Array) -> Column | None:
-    """Convert an Arrow column of lists of floats to a `Column` with `lengths`.
+    """Convert an Arrow column of lists of floats to a `Column` that has the `lengths` of these lists.
 
     Return None if all floats in the first lists are whole, because the lists may then be lists of ids.
     """

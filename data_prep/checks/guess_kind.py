@@ -61,13 +61,15 @@ _FEW_ROWS = 20  # With fewer rows than this, it is chance if all values of a col
 # A column counts as unique if its number of distinct values, divided by its number of cells that are not missing, is
 # above this fraction.
 _UNIQUE_SHARE = 0.99
-# If a column of whole numbers has at most this many distinct values and some are above 1,000, they are codes.
+# If a column of whole numbers has at most this many distinct values and some are above 1,000, the numbers count as
+# codes (names of things) and not as amounts.
 _FEW_CODES = 50
-# If most numbers of a column have the same length of at least this many digits, they are codes, such as product codes.
+# If most numbers of a column have the same number of digits, and at least this many, the numbers count as codes, such
+# as product codes, and not as amounts.
 _LONG_CODE = 12
 # For numbers to count as codes, at least this fraction of the distinct ones must have the same number of digits.
 _SAME_LENGTH = 0.8
-_SLIP_SHARE = 0.001  # A column counts as numeric although up to this fraction of its cells are not numbers.
+_SLIP_SHARE = 0.001  # A column counts as numeric if at most this fraction of its cells are not numbers.
 # If a column has at least `_MANY_NUMBERS` distinct numbers and at most `_FEW_WORDS` other words, these words stand for
 # missing cells.
 _FEW_WORDS, _MANY_NUMBERS = 3, 20
@@ -104,7 +106,7 @@ _WITH_ZONE = re.compile(r".*:[0-9.]+ ?(Z|UTC|GMT|[+-][0-9:]{2,5})")
 _ONE_IN_BRACKETS = re.compile(r"\[ *(['\"0-9-].*)?\]")
 _WEIGHTED = re.compile(r".+[:=]-?[0-9]+\.?[0-9]*")
 _UNIQUE_NUMBER = "an identifier, or a time; integer if it is an amount"
-_LOOKED_AT = 1_000  # This many values of a column show whether its cells are vectors.
+_LOOKED_AT = 1_000  # This many values of a column are examined to decide whether its cells are vectors.
 _COMPONENT = re.compile(DECIMAL_BYTES.pattern + rb"|[-+]?(nan|inf|infinity|null|none)", re.IGNORECASE)
 _FRACTION = re.compile(rb"\.[0-9]*[1-9]|[0-9.][eE]-")
 _VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|[0-9]{1,3}")
@@ -198,7 +200,7 @@ def examples_of(values: Iterable[str]) -> str:
 
 
 def some_values(column: Column) -> str:
-    """Return a text that gives the number of distinct values of a column, and the most frequent of them."""
+    """Return a text for messages: the number of distinct values of a column, and the most frequent values."""
     more = ", …" if len(column.values) > _EXAMPLES else ""
     return f"{len(column.values):,} values: {examples_of(column.frequent(_EXAMPLES))}{more}"
 
@@ -217,8 +219,8 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return Guess(column.name, "ignored", "missing in all rows")
     if len(column.values) == 1 and column.num_present > _ONE_VALUE_SHARE * len(column.codes):
         return Guess(column.name, "ignored", f"one value only: {shown}")
-    # A column with one value and missing cells is kept, because whether its cell is missing may help to predict the
-    # label.
+    # A column that has a single value and missing cells is a field, because whether a row's cell is missing may help to
+    # predict the label.
     if len(column.values) == 1:
         return Guess(column.name, "string", f"{shown}, or missing")
     if declared:
@@ -282,7 +284,7 @@ def _as_string(column: Column, of: str) -> Guess:
 
 
 def _of_list(lists: Sequence[Sequence[str]]) -> str:
-    """Return a remark if a column's lists have weights after their values, or if one value only fills up short lists.
+    """Return a remark if a column's lists have weights after their values (a:0.5), or are padded with one value.
 
     Otherwise return "".
     """
@@ -325,7 +327,8 @@ def _of_type(column: Column, of: str) -> Guess | None:
 def _vector_of_texts(column: Column) -> Guess | None:
     """Guess the width of a column whose cells are written as vectors, such as `[0.1, 0.2]` or `0.1 0.2`.
 
-    Return None if the cells hold something else. Numbers without a fraction are codes.
+    Return None if the cells hold something else. If no number has a fraction, the numbers are taken as codes (a list of
+    ids), and None is returned too.
     """
     cells = [value.encode() for value in column.values]
     first = [vector_parts(cell, ".") for cell in cells[:_LOOKED_AT]]
@@ -557,7 +560,7 @@ def _list_form(column: Column, separator: str) -> ListForm | None:
         parts = [part.decode() for part in found.values.tolist()]
         values, longest = set(parts), int(found.lengths.max())
         if cells[0].startswith(b"{") and all(":" in part for part in values):
-            return None  # The cells are mappings.
+            return None  # Texts such as {"a": 1} are mappings and no lists.
         if is_bracketed:
             is_list = 2 * len(values) <= column.num_present
         elif between in _SURE_SEPARATORS:

@@ -90,7 +90,7 @@ def time_form(column: Column, is_code: bool) -> tuple[str, str]:
 
 
 def _digit_form(values: Sequence[str], is_named: bool) -> str:
-    """Return the form of dates that are written as digits only, such as %Y%m%d for 20240507, or "" if one is no date.
+    """Return the form of dates of digits only, such as %Y%m%d for 20240507, or "" if one of `values` is no date.
 
     All values must have the same number of digits. `is_named` is True if the column is named like a time.
     """
@@ -122,7 +122,8 @@ def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, s
         seconds = numbers / 10 ** (3 - power)
         if not ((seconds >= LIKELY_SECONDS.start) & (seconds < LIKELY_SECONDS.stop)).all():
             continue
-        # A float64 would round nanoseconds, so that codes of 19 digits close to each other would all be equal.
+        # The numbers are converted to longdouble, because float64 would round numbers of 19 digits: close ones would
+        # become equal and look sorted.
         steps = np.diff(np.array(column.values, np.longdouble)[column.codes[column.codes >= 0]])
         is_sorted = bool((steps >= 0).all() or (steps <= 0).all())
         is_spread = np.ptp(seconds) < _MOST_SPREAD and (is_sorted or len(values) > _LEAST_DISTINCT * column.num_present)
@@ -186,7 +187,7 @@ def _forms_like(text: str, is_named: bool) -> Iterator[str]:
     parts = re.sub(r"(?<![0-9])[0-9]{8}(?![0-9])", "%Y%m%d", parts)
     numbers = re.findall("[0-9]+", parts)
     if re.search("[a-zA-Z]", re.sub("%[a-zA-Z]|T(?=\0)| at ", "", parts)):
-        return  # No form fits a text with other words, such as the abbreviation of a time zone.
+        return  # No form fits a text with words that are no names of months or days.
     for codes in [[]] if not numbers and "%d" in parts else _date_codes(numbers, "%b" in parts, is_named, bool(clock)):
         of_each = iter(codes)
         form = re.sub("[0-9]+", lambda _: next(of_each), parts)  # noqa: B023
@@ -218,8 +219,8 @@ def _date_codes(numbers: Sequence[str], has_month: bool, is_named: bool, has_clo
 def _order_of_date(form: str) -> str:
     """Return a remark that says which of day, month and year comes first in dates of a form.
 
-    Return "" if the order cannot be mistaken: if the form starts with a year of four digits, or writes the month as a
-    name. In all other forms, the numbers of a date may fit another order too.
+    Return "" if the order cannot be mistaken, that is, if the form starts with a year of four digits or writes the
+    month as a name. In all other forms, the numbers of a date may fit another order of day, month and year too.
     """
     first, *others = re.findall("%[dmyY]", form) or [""]
     word = {"%d": "day", "%m": "month", "%y": "year"}.get(first)

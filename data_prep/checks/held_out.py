@@ -15,12 +15,15 @@ from data_prep.checks.first_rows import Column
 from data_prep.prepared.truth import area_under_curve
 
 MOST_ROWS = 20_000
-# The click rate of a value is smoothed: a number of rows with the mean click rate, the strength, is added to the rows
-# that have the value. Each of the following strengths is tried, and the one with the lowest loss is used.
+# The click rate of a value is smoothed: to the rows that have the value, a number of imaginary rows with the mean click
+# rate is added. This number is the strength. Each of these strengths is tried, and the one with the lowest loss is
+# used.
 _STRENGTHS = (2.0, 10.0, 50.0)
-# A column of numbers is divided into each of these numbers of bins. The one with the lowest loss is used.
+# To predict the label from a column of numbers, the numbers are divided into bins. Each of these numbers of bins is
+# tried, and the one with the lowest log loss is used.
 _BINS = (4, 8, 16, 32)
-# A column needs at least this many distinct values per bin. With fewer, bins would treat its numbers as categories.
+# A number of bins is only tried if the column has at least this many distinct numbers per bin. With fewer, the bins
+# would treat the numbers as categories.
 _VALUES_A_BIN = 3
 _NEWTON_STEPS = 8
 # A single column with a higher AUC is a leak. For comparison: on public click logs, the best models reach an AUC of 0.8
@@ -29,7 +32,7 @@ _LEAK_AUC = 0.95
 # An AUC is only computed with at least this many clicks and this many other rows. The AUC of a column that predicts
 # nothing is then within 0.5 ± 0.2.
 _MIN_TEST_ROWS = 50
-_LARGEST = 1e15  # Larger numbers are clipped to this one, so that their squares do not overflow in the regression.
+_LARGEST = 1e15  # Numbers above this are replaced by it, so that their squares do not overflow in the regression.
 
 
 def some_rows(good: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -92,7 +92,7 @@ def _cell(value: object) -> str:
 
 
 def _file_ranges(schema: Schema) -> Iterator[str]:
-    """For each split (train, valid, test) that has files, yield a text that names its first and its last file."""
+    """For each split (train, valid, test) that has files, yield a text that names its first and last file."""
     for split in schema.splits.values():
         names = [file.name for file in split.files]
         if names:
@@ -104,18 +104,18 @@ class SplitSummary:
     """Figures about the columns of one split of a prepared folder, for the tables that `inspect` prints."""
 
     missing_percent: NDArray[np.float64]  # Percentage of rows whose cell is missing, for each categorical column [C].
-    # Percentage of rows with an out-of-vocabulary value, for each categorical column [C]. A row counts if its list has
-    # at least one such value.
+    # Percentage of rows with an out-of-vocabulary value, for each categorical column [C]. If the column is a list, a
+    # row is included if at least one value of its list is out of vocabulary.
     oov_percent: NDArray[np.float64]
     # A list for each numeric column, by name: the percentage of missing cells, then the quantiles `QUANTILES` of the
     # present cells. If the folder was prepared without missing indicators, the percentage is 0, and missing cells count
     # as numbers in the quantiles.
     numeric: dict[str, list[float]]
-    vectors_missing_percent: list[float]  # Percentage of rows without a vector, for each vector column.
+    vectors_missing_percent: list[float]  # Percentage of rows whose vector is missing, by vector column.
 
 
 def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
-    """Read all rows of a split. Return percentages of missing cells and quantiles of the split's columns."""
+    """Read all rows of a split (train, valid or test). Return its columns' shares of missing cells and quantiles."""
     lengths = np.array([field.max_length for field in schema.categorical])
     starts = np.cumsum(lengths) - lengths
     missing_ids = np.repeat(_missing_ids(folder, schema), lengths)

@@ -21,7 +21,7 @@ from data_prep.options.log_format import BOOLEANS, RELATIONS, REST, LogFormat
 
 # In a label column, these cells mean that the label is missing.
 NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")
-# A column with more distinct values than this is a label only if nearly all of its cells have one of two values.
+# A column with more distinct values than this can be a label only if nearly all of its cells have one of two values.
 _MOST_VALUES = 50
 # A column with more distinct values than this is not a label, even if nearly all cells have one of two values.
 _MOST_WITH_SLIPS = 1_000
@@ -71,7 +71,7 @@ _NEUTRAL_WORDS = _words(
     visit binary col column event reported
     """
 )
-# Words in a column's name that are weak evidence for a label.
+# Words that are weak evidence for a label if they occur in a column's name.
 _HINT_WORDS = _words(
     """
     status result action income salary revenue risk attack tomorrow future next decision paid reached visit
@@ -79,7 +79,7 @@ _HINT_WORDS = _words(
     engaged retained final bad complete completed eligible
     """
 )
-# Words in a column's name that are evidence against a label.
+# Words that are evidence against a label if they occur in a column's name.
 _OTHER_WORDS = _words(
     """
     sex gender weekend holiday weekday day week hour mobile phone married partner senior train test split fold
@@ -139,12 +139,12 @@ class Label:
 
     @property
     def why(self) -> str:
-        """The texts of the evidence that this column is the label, joined by semicolons, for messages."""
+        """The reasons why this column may be the label, as one text for messages, separated by semicolons."""
         return "; ".join(each.text for each in self.evidence if each.text)
 
     @property
     def format(self) -> LogFormat:
-        """A `LogFormat` with only this label column and a dummy column, for parsing the cells of the label."""
+        """A `LogFormat` with this label column and one dummy column, with which the cells of the label are parsed."""
         columns: dict[str, Kind] = {self.name: "label", f"not {self.name}": "string"}
         return checked_format(LogFormat(columns, clicked=self.clicked, not_clicked=self.not_clicked))
 
@@ -329,8 +329,9 @@ def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
             evidence.append(Evidence(1.0, "no other column has two values of the kind"))
         elif of_yes_and_no == [column.name] and is_last:
             evidence.append(Evidence(1.0, "no other column has values of yes and no"))
-        # A column is plain if it has exactly two values. Any other column is only a candidate if its name suggests a
-        # label or, in a log without names, if it is the last column.
+        # A label column is plain if each of its cells is one of two values, none of which is empty or means "all
+        # others". A column that is not plain is only a candidate if its name suggests a label or, in a log without
+        # column names, if it is the last column.
         is_plain = not label.has_rest and not label.has_gaps and not isinstance(label.clicked, str)
         if is_plain or (name.weight >= 1 if has_names else is_last):
             yield replace(label, evidence=tuple(evidence))

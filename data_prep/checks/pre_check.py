@@ -36,10 +36,10 @@ from data_prep.sources.shape import FACTS_FILE
 
 _FEW_ROWS = 1_000  # With fewer rows than this, fractions are too uncertain to be compared with the published ones.
 _NAMES = 5  # Maximum number of columns that a finding names.
-# Lines that are copies of other lines are reported if they are more than this fraction of all lines.
+# Repeated lines are reported if more than this fraction of all lines are copies of other lines.
 _COPIED = 0.01
 # To find a part of a log that was written twice, sequences of lines are compared that are too long to repeat by chance.
-# If they had to be longer than this many lines, none are compared.
+# If such a sequence would need more lines than this, no sequences are compared.
 _LONGEST_COPY = 50
 
 
@@ -60,9 +60,9 @@ def pre_check(
     """Print figures of the first rows of a log. Return findings about what is wrong with them and what is odd.
 
     `inputs` are paths or URIs, and `version` the version of a table, as `find_log` takes them. At most `num_rows` rows
-    are read, from all files together. If `categorical`, the columns to derive from the log, contains crosses, figures
-    of the crosses are printed too. Raise FileNotFoundError if there is no log, and ValueError if a file cannot be read
-    or if `num_rows` is below 1.
+    are read, from all files together. If `categorical`, the categorical columns to derive from the log, contains
+    crosses such as C1*C2, figures of the crosses are printed too. Raise FileNotFoundError if there is no log, and
+    ValueError if a file cannot be read or if `num_rows` is below 1.
     """
     if num_rows < 1:
         raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
@@ -275,11 +275,11 @@ def _are_copied(lines: Sequence[bytes]) -> bool:
     once, twice, thrice = (Counter(counts.values())[times] for times in (1, 2, 3))
     if twice > 4 and (twice - 2 * math.sqrt(twice)) ** 2 > 1.5 * once * (thrice + 4 * math.sqrt(thrice) + 5):
         return True
-    # `alike` is the probability that two random lines are equal. A sequence of `length` lines hardly ever repeats by
-    # chance.
+    # `alike` is the probability that two random lines are equal. From it follows `length`, the number of lines of a
+    # sequence that repeats by chance in only one of a hundred logs.
     alike = sum(count * (count - 1) for count in counts.values()) / len(lines) ** 2
     length = math.ceil(math.log(0.01 / len(lines) ** 2) / math.log(alike))
-    # Equal lines that follow each other, as in a sorted log, count as one.
+    # Equal lines that follow each other, as in a sorted log, are reduced to one line.
     others = [line for line, _ in itertools.groupby(lines)]
     places = range(len(others) - length + 1) if length <= _LONGEST_COPY else range(0)
     return len(places) - len({tuple(others[place : place + length]) for place in places}) > _COPIED * len(lines)

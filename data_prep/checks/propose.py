@@ -67,7 +67,7 @@ class Proposal:
 
     @property
     def findings(self) -> list[Finding]:
-        """Findings about what may be wrong with the described log, each with advice what to do."""
+        """Messages about what may be wrong with the described log, each with advice on what to do."""
         findings = list(self.rows.findings)
         if bad := self.rows.bad_lines:
             what = f"{len(bad):,} of these rows are not valid UTF-8 and will be rejected"
@@ -115,8 +115,8 @@ class Proposal:
                 f"prepare.integer_buckets=true gives {', '.join(bucketed)} a category of their size as well: the order "
                 "of their numbers tells more of the label than single values."
             )
-        # Large ids that became floats are rounded, which may be the reason why a column is ignored, for example if all
-        # its numbers became equal.
+        # The comment also names columns of kind ignored: a column may be ignored because its large ids were rounded
+        # when they became floats, for example if all of them became equal.
         exact = {each.name for each in self.guesses if KINDS[each.kind].is_exact or each.kind == "ignored"}
         if names := [column.name for column in self.rows.columns if column.name in exact and column.are_inexact]:
             comments.append(f"In {', '.join(names)} {INEXACT}.")
@@ -153,7 +153,8 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None, v
         raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
     rows = read_first_rows(log, num_rows, version)
     trim, separator = rows.layout.get("trim", False), rows.layout.get("separator", LogFormat().separator)
-    # The values of a list cannot be separated by the log's separator, unless the log has quotes.
+    # `separator` is the character that cannot separate the values of a list. In a log with quotes there is none,
+    # because a quoted cell may contain the log's separator.
     separator *= not rows.layout.get("quotes", False)
     columns = [column.cleaned(trim, ()) for column in rows.columns]
     has_names = rows.table is not None or rows.layout.get("header", False)

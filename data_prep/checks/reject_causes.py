@@ -124,7 +124,7 @@ def check_rejects(
 def _explain(chunk: Chunk, log_format: LogFormat) -> str:
     """Return why nearly all lines of a chunk (a block of lines) are bad, or why the first line of the chunk is bad.
 
-    Return "" if no cause is visible.
+    The result is a text for an error message, or "" if no cause is visible.
     """
     lines = [line.rstrip(b"\r") for line in chunk.lines.split(b"\n", 200)[:200] if line]
     if not lines:
@@ -150,7 +150,7 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str:
 
 
 def _explain_columns(lines: Sequence[bytes], expected: int, log_format: LogFormat) -> str:
-    """Explain why the separator of the format does not divide `lines` into `expected` columns, and what to do."""
+    """Return why the separator of the format does not divide `lines` into `expected` columns, and what to do."""
     widths = {each: _most_common(line.count(each) for line in lines) + 1 for each in _SEPARATORS}
     own = log_format.separator.encode()
     described = _SEPARATORS.get(own, repr(log_format.separator))
@@ -164,7 +164,8 @@ def _explain_columns(lines: Sequence[bytes], expected: int, log_format: LogForma
             f"lines have {usual} columns, one less than expected: it seems to be Criteo's test.txt, which has no "
             "labels; prepare train.txt"
         )
-    # A blank is chosen last, because texts within cells contain many blanks.
+    # If the message must name the likely separator, a blank is the last choice, because texts within cells contain many
+    # blanks.
     likely = own if usual > 1 else max(widths, key=lambda each: widths[each] * (each != b" "))
     return (
         f"lines have {widths.get(likely, 1)} columns between {likely.decode()!r}, expected {log_format.description}; "
@@ -275,7 +276,7 @@ def divided_rows(log_format: LogFormat) -> str:
 
 
 def _other_labels(statistics: LogStatistics, folder: Path) -> str:
-    """If at least half of all lines are rejected for their label, return the labels found and which settings to change.
+    """If at least half of all lines are rejected for their label, return advice that names the labels found.
 
     Otherwise return "".
     """
@@ -302,10 +303,11 @@ def _other_labels(statistics: LogStatistics, folder: Path) -> str:
 def _first_bad_cell(
     statistics: LogStatistics, folder: Path, name_cell: Callable[[Chunk, int, LogFormat, str], str]
 ) -> str:
-    """Describe the cell because of which the first rejected line is bad. Return "" if the cell is not known."""
+    """Return a text that describes the bad cell in the first rejected line, or "" if the cell is not known."""
     _, reason, line = _first_rejects(folder, 1)[0].split(b"\t", 2)
     if reason == b"categorical" and not is_utf8(line):
-        # A single line is too little text to recognize its encoding.
+        # A single line is too little text to recognize the encoding of the log, so all lines that are not UTF-8 are
+        # joined.
         bad = b"\n".join(each for each in _first_rejects(folder, _LABELS_READ) if not is_utf8(each))
         return f"\nThe first one {_NOT_UTF8}; {to_utf8(bad)}"
     # If the log format has the setting `others: ignored`, the header of each file determines the order of its columns,

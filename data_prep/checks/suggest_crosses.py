@@ -30,8 +30,8 @@ from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
 INVERSE_PENALTY = 0.05  # The constant C (the inverse penalty) of the regression and in the weights of pairs.
 MAX_ROWS = 400_000  # At most this many rows of the split train are read, and at most as many rows of valid.
-# The vectors of the rows that are read of a split have at most this many components, so fewer rows of wide vectors are
-# read. They take 4 bytes each here, and 12 in the regression.
+# Of each split, at most so many rows are read that their vectors have this many components in all. A component takes 4
+# bytes in the rows, and 12 in the regression.
 MAX_COMPONENTS = 1 << 26
 # Significance level of the gains: if no pair of fields helps, the probability that one is suggested nevertheless is at
 # most this.
@@ -48,7 +48,7 @@ class Gain:
 
     fields: tuple[str, str]
     log_loss: float  # Amount by which the cross lowers the mean log loss on valid rows.
-    error: float  # Standard error of `log_loss`.
+    error: float  # Standard error of the number `log_loss`.
     is_certain: bool  # True if the gain is statistically significant.
 
 
@@ -67,7 +67,7 @@ class _Scored:
     labels: NDArray[Any]
     weights: NDArray[Any]  # Weight of each row, which is 1 if the rows have no weights.
     logits: NDArray[Any]  # Log odds of a click that the regression predicts, by row.
-    known: NDArray[np.bool_]  # Mask [n, P] of the ids that are not out of vocabulary.
+    known: NDArray[np.bool_]  # Mask [n, P] that is False for out-of-vocabulary ids.
 
 
 def find_gains(folder: Path) -> list[Gain]:

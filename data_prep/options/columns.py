@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 from data_prep.options.kinds import TEXT_KINDS, Kind
 from data_prep.options.log_format import TIME_FEATURES, FormatToScore, LogFormat
 
-# Upper bound of the default `max_length` of a cross of several lists. If one of the lists is longer, its length is the
-# bound.
+# Upper bound of the default `max_length`, the number of ids per row, of a cross of several lists. If one of the lists
+# has a larger `max_length`, that number is the bound.
 USUAL_COMBINATIONS = 100
 
 
@@ -31,7 +31,7 @@ class CategoricalColumn:
     # vocabularies (hex values and booleans, then features of each timestamp, then buckets).
     place: int
     source: str = ""  # Name of the column of the log from which this column is derived, or "" for a cross.
-    cross: tuple[str, ...] = ()  # Names of the crossed columns.
+    cross: tuple[str, ...] = ()  # Names of the columns that are combined in a cross, or () if this column is no cross.
     shares: str = ""  # Name of the column whose vocabulary this column uses, or "" if it has its own vocabulary.
     # True if a row has several values: the column is of kind list, or is a cross with such a column.
     is_list: bool = False
@@ -62,7 +62,7 @@ class EncodingOptions:
     # The columns are cached. Otherwise, most of the time to score a single row would be spent in this property.
     @functools.cached_property
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
-        """All categorical columns, in order: columns of the log, features of timestamps, buckets, then crosses.
+        """All categorical columns, in order: columns of the log, parts of timestamps (hour, weekday), buckets, crosses.
 
         If there are none, the only column tells whether the first numeric field (or the first vector) of a row is
         present. Raise ValueError if two columns that are not crosses have the same name.
@@ -103,12 +103,12 @@ class EncodingOptions:
     def vocabularies(self) -> tuple[CategoricalColumn, ...]:
         """The categorical columns that have a vocabulary of their own.
 
-        Each other column uses one of these vocabularies.
+        Every other categorical column uses the vocabulary of one of these columns.
         """
         return tuple(column for column in self.categorical_columns if not column.shares)
 
     def without_label(self) -> EncodingOptions:
-        """Return a copy of the options for encoding rows to score, which may lack the label."""
+        """Return a copy of the options with which rows to score are encoded. Such rows may lack the label."""
         return replace(self, data=FormatToScore.of(self.data, label="optional"))
 
 
@@ -117,7 +117,8 @@ class NumberGroup(NamedTuple):
 
     kind: str
     timezone: str
-    sources: tuple[str, ...]  # Names of the columns of the log from which the columns of the group are derived.
+    # For each column of the group, the name of the column of the log from which it is derived.
+    sources: tuple[str, ...]
 
 
 def number_groups(columns: Sequence[CategoricalColumn]) -> list[NumberGroup]:
@@ -145,7 +146,7 @@ def _cross(
 
     If one of the crossed columns is a list, the cross is a list of the combinations of their values. `max_lengths`
     gives the maximum lengths that the user has set, by name of the cross. `place` is the index of the cross's
-    vocabulary.
+    vocabulary among the text vocabularies.
     """
     column = CategoricalColumn(cross_name(parts), "cross", place, cross=parts)
     lists = [part for part in crossed if part.is_list]

@@ -1,4 +1,4 @@
-"""Name the kinds of workers that can process the chunks of a log."""
+"""Name the kinds of workers that can process the chunks of a log: processes of this machine, Dask, or MPI."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXECUTORS: tuple[ExecutorKind, ...] = get_args(ExecutorKind)
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """The kind of workers for the chunks of a log, as the options `--executor` and `--scheduler` choose it.
+    """The kind of workers ("processes", "dask" or "mpi"), as the options `--executor` and `--scheduler` choose it.
 
     `scheduler` is the address of a Dask cluster. If it is None, kind "dask" starts a cluster on this machine. Raise
     ValueError if a scheduler is given for another kind.

@@ -134,7 +134,7 @@ def _check_lists(log_format: LogFormat) -> None:
 
 
 def check_vector(form: VectorForm) -> None:
-    """Raise ValueError if the width of `form` is not allowed. The message says what is."""
+    """Raise ValueError if the width of `form`, the number of components of a vector, is not between 1 and 65536."""
     if not 1 <= form.width <= MAX_WIDTH:
         raise ValueError(f"a vector's width must be between 1 and {MAX_WIDTH}; found {form.width}")
 

@@ -1,4 +1,4 @@
-"""Define the kinds of columns that a log may have, and the forms in which a timestamp may be written.
+"""Define the kinds of columns that a log may have, such as string or float, and the forms of written timestamps.
 
 A time is written as a number since 1970, in ISO 8601, or in a form with codes such as %Y.
 """
@@ -21,7 +21,8 @@ _NUMBERS = ("BOOL", *_INTEGERS, "FP32", "FP64")
 
 
 SECONDS, ISO = "seconds", "iso"
-# Units of times that are numbers since 1970. A unit is 10 ** x milliseconds, where x is the value given here.
+# Units of timestamps that are written as numbers since 1970. A unit is 10 ** x milliseconds, where x is the value given
+# here.
 UNITS = {SECONDS: 3, "milliseconds": 0, "microseconds": -3, "nanoseconds": -6}
 # Times that are likely in logs, in seconds since 1970: the years 1989 to 2099. If a number is such a time in a coarser
 # unit than the unit of its column, its line is rejected: in the unit of the column the number would be a time of early
@@ -41,7 +42,8 @@ _ZONE = "(?:Z|UTC|GMT|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?+)"
 TIME_CODES = {"Y": "[0-9]{4}", "y": "[0-9]{2}", "f": "[0-9]{1,9}+", **dict.fromkeys("mdHIMS", "[0-9]{2}")}
 TIME_CODES |= {**_NAMES, "p": "[aApP][mM]", "z": _ZONE}
 _WITHOUT_ZERO = "(?:[0-9]{1,2}+| [0-9])"
-# Matches a part of a form of times that stands for digits: a digit itself or a code for a number.
+# Matches a part of a form such as %Y-%m-%d that stands for digits in the written time: a digit itself, or the code of a
+# number such as %Y.
 _DIGITS = "[0-9]|%[^abpz]"
 
 
@@ -63,7 +65,8 @@ class ColumnKind:
     # Texts that booleans of a table are converted to, or () if a table must not have booleans in such a column.
     booleans: tuple[str, ...] = ("1", "0")
     has_hex_digits: bool = False  # True if whole numbers of a table are converted to eight hex digits.
-    # True if numbers that differ in any digit are different values, as with ids, so that no digit may be lost.
+    # True if two numbers that differ in any digit are different values, as with ids. Reading must then not round
+    # numbers.
     is_exact: bool = False
     keeps_zeros: bool = False  # True if decimals of a table keep trailing zeros, as in 1.50.
     # Further types that a column of a table may have, besides text and numbers: "times" (all types of times), "moments"
@@ -138,7 +141,7 @@ NUMERIC_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if 
 _CATEGORICAL = {name: kind for name, kind in KINDS.items() if kind.role == "categorical"}
 TEXT_KINDS: tuple[Kind, ...] = tuple(name for name, kind in _CATEGORICAL.items() if kind.array == "strings")
 VALUE_KINDS: tuple[Kind, ...] = tuple(name for name, kind in _CATEGORICAL.items() if kind.array == "values")
-# Kinds of the columns that a model sees, which are called fields.
+# Kinds of the columns that are inputs of a model. Such columns are called fields.
 FIELD_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if kind.role)
 
 
@@ -197,8 +200,8 @@ def time_text(milliseconds: int, form: str) -> str:
         return f"{milliseconds} ms"
     moment = datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)
     form = "%Y-%m-%d %H:%M:%S.%fZ" if form == ISO else form
-    # These codes are replaced before strftime is called, because strftime writes names of months and days in the
-    # language of the machine, and years before 1000 without leading zeros.
+    # The codes for years and for names of months and days are replaced before strftime is called, because strftime
+    # writes names in the language of the machine, and years before 1000 without leading zeros.
     for code, text in (
         ("%Y", f"{moment.year:04}"),
         ("%f", f"{milliseconds % 1000:03}"),

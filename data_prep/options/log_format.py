@@ -14,7 +14,8 @@ from typing import Any, Literal
 from data_prep.options.kinds import FIELD_KINDS, KINDS, NUMERIC_KINDS, SECONDS, TEXT_KINDS, VALUE_KINDS, Kind
 
 TimeFeature = Literal["hour", "weekday", "age"]
-# Features that are derived from a timestamp column, each with the suffix that it adds to the name of the column.
+# Features that are derived from a timestamp column, each with the suffix that its field's name has after the name of
+# the column.
 TIME_FEATURES: dict[TimeFeature, str] = {"hour": "_hour", "weekday": "_weekday", "age": "_age_days"}
 AGE = TIME_FEATURES["age"]
 RELATIONS = (">=", "<=", "==", ">", "<")
@@ -219,7 +220,7 @@ class LogFormat:
 
     @property
     def label_in_words(self) -> str:
-        """Description of the label in words, for messages: the name of its column, and the cells that mean a click."""
+        """Text that describes the label in messages: the name of its column, and the cells that mean a click."""
         if self.click_rule:
             words = f"a number {self.clicked}"
         elif self.clicked == REST:
@@ -287,12 +288,12 @@ class FormatToScore(LogFormat):
     keep: tuple[str, ...] = ()
 
     origin = "the model"
-    # The hash is set here. Otherwise the decorator would generate a hash that fails for dictionaries.
+    # The hash is set here, because the decorator would otherwise generate one that fails for `columns`, a dictionary.
     __hash__ = LogFormat.__hash__
 
     @classmethod
     def of(cls, log_format: LogFormat, **changes: Any) -> FormatToScore:
-        """Return `log_format` as a `FormatToScore` in which the fields in `changes` are replaced.
+        """Return `log_format` as a `FormatToScore`. `changes` has new values of some attributes, by name.
 
         The new format is not checked by `checked_format`.
         """

@@ -16,7 +16,8 @@ from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_a
 PREPARE_SECTION = "prepare"
 RECIPE = Path("configs/auto.yaml")  # File of the settings for commands and functions to which the user gives none.
 DOWNLOAD_SECTION = "download"
-# Settings of the section `prepare` that earlier releases had, with the explanation of their removal.
+# Settings of the section `prepare` that earlier releases had and this release refuses, each with the explanation that
+# its error message gives.
 REMOVED = {
     "prepare.block_rows": Removed("a MindRecord sample has 1,000 rows"),
     "prepare.missing_indicator": Removed("numeric fields have indicators, but not in prepare.layout=zoo"),

@@ -14,9 +14,10 @@ from data_prep.options.columns import CategoricalColumn, EncodingOptions, cross_
 from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import MAX_LIST_LENGTH, LogFormat
 
-INDECISIVE = ("workers", "memory_limit", "kernels")  # Options that do not change any byte of the result.
-# Options of single fields. The keys are their names in schema.json, where their values map fields to numbers. The
-# values are the names that users write in `prepare.fields`.
+INDECISIVE = ("workers", "memory_limit", "kernels")  # Options that do not change any byte of the prepared folder.
+# Options of single fields, such as min_count. The keys of this mapping are the options' names in schema.json, which
+# records each option as a mapping from field names to numbers. The values are the names that users write in
+# `prepare.fields`.
 RECORDED = {
     "field_min_count": "min_count",
     "field_max_size": "max_size",
@@ -179,7 +180,7 @@ class PrepareOptions(Checked):
             seen.add(frozenset(parts))
 
     def _instead_of(self, part: str, known: list[str]) -> str:
-        """Return advice on what to write in the setting `crosses` instead of `part`, which is not a categorical field.
+        """Return advice for an error message: which field to cross instead of `part`, which is no categorical field.
 
         `known` are the names of the categorical fields.
         """
@@ -294,7 +295,7 @@ class PrepareOptions(Checked):
 
     @property
     def vocabularies(self) -> tuple[CategoricalColumn, ...]:
-        """The categorical columns that have a vocabulary of their own.
+        """The categorical columns that have a vocabulary of their own, that is, a mapping from values to ids.
 
         Each other column uses one of these vocabularies.
         """
@@ -314,7 +315,7 @@ class PrepareOptions(Checked):
         """
         recorded = {name: self.of_fields(key) for name, key in RECORDED.items()}
         plain: dict[str, Any] = {}
-        # Keep the order that the options have had in schema.json since the first release.
+        # The options must stay in the order that they have had in schema.json since the first release.
         for name, value in settings.as_dict(self).items():
             if name == "fields":
                 plain |= {name: numbers for name, numbers in recorded.items() if name != "field_max_length"}
