@@ -32,7 +32,7 @@ from data_prep.prepared.schema import INDICATOR, NO_ID, NumericField, Schema, tr
 from data_prep.prepared.vectors import VectorField, scale_vectors
 
 # If more than this fraction of a column's cells has values without an id, the log probably writes the values in another
-# form than the vocabulary.
+# form than the vocabulary, such as 7.0 instead of 7.
 MOST_UNKNOWN = 0.9
 # Files of a delta bundle, which is an exported model that holds only changes. `EXPIRED_FILE` is its file with the ids
 # that have expired, and `NUM_EXPIRED` is the key, in the bundle's description, of the number of these ids.
@@ -49,7 +49,7 @@ ALIGNMENT = 8  # Each array in `LOOKUP_FILE` begins at a multiple of this many b
 
 @dataclass(eq=False)
 class RowEncoder:
-    """Parses chunks of a log, and turns their good lines into rows of ids and numbers.
+    """Parses chunks (blocks of lines) of a log, and turns lines that are not rejected into rows of ids and numbers.
 
     An encoder has the search tables of a vocabulary, further tables of the values that were added to the vocabulary
     later, the ids that have expired, and the transforms of the numeric columns.
@@ -59,8 +59,8 @@ class RowEncoder:
     lookup: LookupTables  # The search tables of the vocabulary. They may still contain the values of expired ids.
     dtype: str  # Dtype of the arrays in which the encoder returns ids.
     options: EncodingOptions
-    # The search tables of values that were added to the vocabulary, the oldest first. They may contain the value of an
-    # expired id again, with a new id.
+    # The search tables of values that were added to the vocabulary later, the oldest table first. A value whose id has
+    # expired may be in a later table again, with a new id.
     additions: Sequence[LookupTables] = ()
     expired: NDArray[np.int64] = field(default_factory=lambda: NO_IDS)  # The expired ids in ascending order.
     vectors: Sequence[VectorField] = ()
@@ -158,8 +158,8 @@ class RowEncoder:
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Examples]:
         """Parse a chunk of lines and encode its good lines. Return the parsed chunk and the encoded rows.
 
-        The parsed chunk records the bad lines. If the chunk's file has a header with the names of its columns, columns
-        that do not affect scores may be missing.
+        The parsed chunk also records the rejected lines. If the chunk's file has a header with the names of its
+        columns, columns that do not affect scores may be missing.
         """
         log_format = self.options.data
         if chunk.file.columns:
@@ -179,7 +179,10 @@ class RowEncoder:
         return parsed, self.encode_rows(rows)
 
     def encode_rows(self, rows: ParsedRows) -> Examples:
-        """Return parsed rows as encoded rows: their ids, numbers, labels, weights, keys and vectors."""
+        """Return parsed rows as encoded rows: their ids, numbers, labels, weights, keys and vectors.
+
+        The keys are hashes of the cells of columns of kind id, which identify rows.
+        """
         kernels, labels = choose_kernels(self.options.kernels), rows.labels.astype(np.float32)
         scaled = [scale_vectors(field, *rows.columns[field.name]) for field in self.vectors]
         vectors = np.concatenate(scaled, axis=1) if len(scaled) > 1 else scaled[0] if scaled else NO_VECTORS
@@ -221,7 +224,7 @@ class RowEncoder:
 
     @functools.cached_property
     def _is_expired(self) -> NDArray[np.bool_]:
-        """Mask, indexed by id, that is True for ids whose values have expired, that is, lost their ids.
+        """Mask, indexed by id, that is True for expired ids, whose values have lost them.
 
         The mask ends one element after the largest expired id. This last element is False, and stands for all larger
         ids and for NO_ID.
@@ -279,7 +282,7 @@ class RowEncoder:
 def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
     """Return the format `log_format`, adapted to a file whose header names the columns `names`.
 
-    Weight and id columns that the file lacks get the kind ignored.
+    Columns of kind weight or id that the file lacks get the kind ignored.
     """
     lacking = [name for name in log_format.columns_of_kind("weight", "id") if name not in names]
     return replace(log_format, columns=log_format.columns | dict.fromkeys(lacking, "ignored"))
@@ -381,7 +384,8 @@ class TableLayout:
     is_text: bool
     # dtype and number of elements of each array of the table, in the order in which the file has them.
     arrays: tuple[tuple[str, int], ...]
-    # The attributes of the table (FieldLookup or StringLookup) that are not arrays, in the order of its fields.
+    # Values of those attributes of the table (a FieldLookup or StringLookup) that are not arrays, in the order in which
+    # the class defines them.
     numbers: tuple[int, ...]
 
     @property

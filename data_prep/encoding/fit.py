@@ -135,8 +135,8 @@ def _write_tables(
 ) -> FittedVocabulary:
     """Write the search tables (from values to ids) of all fields into `folder`. Return the vocabulary.
 
-    Its number of ids is at least `size`, the number of ids of the base vocabulary. Close `statistics` after the last of
-    `fields` is written, because `fields` may be a generator that reads `statistics`.
+    The vocabulary has at least `size` ids. `size` is the number of ids of the base vocabulary, or 0 without one. Close
+    `statistics` after the last of `fields` is written, because `fields` may be a generator that reads `statistics`.
     """
     by_name: dict[str, CategoricalField] = {}
 
@@ -163,7 +163,7 @@ def _field(column: CategoricalColumn, vocabulary: CategoricalField) -> Categoric
 
 
 def _num_missing(statistics: LogStatistics, columns: Sequence[CategoricalColumn], name: str) -> int:
-    """Return the number of missing cells in all columns that use the vocabulary of the column `name`."""
+    """Return the number of missing cells in the column `name` and in all columns that share its vocabulary."""
     of_columns = zip(columns, statistics.missing, strict=True)
     return sum(missing for column, missing in of_columns if name in (column.name, column.shares))
 
@@ -173,8 +173,8 @@ def _fitted_values(
 ) -> OrderedValues:
     """Return the values of a column that are frequent enough to get an id of their own, with their counts.
 
-    The values are in the order of their ids. For a hashed column the result contains only the missing value, whose
-    count is `num_missing`.
+    The values are in the order of their ids. In a hashed column, a hash and no vocabulary gives values their ids. The
+    result then contains only the missing value, whose count is `num_missing`.
     """
     least, max_size = options.least_count(column.name), options.of_fields("max_size").get(column.name)
     is_hashed = options.is_hashed(column.name)

@@ -1,7 +1,7 @@
 """Convert rows that a program passes, as lines of text or as mappings from columns to values, to a chunk of lines.
 
-A row without a label gets an arbitrary valid label, so that the parser of logs can check and parse it like any other
-row.
+If a row to score has no label, an arbitrary valid label is inserted, so that the parser of logs can check and parse the
+row like any other.
 """
 
 from __future__ import annotations
@@ -306,8 +306,8 @@ def _text_of_column(value: Any, name: str, log_format: LogFormat) -> str:
     Arrow and Python write some numbers differently: 0.00001 and 1e-05.
     """
     if isinstance(value, float) and 1e-4 <= abs(value) < 1e10:
-        # Arrow and Python write numbers of this range in the same way, and converting an Arrow array of one value would
-        # take about 100 times as long.
+        # Arrow and Python write numbers between 0.0001 and 10 billion in the same way, and converting an Arrow array of
+        # one value would take about 100 times as long.
         return str(value)
     import pyarrow as pa
 
@@ -332,7 +332,7 @@ def _hex_text(value: int) -> str:
 
 
 def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
-    """Return the reason of each line of `chunk` that the parser rejected, by the index of the line in the chunk."""
+    """Return why the parser rejected lines of `chunk`: a mapping from the index of each rejected line to the reason."""
     if not parsed.rejects_tsv:
         return {}
     reasons = {}

@@ -128,7 +128,8 @@ class GrowingVocabulary:
         self.num_pending = 0
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
         self.expired = read_expired(folder, self.schema)  # Expired ids in ascending order.
-        self._counts: NDArray[np.uint32] | None = None  # Result of `counts_of_ids`, or None if it was not called yet.
+        # Result of the method `counts_of_ids`, or None before its first call.
+        self._counts: NDArray[np.uint32] | None = None
 
     @property
     def num_in_use(self) -> int:
@@ -137,7 +138,7 @@ class GrowingVocabulary:
         return sum(of_owners.values()) - self.schema.num_expired
 
     def counts(self) -> dict[str, Any]:
-        """Return the state of the sketch as arrays by name, from which `load_counts` restores the sketch.
+        """Return the counts in the sketch as arrays by name, from which `load_counts` restores the sketch.
 
         The sketch counts, approximately, how often values without ids have occurred. Return {} if the values of each
         part are counted alone.
@@ -164,7 +165,7 @@ class GrowingVocabulary:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns to which the results of `shares` belong: categorical columns, then numeric ones."""
+        """Names of the columns whose fractions of missing cells `shares` returns: categorical, then numeric columns."""
         return [*(column.name for column in self._options.categorical_columns), *self._options.data.numeric_fields]
 
     def shares(self, parts: Sequence[ParsedRows], ids: np.ndarray) -> tuple[list[float], list[float]]:
@@ -261,8 +262,8 @@ class GrowingVocabulary:
             counted.texts.add(count_texts(rows, options, unknown))
         by_name = {field.name: field for field in self.schema.categorical}
         if self._earlier is not None:
-            # The sketch may still hold counts that were recorded for an earlier part of the log, if that part was then
-            # skipped. Drop them.
+            # The sketch may still hold counts that its method `note` recorded for an earlier part of the log that was
+            # then skipped. These counts are dropped.
             self._earlier.forget()
         fields = []
         for column in options.vocabularies:
@@ -376,7 +377,7 @@ class GrowingVocabulary:
 
 
 def _link(target: Path, link: Path) -> None:
-    """Create the symbolic link `link` to `target`, or replace the link there, atomically."""
+    """Create the symbolic link `link` to `target` atomically. If `link` exists already, it is replaced."""
     target = target.resolve()
     if not link.is_symlink() or link.readlink() != target:
         make_folder(link.parent)

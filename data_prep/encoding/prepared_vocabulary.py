@@ -77,7 +77,7 @@ log = logging.getLogger(__name__)
 class BaseVocabulary:
     """The vocabulary of a prepared folder, as other preparations, encoders and exported models (bundles) use it.
 
-    The files of the vocabulary are read when they are needed.
+    The files of the vocabulary are read only when a method needs them.
     """
 
     folder: Path
@@ -103,7 +103,7 @@ class BaseVocabulary:
     def whole_numbers(self) -> dict[str, bool | None]:
         """For each text field, by name, True if its vocabulary writes whole numbers as 7.0, and False if it writes 7.
 
-        The value is None if the function `encoder.whole_numbers` cannot tell.
+        The value is None if the vocabulary of the field contains both forms, or no values.
         """
         shares = self.log_format.shares
         return {name: whole_numbers([self.texts_of(shares.get(name, name))]) for name in self.log_format.text_fields}
@@ -120,11 +120,11 @@ class BaseVocabulary:
 
     @functools.cached_property
     def expired(self) -> NDArray[np.int64]:
-        """Expired ids in ascending order."""
+        """Ids in the folder whose values have expired (lost their ids), in ascending order."""
         return read_expired(self.folder, self.schema)
 
     def live_fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
-        """Read the vocabulary from its files, and yield one field's values and ids at a time, without expired ones."""
+        """Read the vocabulary from its files, and yield one field's values and ids at a time, except expired ids."""
         return (without(field, self.expired) for field in self.fields(since))
 
     def fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
@@ -171,7 +171,7 @@ def read_base_vocabulary(
 
 
 def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
-    """Raise ValueError unless `options` ask for the columns of the folder `base`, and for its meaning of ids."""
+    """Raise ValueError unless a preparation with `options` gives rows the same columns and ids as the folder `base`."""
     folder, here, there, written_as = base.folder, options.decisive(), base.schema.options, base.log_format
     if written_as.fields != options.data.fields:
         raise ValueError(
@@ -224,7 +224,7 @@ def _features(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
 
 
 def _setting(recorded: str) -> str:
-    """Return the name of the setting that schema.json records as `recorded`, such as prepare.min_count."""
+    """Return how messages name a setting: prepare.min_count for `recorded`, its key min_count in schema.json."""
     return f"{RECORDED[recorded]} in prepare.fields" if recorded in RECORDED else f"prepare.{recorded}"
 
 

@@ -74,7 +74,7 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
     if is_table:
         rows = pa.table(rows)
     elif not all(isinstance(name, str) for name in rows.columns):
-        # Convert column names to strings, as Arrow would do too.
+        # Column names such as 0 become strings, as in Arrow's own conversion of a data frame.
         rows = rows.set_axis(list(map(str, rows.columns)), axis="columns")
     if log_format is not None:
         check_names("the table", rows.column_names if is_table else rows.columns, log_format)
@@ -302,7 +302,7 @@ class LogToScore:
 
     @property
     def table_version(self) -> dict[str, Any]:
-        """Location and version of the Delta or Iceberg table that the log is, or {}."""
+        """Location and version of the log if it is a Delta or Iceberg table. {} for any other log."""
         return version_read(self.files)
 
     @property
@@ -328,7 +328,10 @@ class LogToScore:
         return names
 
     def chunks(self) -> Generator[Chunk, None, None]:
-        """Read the log in this process, and yield its chunks of lines in order. Raise the errors of `open_reader`."""
+        """Read the log in this process, and yield its chunks (blocks of lines) in order.
+
+        Raise ValueError if a file is damaged or lacks columns of the format.
+        """
         return _chunks_of(self.files, self.log_format)
 
     def run(
@@ -343,8 +346,8 @@ class LogToScore:
     ) -> None:
         """Let worker processes call `function` on every chunk of the log. Call `consume` with each result.
 
-        The results are consumed in the order of the log. The results are stored in `work_folder` under the name
-        `title`. If an interrupted call is repeated, it uses the stored results.
+        `consume` gets the results in the order of the log. They are also stored in files of `work_folder` whose names
+        contain `title`. If an interrupted call is repeated, it uses the stored results.
         """
         pieces = Pieces(work_folder)
         pieces.clear_unfinished()
@@ -384,7 +387,8 @@ def _has_labels(files: Sequence[LogFile], log_format: LogFormat) -> bool:
             labelled += [has_label(line, log_format, chunk.is_bare) for line in lines]
             if len(labelled) == _SAMPLED_LINES:
                 break
-    return 2 * sum(labelled) >= len(labelled)  # The majority of the lines decides, because some lines may be bad.
+    # The majority of the lines decides whether the log has labels, because some lines may be bad.
+    return 2 * sum(labelled) >= len(labelled)
 
 
 def _chunks_of(files: Sequence[LogFile], log_format: LogFormat) -> Generator[Chunk, None, None]:

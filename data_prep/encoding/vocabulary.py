@@ -36,7 +36,7 @@ from data_prep.statistics.value_counts import check_count
 # The values of a field as three arrays: values, their counts, and the strings of a text field (or None). The values are
 # ordered by descending count, then by value. MISSING is one of the values.
 OrderedValues = tuple[NDArray[np.int64], NDArray[np.int64], Strings | None]
-_GROUP_ROWS = 1 << 20  # Maximum number of rows in a row group of vocabulary.parquet.
+_GROUP_ROWS = 1 << 20  # Maximum number of rows in a row group (a block of rows) of vocabulary.parquet.
 _PARQUET_SCHEMA = pa.schema(
     [
         ("field", pa.dictionary(pa.int32(), pa.string())),
@@ -88,7 +88,10 @@ def without(field: FieldVocabulary, expired: NDArray[np.int64]) -> FieldVocabula
 
 
 def added_values(field: FieldVocabulary, old: CategoricalField) -> FieldVocabulary:
-    """Return the values of a field that its earlier state `old` lacks. The value MISSING is added before them."""
+    """Return the values of `field` that it did not have when schema.json described it as `old`.
+
+    The value MISSING is put before these values, because every search table needs it.
+    """
     (missing,) = np.flatnonzero(field.values == MISSING)
     added = slice(old.num_values, len(field.values))
     values, texts = field.values[added], None
@@ -211,7 +214,7 @@ def merge_lookup_tables(chain: Sequence[LookupTables], path: Path, expired: NDAr
     """Merge several sets of search tables into one set, and write it to the file `path`.
 
     `chain` contains the sets, the oldest first; each has a table for every field. Values whose ids are in `expired` are
-    left out. After that, each value must have only one id.
+    left out. A value may have different ids in the sets, but at most one of its ids may be missing from `expired`.
     """
 
     def merged() -> Iterator[FieldLookup | StringLookup]:
@@ -268,8 +271,8 @@ def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> Lo
 def number_lookup(words: NDArray[np.uint64], *numbers: int) -> FieldLookup:
     """Sort `words` in place, and return the search table from numbers to ids that consists of them.
 
-    A word has a value in its upper bits, and in its lower bits the value's id minus the base id. `numbers` are the
-    last four fields of FieldLookup: `base_id`, `missing_id`, `first_oov_id` and `num_oov_ids`.
+    A word is a 64-bit number with a value in its upper half, and the value's id minus `base_id` in its lower half.
+    `numbers` are the last four fields of FieldLookup: `base_id`, `missing_id`, `first_oov_id` and `num_oov_ids`.
     """
     words.sort()
     # The upper bits of a word choose its bucket. If the values are evenly distributed, a bucket has one to four words.
@@ -417,7 +420,7 @@ def _numbers(numbers: NDArray[np.signedinteger], kind: pa.DataType) -> pa.Array:
 
 
 def _smallest(kind: str) -> int:
-    """Return the number that is added to the values of a column when they are written to vocabulary.parquet.
+    """Return what is added to a column's values in memory to get the numbers that are written to vocabulary.parquet.
 
     In memory, the smallest value of the column is 0. `kind` is the column's kind: bucket, hour or weekday.
     """
@@ -427,8 +430,8 @@ def _smallest(kind: str) -> int:
 def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:
     """Convert K texts of eight hex digits to the integers [K] that they denote. The text "" becomes MISSING."""
     is_missing = pc.equal(texts, "")
-    # With "" replaced, all texts have the same length, so their digits follow each other without gaps in the array's
-    # memory.
+    # With "" replaced, all texts have the same length, so the digits of all texts follow each other without gaps in the
+    # array's memory.
     filled = pc.if_else(is_missing, "0" * 8, texts)
     digits = np.frombuffer(filled.buffers()[2], np.uint8, 8 * len(filled)).reshape(-1, 8)
     values = _VALUE_OF_DIGIT[digits] @ 16 ** np.arange(7, -1, -1)

@@ -78,7 +78,7 @@ class Pieces:
             return None
         try:
             return _unpack(self.folder / name, content)
-        # The checksum is right, but the file does not have the form that `_pack` gives it.
+        # A file with a right checksum that does not have the form that `_pack` writes counts as damaged too.
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
 
@@ -122,10 +122,11 @@ class Pieces:
 
 
 def _pack(value: object) -> list[bytes | memoryview]:
-    """Return the content of the file (piece) that stores `value`, as a list of bytes to write one after another."""
+    """Return the content of the file (piece) that stores `value`, as a list of byte strings in their order."""
     arrays: dict[str, NDArray[Any]] = {}
     plain = json.dumps(_plain(value, arrays), separators=(",", ":")).encode()
-    # Arrays whose numbers have the most bytes go first. Thus each array begins at a multiple of its numbers' size.
+    # The arrays are sorted by the size of their numbers, int64 before int32. Thus each array begins at a multiple of
+    # the size of its numbers.
     names = sorted(arrays, key=lambda name: -arrays[name].itemsize)
     whole: dict[str, NDArray[Any]] = {name: arrays[name] for name in names} | {_JSON: np.frombuffer(plain, np.uint8)}
     header = make_header({name: (array.dtype.name, array.shape) for name, array in whole.items()}, _ALIGNMENT)

@@ -39,7 +39,7 @@ class Pool:
     """A set of workers that run the tasks of one pass over the log. Each pass has a `job_id` of its own."""
 
     executor: Executor
-    num_workers: int  # Number of tasks that run at the same time.
+    num_workers: int  # Number of tasks that the workers run at the same time.
     job_id: str = ""
     deaths: tuple[type[Exception], ...] = ()  # Types of exceptions which mean that a worker died.
     advice: str = ""  # What the user should do after one of the exceptions in `deaths`.
@@ -82,8 +82,8 @@ class Pools:
         try:
             yield replace(cluster, job_id=uuid.uuid4().hex)
         except cluster.deaths as error:
-            # The signal that killed a worker may be meant for this process too. Wait until it arrives, to raise
-            # StopSignal instead of the errors below.
+            # If a signal such as SIGTERM killed the worker, this process may get the same signal a moment later. Wait
+            # for it, so that `check_stop` raises StopSignal and the misleading errors below are not raised.
             time.sleep(_SIGNAL_SECONDS)
             check_stop()
             if fault := cluster.fault():
@@ -118,7 +118,7 @@ def _fault(executor: ProcessPoolExecutor) -> str:
 
     After the first worker has died, the executor ends all others with SIGTERM, so exit codes of SIGTERM say nothing.
     """
-    # The executor has no public attribute for exit codes.
+    # The exit codes are read from a private attribute of the executor, because it has no public one for them.
     codes = [worker.exitcode for worker in (executor._processes or {}).values()]
     if crash := next((crash.name for crash in _CRASHES if -crash in codes), ""):
         return (

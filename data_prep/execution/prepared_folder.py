@@ -128,7 +128,8 @@ def new_folder(
     partial = partial_folder(output)
     _check_is_ours(partial)
     with _lock(partial, output):
-        # Check again under the lock, because another run may have made `output` in the meantime.
+        # Now that this process holds the lock, check a second time that `output` may be replaced, because another run
+        # may have made it in the meantime.
         _check_output(output, overwrite)
         _make_private(partial)
         work_dir = _resume_or_begin(partial, identity, chunk_bytes, restart)
@@ -140,7 +141,8 @@ def new_folder(
                 shutil.rmtree(partial)
             raise
         sync_files(partial)
-        # Check again, because another program may have written to `output` during the hours of work.
+        # Check a third time that `output` may be replaced, because another program may have written to it during the
+        # hours of work.
         _check_output(output, overwrite)
         _put_in_place(partial, output)
         _tidy_up(output)
@@ -162,9 +164,9 @@ def real_output(output: Path) -> Path:
 
 
 def partial_folder(output: Path) -> Path:
-    """Return the path of the folder in which `output` is made until it is complete.
+    """Return the path of the unfinished folder, in which the files of `output` are made.
 
-    This is `output` with .partial appended to its name.
+    The path is `output` with .partial appended to its name.
     """
     return output.with_name(output.name + ".partial")
 
@@ -304,7 +306,7 @@ def _check_is_ours(partial: Path) -> None:
 def _check_all_is_ours(folder: Path, what: str) -> None:
     """Raise FileExistsError if `folder` holds a file or folder with a name that no preparation gives to its files.
 
-    `what` is the part of the message that says what the program does not do with the folder.
+    `what` is the part of the message after the folder's name, such as "is not replaced".
     """
     foreign = sorted(p.name for p in folder.iterdir() if not any(fnmatchcase(p.name, name) for name in _MADE_NAMES))
     if foreign:
@@ -377,7 +379,7 @@ def _read_state(partial: Path) -> _State | None:
 
 
 def _readable_state(folder: Path) -> _State | None:
-    """Return the content of run.json in `folder`, or None if there is no such file or it is damaged."""
+    """Return the content of run.json in `folder`, or None if the file is missing or damaged."""
     with suppress(OtherRun):
         return _read_state(folder)
     return None

@@ -55,10 +55,10 @@ def map_in_order(
     """Run `function` on each task of a pass over the log, on the workers of `pool`.
 
     For each task, in order, yield a function that takes the name of a part of the task's result and returns this part.
-    The parts of a result are stored in files (`pieces`), until the caller removes them. `needed` maps the number of a
-    task to the names of the parts that the caller reads; if all of them are stored already, the task is not run. If
-    `pool` is None, tasks run in this process. Each task covers about `task_bytes` bytes of the log. `tasks` may be an
-    endless stream, from which a thread takes a few tasks in advance.
+    The parts of a result are stored in files (`pieces`), which remain until the caller removes them. `needed` maps the
+    number of a task to the names of the parts that the caller reads; if all of them are stored already, the task is not
+    run. If `pool` is None, tasks run in this process. Each task covers about `task_bytes` bytes of the log. `tasks` may
+    be an endless stream, from which a thread takes a few tasks in advance.
     """
     starter = _Starter(function, pool, pieces, title, needed)
     with closing(read_ahead(starter.start_all(tasks), tasks_ahead(task_bytes, pool))) as results:
@@ -254,7 +254,7 @@ class TasksBeside:
             self._undone.add(self._pool.submit(run_in_worker, self._job, number, task))
 
     def wait(self, num_left: int = 0) -> None:
-        """Wait until all but `num_left` of the started tasks are finished.
+        """Wait until at most `num_left` of the started tasks are unfinished.
 
         Raise the error of a task that failed.
         """

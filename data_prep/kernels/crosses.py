@@ -41,8 +41,8 @@ def text_columns(
 ) -> Iterator[tuple[CategoricalColumn, Strings | Lists, NDArray[np.bool_]]]:
     """Yield each text column and each cross, with its texts [n] or lists of texts, and a mask [n] of its cells.
 
-    The mask is False where the cell is missing. The texts of a cross are made when the cross is yielded, so that memory
-    holds the texts of one cross at a time.
+    The mask is False in rows whose cell is missing. The texts of a cross are made when the cross is yielded, so that
+    memory holds the texts of one cross at a time.
     """
     present = dict(zip((column.name for column in columns), presence(rows, columns), strict=True))
     by_name = {

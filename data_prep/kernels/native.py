@@ -77,8 +77,8 @@ _OF_A_LINE: dict[str, type[np.generic]] = {"line_numbers": np.int64, "labels": n
 _OF_A_LINE |= dict(zip(_REJECT, (np.int64, np.int64, np.int64, np.int8), strict=True))
 _ALIGNMENT = 64  # Output arrays begin at multiples of this many bytes, the size of a cache line.
 _KIND_NUMBERS = LIBRARY.interface.enums["LogKernelsKind"]
-# The number that the C code has for each form in which times are written. All forms with % codes have the number of
-# "codes".
+# The number that the C code uses for each form in which times are written, such as "seconds" or "iso". All forms with %
+# codes, such as %Y-%m-%d, have the number of the name "codes".
 _TIME_KINDS = LIBRARY.interface.enums["LogKernelsTimes"]
 
 
@@ -122,7 +122,7 @@ def _rows_of(
 ) -> ParsedRows:
     """Return the first `num_rows` rows in `outputs`, which the native parser wrote.
 
-    Their strings are slices of `text`.
+    The strings of these rows are slices of `text`.
     """
     labels = outputs["labels"][:num_rows]
     labelled = labels != _UNLABELLED

@@ -187,7 +187,7 @@ def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: N
 class NumberBins(NamedTuple):
     """The layout of a histogram of numbers whose bins have logarithmic widths."""
 
-    smallest: int  # Numbers whose magnitude is below 2**smallest are in the bin of 0.
+    smallest: int  # Numbers between -2**smallest and 2**smallest are in the bin of 0.
     zero: int  # Index of the bin that contains 0.
 
 
@@ -253,8 +253,8 @@ def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArr
 def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
     """Add the `counts` [n] of distinct `keys` [n] to a count-min sketch with the cells (counters) `half` [rows, W].
 
-    Change `half` in place. The update is conservative: it raises a cell only as far as the estimated count of a key
-    requires.
+    Change `half` in place. The update is conservative: it raises a cell only to the new estimated count of a key that
+    has the cell, not by the whole count of each such key.
     """
     cells = _sketch_cells(keys, half.shape)
     # The new estimates of all keys, `sums`, are computed from the cells before the update. A cell is raised to the

@@ -73,7 +73,7 @@ class _Text:
     def is_utf8(self) -> bool:
         """True if all bytes of the chunk are valid UTF-8.
 
-        Then all cells are valid too, because separators are ASCII.
+        Then each cell is valid UTF-8 too, because the separators between cells are ASCII.
         """
         return is_utf8(self.bytes.tobytes())
 
@@ -104,12 +104,13 @@ def take_quotes_off(lines: bytes, log_format: LogFormat) -> tuple[bytes, list[in
     bare, badly_quoted = [], []
     for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n")):
         if len(line) > MAX_LINE_BYTES:
-            bare.append(line)  # The line is too long, so the parser will reject it.
+            bare.append(line)  # This line is too long, so that the parser will reject it.
         elif _BARE in line:  # No cell may contain BARE_SEPARATOR, so this line alone is rejected.
             badly_quoted.append(number)
             bare.append(b"")
         elif b'"' not in line:
-            # Do the same as the fast path above, because the cells of a line must not depend on other lines.
+            # A line without quotes gets the same cells as in a chunk without any quotes, because the cells of a line
+            # must not depend on the other lines of its chunk.
             bare.append(line.replace(divided, _BARE))
         else:
             cells = quoted_cells(line, log_format)
@@ -161,7 +162,8 @@ def _parse_lines(
     # The padding is left out of the search for separators, because it consists of "0", which may be the separator.
     in_lines = text.bytes[text.first : text.end]
     separators = text.first + np.flatnonzero((in_lines == separator) | (in_lines == _NEWLINE))
-    # Indices of the line ends in the array `separators`.
+    # For each line, the index of its line end in the array `separators`, which has the offsets of separators and line
+    # ends.
     line_lasts = np.flatnonzero(text.bytes[separators] == _NEWLINE)
     line_ends = separators[line_lasts]
     chunk.check_num_lines(len(line_ends))
@@ -272,7 +274,7 @@ def _parse_column(
         return _parse_booleans(cells)
     if kind == "float":
         return _parse_floats(cells, log_format)
-    # `with_vectors` parses the texts of vectors later.
+    # The function `with_vectors` parses the texts of vectors later, so all of them count as good here.
     good = np.ones(len(cells), np.bool_) if kind == "vector" else _are_utf8(text, cells)
     return cells, cells.lengths > 0, good
 
@@ -327,7 +329,8 @@ def _parse_hex(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]) 
     """
     present = ends > starts
     words = text.words[starts]
-    is_letter = words >> 6 & _bytes(0x01)  # Bit 6 is set in 'a'-'f' (0x61-0x66), but not in '0'-'9' (0x30-0x39).
+    # Bit 6 of the byte is set in 'a'-'f' (0x61-0x66), but not in '0'-'9' (0x30-0x39).
+    is_letter = words >> 6 & _bytes(0x01)
     # Each byte of `low` is 0 to 9 for a valid digit, and 1 to 6 for a valid letter.
     low = words ^ (_bytes(0x30) + is_letter * 0x30)
     digits = low + is_letter * 9

@@ -23,7 +23,7 @@ from data_prep.prepared.schema import DAY
 MAX_LINE_BYTES = 1 << 16
 
 
-# Some functions process this many rows at a time, so that the arrays of many columns fit in the processor's cache.
+# `number_columns` computes this many rows at a time, so that its arrays of many columns fit in the processor's cache.
 _ROWS_AT_ONCE = 4096
 # ASCII's unit separator. This byte stands between the cells of a chunk of lines from which quotes were removed.
 BARE_SEPARATOR = 0x1F
@@ -62,8 +62,8 @@ class Chunk:
     # Columns of cells that a prediction copies from a table (such as a Parquet file) to the output beside the scores.
     # The cells may contain separators.
     kept: tuple[list[str], ...] = ()
-    # Vectors [num_lines, W] float32 of a table, by the name of their column, if they are not written in the lines. The
-    # cell of such a column in a line is empty, unless the vector is bad.
+    # Vectors [num_lines, W] float32 of a chunk that was read from a table (such as a Parquet file), by the name of
+    # their column. The cell of this column in a line is empty, unless the vector is bad.
     vectors: dict[str, Cells] = field(default_factory=dict)
 
     def load(self) -> Chunk:
@@ -136,9 +136,10 @@ class ParsedRows:
     # Index of each row's line [n] among all lines of the log, from 0, including rejected lines.
     row_numbers: NDArray[np.int64]
     labels: NDArray[np.bool_]  # Label of each row [n]: True for a click.
-    labelled: NDArray[np.bool_]  # Mask [n] of the rows that have a label. The others have the label False.
+    labelled: NDArray[np.bool_]  # Mask [n] of the rows that have a label. Rows without one have the label False.
     separate: dict[str, Cells]  # Cells, by name of the field, of all fields that are not in `blocks`.
-    # Values of the list columns, by name. Empty until `with_lists` was called.
+    # Lists of the rows in each column of kind list, by name of the column. The mapping is empty until `with_lists`
+    # fills it.
     lists: dict[str, Lists] = field(default_factory=dict)
     weights: NDArray[np.float32] | None = None  # Weight of each row [n], or None if all weights are 1.
     # For each column of kind id (its cells identify rows, and the model does not see them), by name, the hashes [n] of
@@ -225,7 +226,7 @@ class ParsedRows:
         """Return a copy of the rows for each name in `names`, one copy after the other.
 
         In each copy, the cells of the field with this name are missing. If no field has the name, the copy has all
-        cells. The copies have neither weights nor keys.
+        cells. The copies have neither weights nor keys (hashes of cells that identify rows).
         """
         of_copies, num_rows = np.array(names)[:, None], len(self.labels)
         is_kept = {name: np.broadcast_to(of_copies != name, (len(names), num_rows)) for name in self.columns}
@@ -335,7 +336,8 @@ def _rejects_tsv(
     import pyarrow.compute as pc
 
     text = pa.large_binary()
-    # The offsets describe an Arrow array in which rejected lines alternate with the bytes between them.
+    # The text of the chunk becomes an Arrow array without a copy: its elements are, alternately, a rejected line and
+    # the bytes up to the next rejected line.
     offsets = np.stack([starts, np.minimum(ends, starts + MAX_LINE_BYTES)], axis=1).astype(np.int64)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(chunk.lines)]
     raw = pa.Array.from_buffers(text, 2 * len(lines) - 1, buffers).take(pa.array(np.arange(0, 2 * len(lines), 2)))

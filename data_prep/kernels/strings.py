@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from common.arrays.hashing import GOLDEN, mix64
 
 _WORD_BYTES = 8
-PADDING_BYTES = _WORD_BYTES  # A buffer has this many bytes after its last string.
+PADDING_BYTES = _WORD_BYTES  # The buffer `data` of `Strings` has this many bytes after its last string.
 _PADDING = np.zeros(PADDING_BYTES, np.uint8)
 # Matches floats without a fraction as pandas, C and Java write large ones. A point or a sign distinguishes them from
 # hexadecimal numbers such as 12e7.

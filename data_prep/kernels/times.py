@@ -22,7 +22,7 @@ Parsed: TypeAlias = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]
 FIRST_TIME, LAST_TIME = -62_135_596_800_000, 253_402_300_799_999
 _NUMBER = re.compile(rb"(-?)([0-9]{1,19})(?:\.([0-9]{0,18}))?(?:[eE]([-+]?[0-9]{1,2}))?")
 _NUMBER_DIGITS = 19  # Maximum number of digits of a time that is a number. Any number of 19 digits fits in 64 bits.
-# Range of times that are likely in a log, in milliseconds since 1970.
+# Range of times that are likely in a log, in milliseconds since 1970: the years 1989 to 2099.
 _LIKELY = range(LIKELY_SECONDS.start * 1000, LIKELY_SECONDS.stop * 1000)
 # Changes of a zone's clock are searched for from 1850 to 2100 in steps of three days (all in seconds since 1970). No
 # zone changes its clock twice within three days.
@@ -160,7 +160,7 @@ def _time_of(cell: bytes, form: str) -> _Time:
 
 
 def _time_of_number(number: re.Match[bytes], form: str) -> _Time:
-    """Convert a decimal number that counts time since 1970 to milliseconds since 1970, rounded down.
+    """Convert a written number that counts time since 1970 in the unit `form` to milliseconds since 1970, rounded down.
 
     If the form is iso, the unit is guessed: it is the first unit, from seconds to nanoseconds, in which the number is a
     time before 2100.

@@ -107,7 +107,8 @@ def with_vectors(
             cells = chunk.vectors[name]
             lines = rows.row_numbers - chunk.first_line
             cells = cells if len(lines) == len(cells.present) else cells.take(lines)
-            # Tables have bad vectors as texts in their lines, so that they are rejected here with all others.
+            # A bad vector of a table (such as a Parquet file) is written as text in its line. A line with such a text
+            # is bad.
             are_bad |= texts.lengths > 0
         else:
             values, present, good = parse(texts, width, log_format.decimal)

@@ -15,8 +15,8 @@ constexpr std::int64_t kZeroBin = 8 * 63 + 1;
 
 void log_kernels_bins(const int64_t* integers, const uint8_t* present, const uint8_t* chosen, int64_t num_rows,
                       int64_t* counts) {
-  // Integers of adjacent rows often fall into the same bin. They are counted in two tables alternately, so that an
-  // addition need not wait for the previous one.
+  // Integers of adjacent rows often fall into the same bin. So rows are counted alternately in two tables, which are
+  // added up at the end: an addition then need not wait until the previous one is stored.
   std::int64_t tables[2][2 * kZeroBin + 1] = {};
   for (std::int64_t row = 0; row < num_rows; ++row) {
     const double number = static_cast<double>(integers[row]);

@@ -10,13 +10,14 @@
 
 namespace {
 
-// Number of rows whose ids are looked up together, field by field. Their part of `ids` fits in the first-level cache.
+// Number of rows whose ids are looked up together, field by field. The part of the array `ids` for so many rows fits in
+// the first-level cache.
 constexpr std::int64_t kBlockRows = 128;
 
 // A bucket of at most this many words is searched by counting smaller words, which needs no unpredictable branches.
 constexpr std::int64_t kCountedWords = 8;
 
-// The words that may contain a value: all words whose values have the same upper bits.
+// The range of words (value and id) in which a value is searched: all words whose values have the same upper bits.
 struct Bucket {
   const std::uint64_t* first;
   const std::uint64_t* end;

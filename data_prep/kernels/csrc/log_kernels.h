@@ -57,7 +57,8 @@ typedef enum {
   LOG_KERNELS_BELOW = 5
 } LogKernelsRelation;
 
-// Meaning of the label's cells that are listed neither as clicked nor as not clicked: bad cells, no clicks, or clicks.
+// Meaning of label cells that are listed neither in `clicked` nor in `not_clicked`: the line is bad, the row is no
+// click, or the row is a click.
 typedef enum { LOG_KERNELS_NO_REST = 0, LOG_KERNELS_REST_NOT_CLICKED = 1, LOG_KERNELS_REST_CLICKED = 2 } LogKernelsRest;
 
 // Forms of the times in a column: numbers since 1970 in a unit, ISO 8601, or a form with % codes, which
@@ -71,7 +72,7 @@ typedef enum {
   LOG_KERNELS_CODES = 5
 } LogKernelsTimes;
 
-// Value of a label that is missing in a row, in a log whose labels are optional.
+// Number that is stored as the label of a row without a label, in a log whose labels are optional.
 #define LOG_KERNELS_UNLABELLED 2
 
 // An array of strings, which are slices of `data`. There are at least seven more bytes after the end of every string.
@@ -89,7 +90,8 @@ typedef struct {
   int64_t num_columns;       // at least 2
   const uint8_t* kinds;      // [num_columns] LogKernelsKind of each column
   const int64_t* slots;      // [num_columns] index of each column in the output array of its kind
-  const int64_t* alike;      // [num_columns] length of the run of columns of one kind, in adjacent slots, from this one
+  // [num_columns] number of adjacent columns, from this column on, that have the same kind and adjacent slots
+  const int64_t* alike;
   LogKernelsStrings missing;   // cells that mean a missing value, besides the empty cell
   LogKernelsStrings clicked;   // cells of the label that mean a click
   LogKernelsStrings not_clicked;  // cells of the label that mean no click
@@ -124,7 +126,7 @@ typedef struct {
   uint8_t* times_present;     // [S, capacity] 0 or 1
   int64_t* string_starts;     // [T, capacity] offset of each string in the text
   int64_t* string_lengths;    // [T, capacity] 0 where missing
-  float* weights;             // [capacity] filled if there is a column of weights
+  float* weights;             // [capacity] only written if there is a column of weights
 } LogKernelsRows;
 
 // Output arrays for rejected lines. Each array has room for L elements.
@@ -180,9 +182,9 @@ LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int6
 
 // Counts distinct strings, as numpy_kernels.count_strings does, but in no particular order. Writes the key, the count
 // and the first row of each distinct string among n strings, and returns how many there are. `table` has room for
-// table_size elements, which is a power of two above n; n is at most 2^30. Keys are those of strings.Strings.keys,
-// masked with `key_mask`. The mask has all bits, or fewer in tests, so that keys collide. `secret` [2] are random
-// numbers that an author of logs cannot know. No output depends on them.
+// table_size elements, which is a power of two above n; n is at most 2^30. Keys are 64-bit hashes as in
+// strings.Strings.keys, masked with `key_mask`. The mask has all bits, or fewer in tests, so that keys collide.
+// `secret` [2] are random numbers that an author of logs cannot know. No output depends on them.
 LOG_KERNELS_API int64_t log_kernels_count_strings(const LogKernelsStrings* texts, const uint64_t* secret,
                                                 uint64_t key_mask, int32_t* table, int64_t table_size,
                                                 uint64_t* keys, int64_t* counts, int64_t* firsts);
@@ -210,8 +212,8 @@ LOG_KERNELS_API void log_kernels_find_strings(const LogKernelsStrings* texts, co
                                             const int64_t* known_ids, int64_t missing_id, int64_t first_oov_id,
                                             int64_t num_oov_ids, int64_t* ids);
 
-// Looks up the counts of keys [num_keys] in a sketch [num_halves, depth, width], as numpy_kernels.sketch_counts does.
-// `depth` is at most 16.
+// Looks up the counts of keys [num_keys] in a sketch (an approximate counter) [num_halves, depth, width], as
+// numpy_kernels.sketch_counts does. `depth` is at most 16.
 LOG_KERNELS_API void log_kernels_sketch_counts(const uint32_t* halves, int64_t num_halves, int64_t depth,
                                                int64_t width, const uint64_t* keys, int64_t num_keys, int64_t* counts);
 

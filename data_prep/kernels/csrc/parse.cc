@@ -22,7 +22,8 @@ constexpr int kHexDigits = 8;
 constexpr int kIntegerDigits = 19;  // Number of digits of the largest int64. Any 19 digits fit in uint64.
 constexpr int kWordBytes = 8;
 constexpr int kExponentDigits = 4;
-// Up to this mantissa, and with the powers of 10 in this table, a product or quotient of both is rounded only once.
+// Whole numbers up to kExactMantissa and the powers of 10 in kPowers are exact doubles, so the product or quotient of
+// two of them is rounded only once.
 constexpr std::uint64_t kExactMantissa = std::uint64_t{1} << 53;
 constexpr double kPowers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                               1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
@@ -36,7 +37,8 @@ inline std::uint64_t load_word(const std::uint8_t* bytes) {
   return word;
 }
 
-// Returns a word whose lowest set bit is the high bit of the first zero byte in `word`, or 0 if there is no zero byte.
+// Finds the first zero byte in `word`: returns a word whose lowest set bit is the high bit of this byte, or 0 if there
+// is no zero byte.
 inline std::uint64_t zero_byte(std::uint64_t word) { return (word - bytes_of(0x01)) & ~word & bytes_of(0x80); }
 
 struct Cell {
@@ -74,8 +76,8 @@ inline bool parse_integer(const std::uint8_t** at, const std::uint8_t* end, std:
   return num_digits >= 1 && num_digits <= kIntegerDigits && magnitude <= (std::uint64_t{1} << 63) - !negative;
 }
 
-// Moves *at from the end of an integer past a decimal point and zeros, as in 12.0. `point` is accepted as decimal point
-// too. Other digits after the zeros are not skipped, so the caller does not find the end of the cell and rejects it.
+// Moves *at from the end of an integer past a decimal point and zeros, as in 12.0. The decimal point is '.' or `point`.
+// Other digits after the zeros are not skipped, so the caller does not find the end of the cell and rejects it.
 inline void skip_point_zero(const std::uint8_t** at, const std::uint8_t* end, std::uint8_t point) {
   const std::uint8_t* next = *at;
   if (end - next < 2 || (*next != '.' && *next != point) || next[1] != '0') return;
@@ -94,7 +96,7 @@ inline std::uint64_t word_at(const std::uint8_t* at, const std::uint8_t* text_en
 
 // Parses a cell [-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})? as parse._parse_floats does. Returns false for a
 // bad cell, or for a number out of the range of float32. The number is rounded correctly, and becomes 0 if it is too
-// small for a normal double. `point` is accepted as decimal point too.
+// small for a normal double. The decimal point is '.' or `point`.
 bool parse_float(Cell cell, std::uint8_t point, double* number) {
   const std::uint8_t *at = cell.start, *const end = cell.end;
   const bool negative = at < end && *at == '-';
@@ -730,7 +732,8 @@ class LineParser {
     }
   }
 
-  // Parses a cell of the time column with this number. Clears *present for a cell that means that there is no time.
+  // Parses a cell of time column `number` (an index among the columns of times). Sets *present to 0 for a cell that
+  // means that there is no time.
   bool parse_timestamp(Cell cell, std::int64_t number, std::int64_t* time, std::uint8_t* present) const {
     const int kind = format_.time_kinds[number];
     if (kind != LOG_KERNELS_CODES) {

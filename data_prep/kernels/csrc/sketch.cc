@@ -1,4 +1,5 @@
-// Reads and updates a count-min sketch. A key has one cell in each row, and its count is the smallest of them.
+// Reads and updates a count-min sketch. A key has one cell (counter) in each row of cells, and its estimated count is
+// the smallest of these cells.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +11,8 @@ namespace {
 
 constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;
 constexpr std::int64_t kMaxDepth = 16;
-// Number of keys whose cells are prefetched ahead. The sketch does not fit in the caches, and cells lie anywhere in it.
+// The cells of a key are prefetched into the cache this many keys before they are used, because the sketch does not fit
+// in the caches and a key's cells lie anywhere in it.
 constexpr std::int64_t kAhead = 16;
 
 // Mixes the bits of a value, as hashing.mix64 does.
@@ -20,8 +22,8 @@ inline std::uint64_t mix64(std::uint64_t value) {
   return value ^ value >> 31;
 }
 
-// Finds the cell of a key in each row, as offsets in a half of the sketch. numpy_kernels._sketch_cells does the
-// same.
+// Finds the cell (counter) of a key in each row of cells, as offsets from the start of one half of the sketch.
+// numpy_kernels._sketch_cells does the same.
 inline void find_cells(std::uint64_t key, std::int64_t depth, std::int64_t width, std::int64_t* cells) {
   for (std::int64_t row = 0; row < depth; ++row) {
     const std::uint64_t upper = mix64(key + static_cast<std::uint64_t>(row) * kGolden) >> 32;
@@ -29,7 +31,8 @@ inline void find_cells(std::uint64_t key, std::int64_t depth, std::int64_t width
   }
 }
 
-// Calls visit(i, cells) for each key in order, after its cells of `half` were prefetched.
+// Calls visit(i, cells) for each key i in order. The cells of a key in `half` are prefetched into the cache some keys
+// earlier.
 template <typename Visit>
 void for_each_key(const std::uint32_t* half, std::int64_t depth, std::int64_t width, const std::uint64_t* keys,
                   std::int64_t num_keys, Visit visit) {

@@ -1,5 +1,5 @@
-// Counts distinct strings with a hash table, splits and joins strings, and looks up their ids in a vocabulary. A key
-// only serves to find a string, and equality is decided by comparing bytes.
+// Counts distinct strings with a hash table, splits and joins strings, and looks up their ids in a vocabulary. A key (a
+// 64-bit hash) only serves to find a string quickly. Whether two strings are equal is decided by their bytes.
 //
 // Anyone can construct strings that share a key. A log of such strings must not take longer than others. So the slots
 // of the hash table come from another hash, which uses a secret, and the strings of a vocabulary that share a key are
@@ -113,9 +113,9 @@ std::int64_t index_among_equal_keys(const LogKernelsStrings& vocabulary, const s
   return std::min(first, last);
 }
 
-// Writes for each wanted key the index of the first sorted key that is not less, as std::lower_bound returns it.
-// Several binary searches advance together step by step, so that their memory accesses overlap. Steps have no branches,
-// since these could not be predicted.
+// Writes to `found`, for each wanted key, the index of the first of the sorted `keys` that is not less than it, as
+// std::lower_bound returns it. Several binary searches advance together step by step, so that their memory accesses
+// overlap. Steps have no branches, since these could not be predicted.
 void lower_bounds(const std::uint64_t* keys, std::int64_t num_keys, const std::uint64_t* wanted, std::int64_t count,
                   std::int64_t* found) {
   std::fill(found, found + count, 0);
