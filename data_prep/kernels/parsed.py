@@ -23,7 +23,8 @@ from data_prep.prepared.schema import DAY
 MAX_LINE_BYTES = 1 << 16
 
 
-# `number_columns` computes this many rows at a time, so that its arrays of many columns fit in the processor's cache.
+# Functions such as `number_columns` process this many rows at a time, so that the arrays of many columns fit in the
+# processor's cache.
 _ROWS_AT_ONCE = 4096
 # ASCII's unit separator. This byte stands between the cells of a chunk of lines from which quotes were removed.
 BARE_SEPARATOR = 0x1F

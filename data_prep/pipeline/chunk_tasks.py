@@ -88,8 +88,8 @@ def count_log(
 class ChunkCounter:
     """The task that workers run in the first pass: parse a chunk of the log and count its training rows.
 
-    Only training rows with a label and a weight above 0 are counted. A training learns nothing from the others, so a
-    value that occurs only in them must not get an id.
+    Only training rows with a label and a weight above 0 are counted. A training learns nothing from all other rows, so
+    a value that occurs only in them must not get an id.
     """
 
     split: SplitRule
@@ -191,21 +191,22 @@ def _cut_rows(
 
 @dataclass(frozen=True)
 class EncodedRest:
-    """What is kept of an encoded chunk of the log besides its rows: line numbers, counts, and statistics of weights.
+    """The result of encoding a chunk of the log besides the encoded rows: line numbers, counts, and weight statistics.
 
     The keys of the dictionaries are the names of the splits.
     """
 
-    row_numbers: dict[str, NDArray[np.int64]]  # Line numbers of the rows.
+    row_numbers: dict[str, NDArray[np.int64]]  # Line numbers in the log of the rows, by split.
     clicks: dict[str, int]
-    # Numbers of rows without a label, and numbers of rows of weight 0, by split.
+    # For each split, the number of rows without a label, and below it the number of rows of weight 0.
     unlabelled: dict[str, int]
     weightless: dict[str, int]
     weights: dict[str, NumericStatistics]  # Statistics of the weights above 0, by split.
-    # For each categorical column [C], the number of training rows with an out-of-vocabulary value, among those with a
-    # label and a weight above 0. A row with a list is included if any value of the list is out of vocabulary.
+    # For each categorical column [C], the number of training rows with an out-of-vocabulary value. Only rows with a
+    # label and a weight above 0 are counted. A row with a list is counted if any value of the list is out of
+    # vocabulary.
     unknown: NDArray[np.int64]
-    # Counts of lines, rejected lines and missing cells, or None if a first pass over the log has counted them already.
+    # Counts of the chunk's lines, rejected lines and missing cells. None if a first pass over the log has counted them.
     counts: ChunkCounts | None
 
 
@@ -255,9 +256,9 @@ class Encoder:
 
 
 def _weight_statistics(rows: Examples) -> NumericStatistics:
-    """Return statistics of the weights above 0 that rows have.
+    """Return count, sums and extremes of the weights above 0 of encoded rows.
 
-    Their count is 0 if the rows have no weights.
+    The count is 0 if the rows have no weights.
     """
     weights = np.zeros(0, np.float32) if rows.weights is None else rows.weights
     return NumericStatistics.of_floats(weights[weights > 0].astype(np.float64))

@@ -135,7 +135,7 @@ def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary 
 def usual_row_bytes(options: PrepareOptions) -> int:
     """Return the estimated number of bytes of an encoded row before the vocabulary is known.
 
-    Assume that ids are int32.
+    The estimate assumes ids of type int32.
     """
     num_numeric = len(numeric_fields(options, [NumericStatistics()] * len(options.data.numeric_fields)))
     return encoded_row_bytes(options, num_numeric, "int32")
@@ -144,7 +144,8 @@ def usual_row_bytes(options: PrepareOptions) -> int:
 def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str) -> int:
     """Return the number of bytes that an encoded row takes during a preparation, in memory and in temporary files.
 
-    The bytes hold the row's ids, numbers, label, weight, keys and vectors, and its 8-byte line number.
+    The bytes hold the row's ids, numbers, label, weight, vectors and keys (hashes of the cells of columns of kind id),
+    and its 8-byte line number.
     """
     beside = 4 * bool(options.data.weight_source) + 8 * len(options.data.key_fields)
     beside += sum(4 * (form.width + 1) for form in options.data.vectors.values())
@@ -180,7 +181,9 @@ def numeric_fields(
 
 
 def vector_fields(options: PrepareOptions, statistics: LogStatistics) -> tuple[VectorField, ...]:
-    """Return the vector columns, whose statistics are computed from the sample of training rows in `statistics`."""
+    """Return the vector columns with their means and deviations, computed from the sample of training rows in
+    `statistics`.
+    """
     fields: list[VectorField] = []
     sample, first = statistics.sample, 0
     for name, missing in zip(options.data.vector_fields, statistics.missing_vectors, strict=True):
@@ -208,8 +211,9 @@ def _ages(times: NumericStatistics) -> NumericStatistics:
 
 
 def _fit_to_sample(field: NumericField, cells: NDArray[np.float64]) -> NumericField:
-    """Return a numeric column with the parameters of its transform, computed from the cells [k] of a sample of the
-    training rows. NaN stands for a missing cell and is ignored.
+    """Return a numeric column whose transform has parameters that are computed from a sample of the training rows.
+
+    `cells` [k] are the cells of the column in this sample. NaN stands for a missing cell and is ignored.
     """
     numbers = before_transform(field, cells[~np.isnan(cells)])
     if field.transform == "quantile":

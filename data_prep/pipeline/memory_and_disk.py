@@ -22,13 +22,13 @@ from data_prep.raw_log.storage import LogFile
 
 _MIB = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-# Words by which an error message without errno reveals a full disk. MindSpore stops writing when less than 10 MiB are
-# free, and reports it in such a message.
+# An error without errno counts as an error about a full disk if its message contains one of these texts. MindSpore
+# stops writing when less than 10 MiB are free, and reports it in such a message.
 _WORDS = re.compile("No space left|No free disk|free space")
 # A disk with fewer free bytes counts as full, whatever error a library raises.
 _FULL_BYTES = _MIB
-# Assumed bytes per row of a log that was not read yet, as text and compressed. Measured on Criteo's log: 45,840,617
-# rows are 11.1 GB as text and 4.8 GB compressed.
+# Assumed bytes per row of a log that was not read yet, as text and compressed. The figures were measured on Criteo's
+# log: 45,840,617 rows are 11.1 GB as text and 4.8 GB compressed.
 _TEXT_BYTES_A_ROW, _PACKED_BYTES_A_ROW = 243, 104
 # Estimated bytes per row of the temporary files of the first pass over the log, which counts values. The files are
 # removed after that pass.
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 _LIMIT_FOR_LARGE_CHUNKS = 2048 * _MIB
 _LARGE_CHUNK_BYTES, _SMALL_CHUNK_BYTES = 8 * _MIB, 2 * _MIB
 _MAIN_BYTES = 200 * _MIB  # Memory of the main process: Python, its libraries, and results that workers have sent.
-_ZOO_BYTES = 420 * _MIB  # Memory of MindSpore, which reads the rows again for the layout of its model zoo.
+_ZOO_BYTES = 420 * _MIB  # Memory of MindSpore, which reads all rows again to rewrite them for its model zoo.
 # Memory to write one MindRecord file: packed rows, pages, and MindSpore's library. The training rows that are shuffled
 # together (a window) take additional memory.
 _FILE_BYTES = 60 * _MIB
@@ -59,7 +59,8 @@ _LIST_BYTES_A_CHUNK_BYTE, _LIST_BYTES_A_POSITION = 24, 12
 # Additional memory per row for the texts and counts of crosses. The first number counts once if there are any crosses,
 # the second number once for each cross.
 _CROSSED_BYTES_A_ROW, _CROSS_BYTES_A_ROW = 200, 50
-# Memory for each combination of values from crossed lists: its text, and where its values are in the lists.
+# Bytes of memory for each combination of values from crossed lists: the text of the combination, and the indices of its
+# values in the lists.
 _COMBINATION_BYTES = 120
 # Assumed bytes of a line per column, to estimate the number of rows in a chunk of the log. The number is low, so that
 # the number of rows is not underestimated.
@@ -89,7 +90,7 @@ def whole_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
 
 
 def least_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
-    """Return a lower bound of the size in bytes of the finished folder with `num_rows` rows of the given sizes."""
+    """Return a lower bound of the size in bytes of a finished folder with `num_rows` rows, as in `whole_bytes`."""
     return int(num_rows * (row_bytes + zoo_row_bytes) * _LEAST_FRACTION)
 
 

@@ -114,7 +114,7 @@ def prepare(
       this log. With `extend`, values that are new in this log get ids after all existing ones.
     - `version`: the version of a Delta table, or the id of a snapshot of an Iceberg table. By default it is the version
       that an interrupted preparation has read, or else the newest one.
-    - `executor`: where the workers run; by default as processes of this machine.
+    - `executor`: the kind of workers; by default processes of this machine.
     - `report`: also write report.html and timing.json, whose content may differ from run to run.
     - `chunk_bytes`, `file_rows`: number of bytes of the log that one task processes, and of rows per MindRecord file.
 
@@ -134,7 +134,7 @@ def prepare(
     executor = executor or ExecutorChoice()
     output = real_output(output)
     files = find_log(inputs, version, {} if restart else unfinished_identity(output))
-    # Workers on other machines have other working directories, so give them absolute paths.
+    # Workers on other machines may have another working directory, so they get absolute paths.
     if executor.kind != "processes":
         files, output = tuple(map(absolute, files)), output.absolute()
     if extend and vocabulary_of is None:
@@ -206,7 +206,7 @@ def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: P
     with closing(VocabularyReader([output / schema.VOCABULARY_FILE])) as reader:
         for before, field, column in zip(base.schema.categorical, result.categorical, base.columns, strict=True):
             is_plain = base.log_format.columns.get(field.name) == "string" and not column.shares
-            # Skip hashed columns: they have no vocabulary, and only the missing value has an id of its own.
+            # Hashed columns are skipped: they have no vocabulary, and only the missing value has an id of its own.
             if not is_plain or before.num_values < 2:
                 continue
             counts, examples = profile.categorical[field.name], ""
@@ -246,7 +246,8 @@ def _make_files(
     """Prepare the log: write all files of the prepared folder except schema.json. Return the content of schema.json."""
     is_zoo, is_only_pass = options.layout == "zoo", not needs_counting(options, base)
 
-    # First pass: raw log -> statistics -> vocabulary.
+    # The first pass over the log collects statistics, from which the vocabulary and the numeric transforms are
+    # computed.
     num_workers = memory_and_disk.counting_workers(options, num_cores(), work_dir.chunk_bytes)
     if not options.workers and (quota := cpu_quota()[1]):
         log.info("workers: %d%s", num_workers, quota)
@@ -257,7 +258,8 @@ def _make_files(
     if is_zoo:
         check_ids_fit(vocabulary.size)
 
-    # Second pass: workers encode and split rows. Once all rows of a file are encoded, a worker shuffles and writes it.
+    # In the second pass, workers encode and split rows. Once all rows of a MindRecord file are encoded, a worker
+    # shuffles them and writes the file.
     num_rows = statistics.num_lines - statistics.num_rejects
     window_rows = min(options.shuffle_window_rows, num_rows or options.shuffle_window_rows)
     window_bytes = window_rows * encoded_row_bytes(options, len(numeric), vocabulary.ids_dtype)
@@ -322,7 +324,7 @@ def describe(
 
 def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str, Any]:
     file, is_one = reading.files[0], len(reading.files) == 1
-    # Path of the file with the true click probabilities, which exists beside a synthetic log that is a single file.
+    # Path at which a file with the true click probabilities lies if the log is a synthetic log of a single file.
     truth = truth_path(Path(file.location)) if is_one and not is_uri(file.location) else None
     return {
         "name": file.name if is_one else reading.name,

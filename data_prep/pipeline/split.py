@@ -58,7 +58,7 @@ class RowsToSplit(NamedTuple):
 
     numbers: NDArray[np.int64]  # Line numbers of the rows in the log.
     labels: NDArray[np.bool_] = np.empty(0, np.bool_)  # Labels of the rows, which only a stratified split needs.
-    file: int = 0  # Number of the file in the log, which only a split by files needs.
+    file: int = 0  # Index of the rows' file in the log, which only a split by files needs.
     times: Times = np.empty(0, np.int64)  # Times of the rows, which only a split by time needs.
 
 
@@ -135,7 +135,7 @@ class StratifiedSplit:
 class FileSplit:
     """A rule that assigns all rows of a file of the log to the same split."""
 
-    of_files: tuple[int, ...]  # TRAIN, VALID or TEST for each file of the log.
+    of_files: tuple[int, ...]  # The split (TRAIN, VALID or TEST) of each file of the log.
 
     def assign(self, rows: RowsToSplit) -> NDArray[np.int8]:
         return np.full(len(rows.numbers), self.of_files[rows.file], np.int8)
@@ -222,7 +222,7 @@ def _blocks(path: Path) -> Iterator[tuple[Times, Times]]:
 
 @dataclass(frozen=True)
 class LabelHashes:
-    """The hashes of the rows that have one label: their number, and the hashes in some ranges of hash values.
+    """Hashes of the line numbers of the rows with one label (click or no click), kept only in some ranges of values.
 
     `num_rows` is the number of all hashes. For each range, `num_below` is the number of hashes below the range, and
     `inside` holds the hashes in the range.
@@ -234,7 +234,9 @@ class LabelHashes:
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], ranges: tuple[tuple[int, int], ...]) -> LabelHashes:
-        """Return the number of the `hashes` [n] of the rows with one label, and the hashes in each of `ranges`."""
+        """Return the number n of the `hashes` [n] of the rows with one label, and the hashes within each of
+        `ranges`.
+        """
         parts = [_between(hashes, low, high) for low, high in ranges]
         return cls(
             len(hashes),
@@ -316,7 +318,7 @@ def _find_times(reading: LogReading, options: PrepareOptions, path: Path) -> Tim
 
 
 def _read_labels(reading: LogReading, hasher: LabelHasher) -> list[list[LabelHashes]]:
-    # The first element stands for no rows, so that the list has an element even if the log has no chunks.
+    # The first element is the result for no rows, so that the list is not empty even if the log has no chunks.
     by_chunk = [hasher.hash_rows(np.empty(0, np.int64), np.empty(0, np.bool_))]
     # The log may be read a second time with other ranges of hashes. That pass must not reuse the stored results of the
     # first one, so the title of the results contains a hash of the ranges.
@@ -325,8 +327,8 @@ def _read_labels(reading: LogReading, hasher: LabelHasher) -> list[list[LabelHas
     return [list(parts) for parts in zip(*by_chunk, strict=True)]
 
 
-# Type of a function that runs a `LabelHasher` on all chunks of the log. It returns a list for each label, which has the
-# result of each chunk.
+# Type of a function that runs a `LabelHasher` on all chunks of the log. It returns two lists, one for each label (no
+# click, click), with the `LabelHashes` of each chunk.
 ReadLabels = Callable[[LabelHasher], list[list[LabelHashes]]]
 
 

@@ -55,7 +55,7 @@ class FileToWrite:
     window, which is a range of consecutive rows (see `Windows`).
     """
 
-    folder: Path  # Folder of the finished file.
+    folder: Path  # Folder into which the finished file is moved.
     work_folder: Path
     split: str
     number: int
@@ -204,7 +204,7 @@ class _SplitOutput:
     split: str
     windows: Windows
     work_dir: WorkDir
-    folder: Path  # Folder of the finished files.
+    folder: Path  # Folder into which finished MindRecord files are moved.
     files: TasksBeside
 
     def __post_init__(self) -> None:
@@ -316,7 +316,7 @@ class _SplitOutput:
 
 @dataclass(frozen=True)
 class Windows:
-    """How the rows of a split, numbered from 0, are divided into files, and into windows for shuffling.
+    """The division of a split's rows, numbered from 0, into MindRecord files, and into windows for shuffling.
 
     A window is a range of consecutive rows that are shuffled among themselves. So a file can be written once all rows
     of the windows that overlap it are encoded.

@@ -4,8 +4,8 @@
     test_input_part.mindrecord0 …       the same for test, and for valid
     <split>_input_rest.mindrecord       the remaining rows, which the zoo's own preparation drops
 
-`data_prep/prepared/schema.py` describes a sample. The files, in the order in which schema.json lists them, hold the
-blocks of rows in the same order as the project's own layout.
+`data_prep/prepared/schema.py` describes a sample. Read in the order in which schema.json lists them, the files hold the
+blocks of rows in the same order as the files of the project's own layout.
 
 A shard is one of the numbered files of a split. MindSpore divides the samples of each write evenly among the shards, in
 order, and distributes the remainder at random. To make the files reproducible, the number of shards is chosen so that
@@ -108,8 +108,9 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     each = num_samples // shards
     rows: dict[str, tuple[int, str]] = {}  # Name of a written file -> its number of rows, and checksums of its blocks.
     if each:
-        # Each write gives every shard one block of rows as a sample, and a shard gets `each` blocks in all. Blocks are
-        # read in such an order that shard 0 gets the first blocks of the split, shard 1 the next ones, and so on.
+        # The writer deals out blocks of rows to the shards in turn, so each shard gets `each` blocks (samples) in all.
+        # The blocks are read in such an order that shard 0 gets the first `each` blocks of the split, shard 1 the next
+        # ones, and so on.
         numbers = [shard * each + index for index in range(each) for shard in range(shards)]
         blocks = read_files(blocks_folder, sources, numbers)
         checksums = _write_samples(folder / f"{name}_input_part.mindrecord", shards, blocks)

@@ -5,7 +5,8 @@ permutation is a pool, whose rows are shuffled together. The resulting stream of
 and pools. No row is dropped, so the last batch may be smaller. A run that resumes at step s reads only the pools from
 that step on.
 
-Shapes use B for the batch size, P for the number of ids per row, N for numeric columns and n for the rows of a block.
+Shapes use B for the batch size, P for the number of ids per row, N for numeric columns, K for the inputs from vector
+columns and n for the rows of a block.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class Batch(Examples):
 
 
 def slice_of_batch(batch: Batch, rows: slice) -> Batch:
-    """Return the given rows of a whole batch as the part of one rank, with `first_row` and `whole_rows` set."""
+    """Return the given rows of a whole batch as the part of the batch that one rank (process of a training) trains
+    on.
+    """
     part = _batch(batch.take(rows))
     return replace(part, first_row=rows.start, whole_rows=batch.num_rows, mean_weight=batch.mean_weight)
 
@@ -108,7 +111,7 @@ class Order:
 
     pools: tuple[np.ndarray, ...]
     block_sizes: np.ndarray
-    # None means that the rows are not shuffled, and stay in the order in which they were written.
+    # If the seed is None, the rows are not shuffled and stay in the order in which they were written.
     shuffle_seed: tuple[int, ...] | None
 
 
@@ -171,7 +174,7 @@ def read_batches(
                 parts, missing = [], batch_size
             ahead += itertools.islice(blocks, min(blocks_a_batch, len(next_pool) - len(ahead)))
         start = 0
-        del rows  # Free this pool before the next one is put together.
+        del rows  # Free the rows of this pool before the next pool is put together.
     if parts:
         yield _batch(concatenate(parts))
 

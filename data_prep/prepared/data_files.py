@@ -54,7 +54,8 @@ def row_numbers_file(split: str) -> str:
 def write_schema(schema: Schema, folder: Path) -> None:
     """Write schema.json into `folder` atomically."""
     content = dataclasses.asdict(schema)
-    if not schema.vectors:  # The key was added in a later release. The bytes of folders without vectors stay the same.
+    # Schemas without vectors stay the same, byte for byte, as in releases before the key "vectors" existed.
+    if not schema.vectors:
         del content["vectors"]
     content[CHECKSUM] = checksum_of(content)
     write_whole(folder / SCHEMA_FILE, json.dumps(content, indent=1) + "\n")
@@ -83,7 +84,7 @@ def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
     """Return the checksum of `columns`, the arrays that a block of rows stores, as `BLOCK_CHECKSUM` hex digits."""
     digest = xxhash.xxh3_64()
     for column in columns:
-        if column.ndim:  # An empty array has no bytes. MindRecord returns it as a scalar.
+        if column.ndim:  # MindRecord returns an empty array as a scalar, which is left out.
             digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()[:BLOCK_CHECKSUM]
 
@@ -197,7 +198,7 @@ def schema_at(schema: Schema, moment: Mapping[str, Any]) -> Schema:
 
 
 def expired_file_name(num_before: int) -> str:
-    """Return the name of a file of ids that expired at the same time, if `num_before` ids had expired earlier."""
+    """Return the name of a file that lists ids which expired together, after `num_before` ids had expired earlier."""
     return f"{EXPIRED_PREFIX}{num_before:012d}{NUMPY}"
 
 
@@ -210,7 +211,7 @@ def read_expired(folder: Path, schema: Schema) -> NDArray[np.int64]:
 
 
 def with_expired(folder: Path, schema: Schema, ids: NDArray[np.int64]) -> Schema:
-    """Record in a new file of the prepared folder that the values of `ids`, in ascending order, have expired.
+    """Write a new file in the prepared folder that lists `ids`, in ascending order, as expired.
 
     Return a copy of the schema that lists the file too.
     """

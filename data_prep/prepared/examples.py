@@ -24,7 +24,10 @@ KEY_PREFIX = "key_"  # A log's column of kind id is stored in the MindRecord col
 
 @dataclass(frozen=True)
 class Examples:
-    """Ids, numbers and labels of n prepared rows, and their weights, keys and vectors if the log has such columns."""
+    """Ids, numbers and labels of n prepared rows, and weights, keys and vectors if the log has such columns.
+
+    Keys are hashes of the cells of columns of kind id, which identify rows and are no inputs of a model.
+    """
 
     ids: NDArray[np.signedinteger]  # Ids [n, P], int32 or, if V >= 2**31, int64. A list has -1 after its last value.
     numeric: NDArray[np.float32]  # [n, N]
@@ -66,7 +69,7 @@ class Examples:
             column[first : first + len(rows)] = new
 
     def columns(self) -> list[NDArray[Any]]:
-        """Return the arrays ids, numeric, labels, weights, keys and vectors, in this order.
+        """Return the arrays ids, numeric, labels, weights, each array of `keys`, and vectors, in this order.
 
         Weights and vectors are left out if there are none.
         """
@@ -76,9 +79,9 @@ class Examples:
 
 
 def _of_each_column(function: Callable[..., NDArray[Any]], parts: Sequence[Examples]) -> Examples:
-    """Return the rows whose columns result from applying `function` to each column of `parts`.
+    """Return rows whose columns (ids, labels and so on) are computed by `function` from the same columns of `parts`.
 
-    `function` takes the same column of every part as its arguments, and returns the column of the result.
+    For each column, `function` gets the arrays of this column in all parts as its arguments, and returns the new array.
     """
     first = parts[0]
     ids, numeric, labels, *others = map(function, *(part.columns() for part in parts))

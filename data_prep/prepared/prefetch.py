@@ -25,7 +25,11 @@ class Prefetcher(Generic[Item]):
     def __init__(
         self, items: Iterable[Item], depth: int = 2, take: Callable[[Ready], Any] = queue.SimpleQueue.get
     ) -> None:
-        """`take` is called with the queue, waits for its next element, and returns the element."""
+        """Set up the iteration. The thread starts when the `with` statement is entered.
+
+        `take` is a function that gets the queue of computed items, waits for its next element, and returns the
+        element.
+        """
         self.waited_seconds = 0.0
         self._items = items
         self._take = take

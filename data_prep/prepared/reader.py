@@ -68,7 +68,7 @@ def _reason(error: RuntimeError) -> str:
 
 
 def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
-    """Return the error message for a split that cannot be read.
+    """Return the error message that names the damaged files of a split that cannot be read.
 
     All files of the split are read, and the message names those that are missing or have a wrong checksum. If there are
     none, the message gives `reason` instead. If schema.json has changed since `schema` was read, the message only says
@@ -107,7 +107,7 @@ def read_samples(
         list(map(str, paths)),
         [*_COLUMNS[layout], *beside],
         SimpleNamespace(parse_for_minddataset=lambda: sampler),  # The engine calls this method.
-        {},  # No padding, which takes the two next arguments.
+        {},  # This argument and the next one would describe padding samples. There are none.
         0,
         engine.ShuffleMode.FALSE,
     ).set_num_workers(1)
@@ -115,7 +115,8 @@ def read_samples(
     context.Init()
     iterator.Init(data, 0, -1)
     context.AssignConsumer(iterator)
-    # MindSpore's threads must have ended before Python ends, even if the caller never takes the last sample.
+    # MindSpore's threads must end before Python does, also if the caller never takes the last sample. So they are ended
+    # at exit.
     atexit.register(context.Terminate)
     try:
         while columns := iterator.GetNextAsList():

@@ -189,7 +189,7 @@ class Schema:
 
     @property
     def layout(self) -> Literal["blocks", "zoo"]:
-        """The layout of MindRecord samples."""
+        """The layout of MindRecord samples: "blocks", this project's own, or "zoo", that of MindSpore's model zoo."""
         return "zoo" if self.options.get("layout") == "zoo" else "blocks"
 
     @property
@@ -211,7 +211,7 @@ class Schema:
 
     @property
     def vector_inputs(self) -> int:
-        """K, the number of inputs in a row of `Examples.vectors`: the components and the indicator of each vector."""
+        """K, the number of inputs in a row of `Examples.vectors`: each vector's components and missing indicator."""
         return sum(field.inputs for field in self.vectors)
 
     @property
@@ -329,7 +329,7 @@ def before_transform(field: NumericField, cells: NDArray[np.number]) -> NDArray[
     numbers = cells.astype(np.float64)
     if NEWEST not in field.parameters:
         return numbers
-    # A row that is newer than the newest training row has the age 0, not a negative one.
+    # A time after the newest time of the training rows has the age 0, not a negative age.
     return np.maximum(field.parameters[NEWEST] - numbers, 0) / DAY
 
 

@@ -47,9 +47,9 @@ class VectorField:
 
     @functools.cached_property
     def _fitted(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Halves of the means and of the divisors [W] of the scale "standardize".
+        """Half of each component's mean [W], and half of the number [W] by which the scale "standardize" divides it.
 
-        Division by infinity makes a component 0.
+        A constant component is divided by infinity, which makes it 0.
         """
         mean, deviation = np.array(self.mean, np.float32), np.array(self.deviation, np.float32)
         return mean / 2, np.where(deviation > 0, deviation / 2, np.float32(np.inf))
@@ -68,9 +68,9 @@ class VectorField:
 
 
 def vector_slices(fields: Iterable[VectorField]) -> list[slice]:
-    """Return, for each field, the slice of its components in the last axis of `Examples.vectors`.
+    """Return, for each vector column, the slice of its inputs in the last axis of `Examples.vectors`.
 
-    The field's indicator is at the end of the slice.
+    The slice has the column's components and then its indicator, which is 1 if the vector is missing.
     """
     slices: list[slice] = []
     for field in fields:
@@ -149,8 +149,8 @@ def fit_vector(
         zeros = (0.0,) * width
         return VectorField(name, width, scale, zeros, zeros, missing)
     components = (divided_by_norm(values) if scale == "norm" else values).astype(np.float64)
-    # The statistics are rounded to float32, as `scale_vectors` uses them. The deviation of a constant component is 0,
-    # and so is a deviation that is too small for a division.
+    # Mean and deviation are rounded to float32, the type with which `scale_vectors` computes. The deviation of a
+    # constant component is 0. A deviation that is too small to divide by is replaced by 0.
     mean, deviation = components.mean(axis=0).astype(np.float32), components.std(axis=0).astype(np.float32)
     deviation[(np.ptp(components, axis=0) == 0) | (deviation < np.finfo(np.float32).smallest_normal)] = 0
     norms = tuple(np.quantile(vector_norms(values), NORM_RANKS).tolist())

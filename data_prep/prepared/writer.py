@@ -56,7 +56,7 @@ class MindRecordWriter:
     def __init__(self, path: Path, block_rows: int) -> None:
         self._path = path
         self._block_rows = block_rows
-        self._rest: list[Examples] = []  # Rows that wait until they fill a block.
+        self._rest: list[Examples] = []  # Added rows that do not fill a block yet.
         self._num_rows = 0
         self._checksums: list[str] = []  # Checksums of the blocks.
         self._writer: Any = None  # Writer object of MindSpore's library, or None until the first block is known.
@@ -152,8 +152,7 @@ def require_room(path: Path, num_bytes: int) -> None:
         try:
             os.posix_fallocate(probe.fileno(), size, num_bytes)
         except OSError as error:
-            # Errors that do not mean a lack of space are ignored: then the file system does not support
-            # `posix_fallocate`.
+            # All other errors are ignored, because they mean that the file system does not support `posix_fallocate`.
             if error.errno in NO_ROOM:
                 raise OSError(error.errno, error.strerror, str(path)) from error
 
