@@ -181,9 +181,7 @@ def numeric_fields(
 
 
 def vector_fields(options: PrepareOptions, statistics: LogStatistics) -> tuple[VectorField, ...]:
-    """Return the vector columns with their means and deviations, computed from the sample of training rows in
-    `statistics`.
-    """
+    """Return the vector columns, with means and deviations of the sample of training rows in `statistics`."""
     fields: list[VectorField] = []
     sample, first = statistics.sample, 0
     for name, missing in zip(options.data.vector_fields, statistics.missing_vectors, strict=True):

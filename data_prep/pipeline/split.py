@@ -234,9 +234,7 @@ class LabelHashes:
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], ranges: tuple[tuple[int, int], ...]) -> LabelHashes:
-        """Return the number n of the `hashes` [n] of the rows with one label, and the hashes within each of
-        `ranges`.
-        """
+        """Count the `hashes` [n] of the rows with one label, and keep the hashes within each of `ranges`."""
         parts = [_between(hashes, low, high) for low, high in ranges]
         return cls(
             len(hashes),

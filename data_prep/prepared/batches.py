@@ -76,9 +76,7 @@ class Batch(Examples):
 
 
 def slice_of_batch(batch: Batch, rows: slice) -> Batch:
-    """Return the given rows of a whole batch as the part of the batch that one rank (process of a training) trains
-    on.
-    """
+    """Return the given rows of a whole batch as the part on which one rank (process) of a training computes."""
     part = _batch(batch.take(rows))
     return replace(part, first_row=rows.start, whole_rows=batch.num_rows, mean_weight=batch.mean_weight)
 

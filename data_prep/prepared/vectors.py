@@ -68,9 +68,9 @@ class VectorField:
 
 
 def vector_slices(fields: Iterable[VectorField]) -> list[slice]:
-    """Return, for each vector column, the slice of its inputs in the last axis of `Examples.vectors`.
+    """Return, for each vector column, the slice of its components in the last axis of `Examples.vectors`.
 
-    The slice has the column's components and then its indicator, which is 1 if the vector is missing.
+    The element after a slice, at its `stop`, is the column's indicator, which is 1 if the vector is missing.
     """
     slices: list[slice] = []
     for field in fields:

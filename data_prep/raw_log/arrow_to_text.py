@@ -56,8 +56,8 @@ _NO_NULL_VECTORS = (
 )
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
 _VECTORS = "lists or arrays of numbers, or strings such as [0.1, 0.2]"
-# Types that an error message lists as readable besides `_READABLE`, by the entry of `ColumnKind.arrow` that allows
-# them.
+# The error message about an unreadable type lists `_READABLE` and, for each entry of the kind's `ColumnKind.arrow`,
+# these further types.
 _ALSO_READABLE = {
     "moments": "timestamps, dates, ",
     "times": "times of a known zone, ",
@@ -144,12 +144,12 @@ class TableReader:
     file: LogFile
     log_format: LogFormat
     num_rows: int
-    names: Sequence[str]  # The columns that the file itself has.
+    names: Sequence[str]  # Columns of the file, without those from names of folders.
     # Function that takes the names of columns and a maximum number of rows, and yields these columns in batches that do
     # not exceed this number of rows.
     batches: Callable[[list[str], int], Iterator[pa.RecordBatch]]
-    # False, because a worker cannot read rows from the middle of such a file. The rows themselves are sent to the
-    # worker.
+    # False, because a worker cannot read rows from the middle of a Parquet or Feather file. This process sends the rows
+    # to the worker.
     is_plain = False
     _num_rows_read = 0
 
@@ -181,9 +181,10 @@ class TableReader:
 
 
 def with_constants(rows: Rows, file: LogFile, names: Collection[str] | None = None) -> Rows:
-    """Add the columns that the names of the file's folders give, or those of them that are in `names`, to its rows.
+    """Add to a file's rows the columns that names of its folders give, such as date for date=2026-11-01.
 
-    They are texts, and they replace a column of the same name. Raise ValueError if that column has another value.
+    If `names` is given, only columns in it are added. An added column is text, and replaces a column of the same name.
+    Raise ValueError if that column has another value in a row.
     """
     for name, text in file.constants:
         if names is not None and name not in names:
@@ -200,19 +201,22 @@ def with_constants(rows: Rows, file: LogFile, names: Collection[str] | None = No
 
 
 def schema_with_constants(schema: pa.Schema, file: LogFile) -> pa.Schema:
-    """Return the columns of a file and of its folders, see `with_constants`."""
+    """Return the schema of a file's columns, together with the columns that names of its folders give.
+
+    A folder such as date=2026-11-01 gives a column of texts, which replaces a column of the same name.
+    """
     own = [each for each in schema if each.name not in dict(file.constants)]
     return pa.schema([*own, *((name, pa.large_string()) for name, _ in file.constants)], schema.metadata)
 
 
 def _another_text(cells: pa.Array | pa.ChunkedArray, text: str) -> str | None:
-    """Return a value of an Arrow column that is another one than `text`, as a text, or None if there is none.
+    """Return the first value of an Arrow column that differs from `text`, as a text, or None if all are the same.
 
     A value is the same if it has the same text, or if Arrow reads the text as that value: 7.0 and 007 are the number 7.
     """
     cells = decoded(cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells)
     same = [pa.array([text or None], pa.string())]
-    with suppress(pa.ArrowException):  # Arrow raises this error if the text is no value of this type.
+    with suppress(pa.ArrowException):  # Arrow raises this error if `text` is no value of the column's type.
         same.append(same[0].cast(cells.type))
     found, expected = (
         {each for part in parts for each in cells_as_text(part, "string", b"\n", ("true", "false")).to_pylist()}
@@ -405,7 +409,7 @@ def check_exact(where: str, rows: pa.RecordBatch, log_format: LogFormat, version
 def _inexact(cells: pa.Array) -> float | None:
     """Return the first float in a column or in its lists to which several whole numbers round.
 
-    Return None if none is there.
+    Return None if the column has no such float.
     """
     cells = decoded(cells.flatten()) if is_list(cells.type) else cells
     if not pa.types.is_floating(cells.type):
@@ -415,7 +419,7 @@ def _inexact(cells: pa.Array) -> float | None:
     return float(large[0]) if len(large) else None
 
 
-# The cache makes the warning appear once, although all rows are checked in every pass over the log.
+# The cache makes the warning of a column appear once, although every pass over the log checks all rows.
 @functools.lru_cache(maxsize=1024)
 def _warn_of_inexact(what: str, _version: object) -> None:
     log.warning("%s: %s", what, INEXACT)
@@ -443,8 +447,9 @@ def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
 def vectors_of(cells: pa.Array, width: int, log_format: LogFormat) -> tuple[Cells, NDArray[np.bool_]]:
     """Convert an Arrow column of lists of numbers, or of texts, to vectors with `width` components.
 
-    Return the vectors, and a mask [n] of the cells that are good: missing, or with `width` finite numbers. Numbers are
-    rounded to float32, from float64 unless they are smaller floats. A bad vector is all zeros, and counts as missing.
+    Return the vectors, and a mask [n] of the cells that are good: missing, or with `width` finite numbers. Floats are
+    rounded to float32. Whole numbers and decimals become float64 first, and then float32. A bad vector is all zeros,
+    and counts as missing.
     """
     if not is_list(cells.type):
         texts = cells.cast(pa.large_binary()).fill_null(b"")
@@ -480,7 +485,8 @@ def list_numbers(lists: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.float32
         numbers = numbers.cast(pa.string())
     if not pa.types.is_floating(numbers.type):
         numbers = numbers.cast(pa.float64(), safe=False)
-    with np.errstate(over="ignore"):  # Too large a float64 becomes infinite, so that its row is rejected.
+    # A float64 that is too large for float32 becomes infinite, so that its row is rejected.
+    with np.errstate(over="ignore"):
         return lengths, numbers.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
 
 
@@ -566,7 +572,8 @@ def _float_text(cells: pa.Array) -> pa.Array:
     is_whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.less(pc.abs(numbers), 2.0**63))
     whole = pc.if_else(is_whole, numbers, 0.0).cast(pa.int64()).cast(pa.large_string())
     if not pa.types.is_float64(cells.type):
-        # Whoever wrote the file most likely meant the shortest decimal that identifies the float32.
+        # A float32 is written as the shortest decimal that identifies it, because the writer of the file most likely
+        # meant this decimal.
         numbers = numbers.cast(pa.float32())
     return pc.if_else(is_whole, whole, numbers.cast(pa.large_string()))
 

@@ -45,8 +45,8 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
                 batch.validate(full=True)
                 batch = pa.RecordBatch.from_arrays([*map(_without_views, batch.columns)], batch.schema.names)
                 for start in range(0, len(batch), size):
-                    # Rows are copied, because a slice would be sent to a worker together with all other rows of its
-                    # batch.
+                    # `take` copies the rows. A slice of the batch would be sent to a worker together with all other
+                    # rows of the batch.
                     yield batch.take(np.arange(start, min(start + size, len(batch))))
 
         yield TableReader(file, log_format, sum(_batch_rows(stored)), table.schema.names, batches)
@@ -61,7 +61,7 @@ def _without_views(cells: pa.Array) -> pa.Array:
 
 
 def read_schema(file: LogFile) -> pa.Schema:
-    """Return the names and types of the columns of a Feather file and of its folders.
+    """Return the names and types of a Feather file's columns, and of those from names of folders (date=2026-11-01).
 
     Raise ValueError if the file is damaged.
     """

@@ -30,7 +30,7 @@ class Task(Protocol):
 
     @property
     def first_line(self) -> int:
-        """Number of lines, or of rows if the log is a table, that the log has before this part."""
+        """Number of lines (of rows in a table) that the whole log has before this part."""
 
     @property
     def num_lines(self) -> int: ...
@@ -44,7 +44,7 @@ class FormatReader(Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """True if workers can read parts of the file themselves. Then only the first pass over the log divides it."""
+        """True if workers can read parts of the file themselves. Only the first pass then divides it into parts."""
 
     @property
     def stored_bytes_read(self) -> int:
@@ -99,7 +99,8 @@ class FileFormat:
     # True if each row is a line of text. Such a file may be compressed, and the types of a table's columns are only
     # known for the rows that were read.
     has_lines: bool = False
-    # Further endings of names. Files with them are read if they are given by name, but not as a part of a folder.
+    # Further endings of the names of files in this format. A file with such an ending is read if the user names it, but
+    # not as a part of a folder that the user names.
     unlisted_endings: tuple[str, ...] = ()
 
     def matches(self, start: bytes) -> bool:

@@ -136,7 +136,8 @@ class JsonReader:
     lines: TextReader
     log_format: LogFormat
     log_file: LogFile
-    # Later passes over the log cut the file into chunks again, because the positions of chunks are not recorded.
+    # False: positions of chunks in the file are not recorded, so this process reads the file again in each pass over
+    # the log and sends the lines to workers.
     is_plain = False
 
     @property
@@ -199,7 +200,10 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int = 1) -> pa.Table:
 
 
 def _completed(rows: Sequence[Row], file: LogFile) -> list[Row]:
-    """Return copies of JSON objects in which keys that the names of the file's folders give are added if absent."""
+    """Return copies of JSON objects with the keys that names of the file's folders give, such as date=2026-11-01.
+
+    A key that an object has already keeps its value.
+    """
     return [row | {name: text for name, text in file.constants if name not in row} for row in rows]
 
 
@@ -274,5 +278,5 @@ def _array(values: Sequence[Any]) -> pa.Array | None:
     in_lists = is_list(cells.type)
     is_float = pa.types.is_floating(cells.type.value_type if in_lists else cells.type)
     each = itertools.chain.from_iterable(filter(None, values)) if in_lists else values
-    # After a float, Arrow would take true for 1.0.
+    # If booleans are mixed with floats, Arrow converts true to 1.0, so these values count as having no common type.
     return None if is_float and bool in map(type, each) else cells

@@ -59,8 +59,8 @@ def find_log(
     choose, see `table_files`.
 
     Raise FileNotFoundError if an input has no files, and ValueError if an input is ambiguous, if a file occurs twice,
-    if two files have different columns in the names of their folders, if a table cannot be read, or if an input is
-    another part of a table of Delta, Iceberg, Hudi or Paimon.
+    if two files have different columns in the names of their folders, if a table cannot be read, or if an input belongs
+    to a table of Delta, Iceberg, Hudi or Paimon whose files must not be read one by one.
     """
     listed = [local_path(str(one)) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
     for location in listed:
@@ -70,7 +70,8 @@ def find_log(
     if version is not None and of_table is None:
         raise ValueError(f"--version {version} needs one Delta or Iceberg table as the log; {listed[0]} is not that")
     expanded = [] if of_table else [_expand(location, look) for location in listed]
-    # Columns that the names of a file's folders give, by the file's location. A table's log has its own columns.
+    # For each location of a file, the columns that names of its folders such as date=2026-11-01 give. Files of a Delta
+    # or Iceberg table are not included, because the table defines its columns.
     columns = {location: columns_between(root, location) for root, found in expanded for location in found}
     locations = list(of_table or [location for _, found in expanded for location in found])
     real = [location if is_uri(location) else os.path.realpath(location) for location in locations]
@@ -186,7 +187,7 @@ def _in_order(files: Iterable[str]) -> list[str]:
 
 
 def _files_of_folder(folder: str, files: list[str], folders: list[str]) -> list[str]:
-    """Return those of a folder's files that are read as the log.
+    """Return the files in a folder that are read as the log.
 
     They are Criteo's log if it is there, otherwise all files that are likely parts of a log, also in folders of the
     form key=value. Raise FileNotFoundError if there is none, and ValueError if the folder has several logs or two
@@ -212,7 +213,7 @@ def _files_of_folder(folder: str, files: list[str], folders: list[str]) -> list[
 
 
 def _parts(folder: str, files: Iterable[str], folders: Iterable[str]) -> list[str]:
-    """Return the parts of a log among the files of a folder, and in its subfolders of the form key=value."""
+    """Return the parts of a log among the files of a folder, and in subfolders such as date=2026-11-01."""
     parts = [file for file in files if is_part(file_name(file))]
     _check_not_twice(folder, parts)
     below = (inner(folder, name) for name in folders if column_in(name) and not name.startswith("."))

@@ -34,7 +34,7 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
 
 
 def read_schema(file: LogFile) -> pa.Schema:
-    """Return the names and types of the columns of a Parquet file and of its folders.
+    """Return the names and types of a Parquet file's columns, and of those from names of folders (date=2026-11-01).
 
     Raise ValueError if the file is damaged.
     """
@@ -58,7 +58,10 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
 
 
 def _own_columns(file: LogFile, table: pq.ParquetFile) -> pa.Schema:
-    """Return the names and types of a file's columns, without those of its folders. A table's log may define them."""
+    """Return the names and types of a file's columns, without columns from names of folders (date=2026-11-01).
+
+    In a data file of a Delta or Iceberg table, they are the columns of the table.
+    """
     return file.lake.schema if file.lake else table.schema_arrow
 
 

@@ -19,9 +19,10 @@ _LINE_ENDS = {"\n", "\r", "\0"}
 
 
 def column_in(name: str) -> tuple[str, str] | None:
-    """Return the column and its text in the name of a folder, or None if the name does not have the form key=value.
+    """Return ("date", "2026-11-01") for the folder name date=2026-11-01, or None for a name of another form.
 
-    Both are percent-decoded once. A missing value is "". Raise ValueError if a decoded text cannot be a cell.
+    The first text is the name of a column, the second the cell of all rows in the folder. Both are percent-decoded
+    once. A missing value is "". Raise ValueError if a decoded text cannot be a cell.
     """
     key, equals, text = name.partition("=")
     if not (key and equals):
@@ -36,10 +37,10 @@ def column_in(name: str) -> tuple[str, str] | None:
 
 
 def columns_between(root: str, location: str) -> tuple[tuple[str, str], ...]:
-    """Return the columns in the names of the folders between the folder `root` and a file below it.
+    """Return the columns that the folders between the folder `root` and a file below it have in their names.
 
-    They are in the order of the folders, the outermost first. Folders of other names are passed over. Raise ValueError
-    if two folders have the same column.
+    A folder date=2026-11-01 gives ("date", "2026-11-01"). The outermost folder comes first. Folders whose names do not
+    have the form key=value are passed over. Raise ValueError if two folders have the same column.
     """
     path, above = (PurePosixPath(split_query(each)[0]) for each in (location, root))
     names = path.relative_to(above).parts[:-1]
@@ -51,7 +52,7 @@ def columns_between(root: str, location: str) -> tuple[tuple[str, str], ...]:
 
 
 def check_same_columns(files: Sequence[LogFile]) -> None:
-    """Raise ValueError if the folders of two files are named after different columns."""
+    """Raise ValueError if the names of the folders of two files give different columns, such as date=… and hour=…."""
     names = [[name for name, _ in file.constants] for file in files]
     if other := next((place for place, each in enumerate(names) if each != names[0]), 0):
         said = (f"{files[place].location} has {', '.join(names[place]) or 'none'}" for place in (0, other))
@@ -62,7 +63,7 @@ def check_same_columns(files: Sequence[LogFile]) -> None:
 
 
 def contradiction(file: LogFile, name: str, found: str) -> str:
-    """Return the error message for a file that has the cell `found` in a column to which its folder gives a text."""
+    """Return the error message for a file whose column `name` has another cell, `found`, than its folder's name."""
     return (
         f"{file.location}: column {name!r} has {found!r}, and the name of its folder {dict(file.constants)[name]!r}; "
         "correct one of them, or rename the folder or the column"
@@ -72,7 +73,8 @@ def contradiction(file: LogFile, name: str, found: str) -> str:
 def where_folders_have(location: str, names: Iterable[str]) -> str:
     """Return advice for the error that a file lacks the columns `names`.
 
-    Return "" if no folder above it is named after one of them.
+    The file is at `location`. Return "" if no folder above the file has one of `names` in its name, as in
+    date=2026-11-01.
     """
     above = [name for name in names if f"/{name}=" in location]
     if not above:

@@ -31,7 +31,8 @@ from data_prep.raw_log.text_lines import StoredChunk, cells_at_end, header_colum
 
 Result = TypeVar("Result")
 
-_ONE = "all"  # Name under which the result of a task is stored if it does not consist of several parts.
+# Name of the part that holds the whole result of a task, for passes whose results do not have several parts.
+_ONE = "all"
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,8 @@ def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_forma
     """Return the description of a file that its chunks carry with them.
 
     `index` is the index of the file in the log, and `first_line` the number of lines in the files before it. If the
-    header of a file decides its columns (others: ignored), the header is read. In a text file, the columns that its
-    folders give come after its own ones.
+    header of a file decides its columns (others: ignored), the header is read. In a text file, the columns that names
+    of its folders such as date=2026-11-01 give come after the columns of its lines.
     """
     columns: tuple[str, ...] = ()
     constants = {each: text for each, text in file.constants if each in log_format.columns}
@@ -78,16 +79,17 @@ def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_forma
     of_log = FileOfLog(index, name, first_line, num_header_lines(file, log_format), columns)
     if is_table or not constants:
         return of_log
-    # A column of the file that its folders give as well has the same cells, so that it gets no name here.
+    # If the file has a column that the names of its folders give too, the column has the same cells twice. Its first
+    # copy gets the name "", so that it is ignored.
     own = ("" if each in constants else each for each in columns)
     at_end = cells_at_end(constants.values(), log_format.separator, log_format.quotes)
     return dataclasses.replace(of_log, columns=(*own, *constants), at_end=at_end)
 
 
 def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
-    """Return the names of the columns of a file that is a table, or a text file with a header, and of its folders.
+    """Return the names of a file's columns, and of the columns that names of its folders (date=2026-11-01) give.
 
-    Raise the errors of `open_reader`.
+    The file is a table, such as Parquet, or a text file with a header. Raise ValueError if it is damaged.
     """
     of = format_of(file.location)
     names = of.reader().read_schema(file).names if of.is_table else header_columns(file, log_format)
@@ -196,7 +198,7 @@ class LogReading:
         Each part is stored in a file of its own. `needed` returns, for the index of a chunk, the names of the parts
         that `consume` reads. `consume` gets a function that returns a part by its name.
         """
-        check_stop()  # If the user has asked to stop, stop now, before a progress bar or a worker exists.
+        check_stop()  # If a stop signal (Ctrl-C, SIGTERM) has arrived, stop before a progress bar or a worker exists.
         start = time.monotonic()
         on_task = partial(_on_task, function)
         # After an error, workers, progress bar and files are closed immediately, before anything is logged or removed.
@@ -212,7 +214,7 @@ class LogReading:
                 for read in results:
                     consume(read)
                     progress.chunk_is_done()
-        self._check_all_unchanged()  # Check the files now, because workers may have read the log until this moment.
+        self._check_all_unchanged()  # Check that no file has changed. Workers have read the log until now.
         self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - start
 
     def _chunks(self, progress: LogProgress) -> Generator[Task, None, None]:

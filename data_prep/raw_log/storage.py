@@ -31,7 +31,7 @@ _STREAM_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class FileState:
-    """Properties of a file, of which at least one differs after the file has changed."""
+    """Properties of a file that show whether it has changed: after a change, at least one of them differs."""
 
     size: int
     modified_ns: int
@@ -48,8 +48,8 @@ class LogFile:
     # Object that turns the rows of the file into rows of a Delta or Iceberg table. None if the file belongs to no such
     # table.
     lake: LakeFile | None = field(default=None, compare=False, repr=False)
-    # Columns that the names of the file's folders give (see partitions.py): the name of each, and the text that all
-    # rows of the file have in it, "" if it is missing.
+    # Columns that the names of the file's folders give, such as ("date", "2026-11-01") for date=2026-11-01: the name of
+    # each, and the text that all rows of the file have in it, or "" if the value is missing.
     constants: tuple[tuple[str, str], ...] = ()
 
 
@@ -144,7 +144,7 @@ def entries_in(location: str) -> tuple[list[str], list[str]] | None:
 
 
 def inner(folder: str, name: str) -> str:
-    """Return the location of the file or folder with this name in a folder."""
+    """Return the location (path or URI) of the file or folder `name` in the folder at location `folder`."""
     if not is_uri(folder):
         return str(Path(folder, name))
     address, query = split_query(folder)

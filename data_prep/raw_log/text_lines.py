@@ -31,11 +31,12 @@ from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile, changed_
 
 log = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
-_SHORT_LINE_BYTES = 16  # The assumed minimum length of a line is at least this, even if the log has few columns.
+_SHORT_LINE_BYTES = 16  # Each line is assumed to have at least this many bytes, even if the log has few columns.
 # If the first line does not contain the names of the columns, this many of the next lines are searched for them, so
 # that an error message can say in which line they are.
 MOST_LINES_BEFORE = 10
-# Byte order marks of other encodings. UTF-32 comes first, because its mark begins with the mark of UTF-16.
+# Byte order marks by which a file in UTF-32 or UTF-16 is recognized. UTF-32 comes first, because its mark begins with
+# the mark of UTF-16.
 _MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"}
 _MARKS |= {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _TO_UTF8 = "convert it to UTF-8: iconv -f {} -t UTF-8 OLD > NEW"
@@ -159,14 +160,15 @@ class TextReader:
 
 
 def with_constants(lines: bytes, at_end: bytes) -> bytes:
-    """Return lines of text with the text `at_end` at the end of each line, before its line end, which becomes `\\n`."""
+    """Return `lines` with the text `at_end` inserted at the end of each line. Each line then ends in `\\n`."""
     return lines.replace(b"\r\n", b"\n").replace(b"\n", at_end + b"\n") if at_end else lines
 
 
 def cells_at_end(cells: Iterable[str], separator: str, quotes: bool) -> bytes:
-    """Return the text that adds the given cells to a line. If the format has quotes, cells that need them get them.
+    """Return the text that adds the given cells at the end of a line: a separator and the cell, for each cell.
 
-    Raise ValueError if a cell contains the separator and the format has no quotes.
+    If `quotes` is True, a cell with a separator or a double quote is put in quotes. If it is False, raise ValueError if
+    a cell contains the separator.
     """
     text = ""
     for cell in cells:
@@ -217,9 +219,10 @@ def _stored(file: LogFile) -> Iterator[tuple[StoredFile, io.BufferedReader[Any]]
 
 
 def _check_of_constants(file: LogFile, before: bytes, log_format: LogFormat) -> Callable[[bytes], None] | None:
-    """Return a function that raises ValueError if lines of the file contradict the names of its folders.
+    """Return a function that raises ValueError if cells in lines differ from the names of the file's folders.
 
-    Return None if the file has no column that its folders give as well. `before` is the header of the file.
+    They differ if, for example, the column date has another cell than 2026-11-01 in the folder date=2026-11-01. Return
+    None if the file itself has no column that its folders give. `before` is the header of the file.
     """
     names = _names_in(before, log_format) if log_format.header and file.constants else []
     own = {names.index(name): text for name, text in file.constants if name in names}
@@ -346,7 +349,7 @@ def unpacked(location: str, stored: io.BufferedReader[Any]) -> Iterator[io.Buffe
 
 
 class BadZstd(Exception):
-    """Raised if a zstd file is damaged. pyarrow raises OSError in this case, which has other causes too."""
+    """Raised if a zstd file is damaged, in place of pyarrow's OSError, which may also have other causes."""
 
 
 # Types of errors that mean a damaged or truncated file. `cast` is needed because isal's type stub does not declare its

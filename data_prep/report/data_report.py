@@ -298,7 +298,7 @@ def number_bins(field: NumericProfile) -> Sequence[tuple[float, float, int]]:
     bins = []
     for number, count in field.bins:
         low, high = bin_bounds(number)
-        # A bin contains that one of its bounds `low` and `high` that is nearer to 0, and not the other one.
+        # Of the bounds `low` and `high` of a bin, the one nearer to 0 belongs to the bin, and the other one does not.
         first, end = (math.ceil(low), math.ceil(high)) if low >= 0 else (math.floor(low) + 1, math.floor(high) + 1)
         bins.append((first, max(end, first + 1), count))
     return bins
@@ -327,7 +327,7 @@ def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
     sums = np.cumsum([count for _, _, count in bins])
     num_shown = int(np.searchsorted(sums, _SHARE_OF_AXIS * sums[-1])) + 1
     before = [(float(first), float(end), count) for first, end, count in bins[:num_shown]]
-    # The ends are converted as floats, because the end of a bin may exceed int64.
+    # The ends of bins become floats before the transform, because the end of a bin may exceed int64.
     ends = [transform_numbers(column, np.array([first, end], float)) for first, end, _ in bins]
     after = [(float(first), float(end), count) for (first, end), (_, _, count) in zip(ends, bins, strict=True)]
     charts = []

@@ -31,7 +31,7 @@ class Timing:
 
     finished: str  # Time in UTC at which the preparation ended.
     seconds: float
-    stages: dict[str, float]  # Seconds of each pass over the log.
+    stages: dict[str, float]  # Seconds of each pass over the log, by its title.
     cpu_seconds: float  # CPU seconds of this process and of the workers that it started on this machine.
     peak_bytes: int  # Peak resident memory of this process.
     worker_peak_bytes: int  # Peak resident memory of the largest worker.

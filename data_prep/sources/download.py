@@ -126,7 +126,7 @@ def download(section: DownloadSection, output: Path) -> Path:
 
 
 def _fetch(address: str, size: int, partial: Path) -> None:
-    """Append those bytes of the file at `address` that `partial` lacks to `partial`.
+    """Download the bytes of the file at `address` that the file `partial` lacks, and append them to `partial`.
 
     A failed attempt is repeated until `_ATTEMPTS` in a row have brought no new byte. `size` is the expected size of the
     file, or 0 if it is unknown. Raise Refused if the address does not serve the file, OSError if `partial` cannot be
@@ -150,7 +150,7 @@ def _fetch(address: str, size: int, partial: Path) -> None:
         # If the server does not announce the file's length, curl reports no error when the connection ends early.
         message = message or f"the connection ended after {_size(partial):,} bytes"
         failures = 0 if _size(partial) > reached else failures + 1
-        # After starting over from byte 0, bytes that were received before do not count as new.
+        # If the download had to start over from byte 0, bytes count as new only after the largest size reached before.
         reached = max(reached, _size(partial))
         if failures == _ATTEMPTS:
             raise Refused(f"{message}, {_ATTEMPTS} times in a row")

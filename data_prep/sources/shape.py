@@ -233,7 +233,8 @@ WALKING_SHARE = 0.3  # Share of the variance of a value's effect that changes ov
 KNOTS = {16.0: 0.6, 4.0: 0.4}
 SHOCK_DAY, SHOCK_LOGIT = 15, -0.3
 SHOCK_FIELDS = tuple(CATEGORICAL_NAMES.index(name) for name in ("C9", "C17"))
-# From SHOCK_DAY on, this number is added to a value before it is hashed, so that the value gets another effect.
+# From SHOCK_DAY on, this number is added to the values of two fields before they are hashed, so that each value gets
+# another effect.
 _AFTER_SHOCK = 1 << 40
 UNIT_UNIFORM = np.sqrt(3.0)  # Uniform numbers in [-√3, √3] have variance 1.
 
@@ -267,7 +268,7 @@ class Drift:
         return CLICK_RHYTHM * np.cos(2 * np.pi * (days - 20 / 24)) + SHOCK_LOGIT * (days >= SHOCK_DAY)
 
     def values(self, shape: LogShape, ranks: np.ndarray, days: np.ndarray) -> np.ndarray:
-        """Return the values [C, n] that have the given `ranks` [C, n] at the times `days` [n].
+        """Return the values [C, n] of categorical fields that have the given `ranks` [C, n] at the times `days` [n].
 
         Values are named by numbers. A value that never dies has its rank as number. When a value dies, a new value
         takes its rank. The number of the new value is that of the old value plus the number of ranks of the field.

@@ -57,7 +57,7 @@ _TEXT_FORM = csv.WriteOptions(include_header=False, delimiter="\t", quoting_styl
 _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), dtype="S4")
 
 Piece: TypeAlias = tuple[int, int]  # A range of rows within one block: its first row, and the row after its last one.
-# For a range of rows: their lines, true click probabilities, and labels.
+# What is written for a `Piece`, a range of rows: their lines, true click probabilities, and labels.
 WrittenPiece: TypeAlias = tuple[bytes, np.ndarray, np.ndarray]
 
 
@@ -258,7 +258,8 @@ def _write(path: Path, texts: Iterator[WrittenPiece], pieces: list[Piece]) -> It
             text_path.replace(path)
         finally:
             truth_file_path.unlink(missing_ok=True)
-            # After the renaming, another process may have created a file of this name.
+            # Remove the temporary file if it was not renamed. After the renaming, a file of its name belongs to another
+            # process.
             if is_at(text_file, text_path):
                 text_path.unlink()
 
@@ -273,8 +274,8 @@ def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, worke
     if workers == 1 or len(blocks) == 1:
         yield from chain.from_iterable(_make(log, of_block, compress) for of_block in blocks)
         return
-    # Processes are spawned, because a forked copy of a process in which pyarrow's threads run may hang.
-    # Ctrl-C is handled by this process.
+    # Workers are spawned, because a forked copy of a process in which pyarrow's threads run may hang. They ignore
+    # Ctrl-C (SIGINT), which this process handles.
     context, ignored = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
     with ProcessPoolExecutor(workers, context, signal.signal, ignored) as pool:
         pending: deque[Future[list[WrittenPiece]]] = deque()

@@ -54,7 +54,7 @@ class ValueSketch:
         # Hashes (keys) of values with their counts, as `note` has recorded them since the last call of `add`.
         self._noted: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []
         self._added = self._noted
-        self.num_noted = 0  # Number of values that `note` has recorded since the last call of `add`.
+        self.num_noted = 0  # Number of values recorded by `note` since the last call of `add`.
 
     def state(self) -> dict[str, Any]:
         """Return the state of the sketch as arrays by name, from which `load_state` restores it.

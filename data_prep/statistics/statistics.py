@@ -25,7 +25,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import Schema
 from data_prep.statistics.value_counts import MIN_COUNTS, Coverage, StringCounts, ValueCounts
 
-# Attributes of LogStatistics that `state` stores as they are, without converting them.
+# Attributes of LogStatistics that its method `state` returns as they are, without converting them.
 _SAVED_FIELDS: tuple[str, ...] = ("num_lines", "rejects_by_reason", "num_training_rows", "numeric", "missing", "cut")
 _SAVED_FIELDS += ("bins", "sample", "missing_vectors")
 _FLOAT_BITS = 1074  # Every float64 that a parser produces is a multiple of 2**-1074.
@@ -33,7 +33,8 @@ _HALF_BITS = 27
 # A 64-bit integer is split into limbs of this many bits. A sum of 2**21 products of two limbs stays below 2**63.
 _LIMB_BITS = 21
 SAMPLED_ROWS = 1 << 14  # The sample to which some numeric transforms are fitted has at most this many training rows.
-# Maximum number of components of vectors in a sample, and number of rows that a sample may have in any case.
+# A sample has at most this many components of vectors in all. However wide the vectors are, it may have the second
+# number of rows.
 SAMPLED_COMPONENTS, FEWEST_SAMPLED_ROWS = 1 << 21, 1 << 9
 SHORTEST_SPAN = 1 << 10  # Number of lines in the shortest span of a `Timeline`.
 MOST_SPANS = 1 << 12
@@ -115,8 +116,8 @@ class NumericStatistics:
         if len(integers) > 1 << _LIMB_BITS:
             half = len(integers) // 2
             return cls.of(integers[:half]) + cls.of(integers[half:])
-        # The squares would exceed int64. So take offsets from the minimum, which are unsigned, split them into limbs,
-        # and sum the products of limbs, which cannot exceed int64.
+        # Squares of the integers could exceed int64. So their offsets from the minimum, which are unsigned, are split
+        # into limbs (groups of 21 bits), and sums of products of limbs are computed, which cannot exceed int64.
         offsets = integers.view(np.uint64) - integers.min().view(np.uint64)
         shifts = range(0, 64, _LIMB_BITS)
         limbs = [(offsets >> np.uint64(shift) & np.uint64((1 << _LIMB_BITS) - 1)).astype(np.int64) for shift in shifts]
@@ -222,7 +223,8 @@ class RowSample:
 
     hashes: NDArray[np.uint64]  # Hashes [k] of the k rows in the sample.
     numbers: NDArray[np.float64]  # Numbers [N, k] of the k rows in N numeric fields. NaN: a missing cell.
-    # Components [k, ΣW] of the vectors of the k rows, all vector columns together. NaN stands for a missing vector.
+    # Components [k, ΣW] of the vectors of the k rows, with all vector columns side by side. NaN stands for a missing
+    # vector.
     vectors: NDArray[np.float32]
 
     @classmethod

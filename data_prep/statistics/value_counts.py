@@ -144,7 +144,8 @@ class _FieldCounts(ABC, Generic[Counted]):
     folder: Path
     limit_bytes: int
     nothing: Counted
-    least_waiting: int  # Counts that workers have sent are not merged before they have at least this many values.
+    # Counts from workers wait for a merge until they have this many values, or take too much memory.
+    least_waiting: int
     block: int  # Number of values per block that `frequent` processes at a time.
     on_merge: Callable[[int, Counted], None] | None = None
     # The keys of equal values lie between two neighbouring multiples of this number. A merge divides the range of keys
@@ -196,8 +197,8 @@ class _FieldCounts(ABC, Generic[Counted]):
         for field in range(len(self._merged)):
             parts = self._unmerged[field]
             parts.append(self._merged[field])
-            # The following line removes all other references to the arrays in `parts`, so that they can be freed one by
-            # one during the merge.
+            # Remove all references to the arrays except those in `parts`, so that `_add_up` can free the arrays one by
+            # one.
             self._merged[field], self._unmerged[field] = self.nothing, []
             self._merged[field] = self._add_up(parts)
             if self.on_merge is not None:
@@ -318,8 +319,8 @@ def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
     first = num_distinct = 0
     while first < len(packed):
         end = min(first + _BLOCK_WORDS, len(packed))
-        # Extend the block of pairs up to the last pair of its last value, so that all pairs of a value are in the same
-        # block.
+        # Extend the block of (value, count) pairs to the last pair of its last value, so that all pairs of a value are
+        # in one block.
         end = int(np.searchsorted(packed, packed[end - 1] | COUNT_MASK, side="right"))
         block = packed[first:end]
         values = block >> COUNT_BITS

@@ -17,7 +17,7 @@ from data_prep.raw_log.lake.lake_file import LakeFile, clear_errors, location_of
 from data_prep.raw_log.lake.lake_guard import DELTA_LOG
 from data_prep.raw_log.storage import file_name, file_state, files_in, inner, is_uri, read_range, split_query
 
-# Names of the features of Delta tables that this module can read. An error names any other feature of a table.
+# Names of the features of Delta tables that this module can read. A table with any other feature is refused.
 _READABLE = {
     "columnMapping",
     "deletionVectors",
@@ -37,8 +37,8 @@ def data_files(root: str, version: int | None) -> dict[str, LakeFile]:
     """Return the data files of a version of the Delta table at `root`, by their locations, in the order of commits.
 
     `version` None stands for the newest version. Files of one commit are ordered by path. Files whose commits are no
-    longer in the table's log come first, by their time of modification. Raise ValueError if the table cannot be opened
-    or has features that cannot be read.
+    longer in the table's transaction log (_delta_log) come first, by their time of modification. Raise ValueError if
+    the table cannot be opened or has features that cannot be read.
     """
     table, added = _open(root, version)
     commits = _commit_of({action["path"] for action in added}, root, table.version())
@@ -84,7 +84,7 @@ def _open(root: str, version: int | None) -> tuple[DeltaTable, list[dict[str, An
 
 
 def _lake_files(root: str, table: DeltaTable, added: Iterable[dict[str, Any]]) -> dict[str, LakeFile]:
-    """Return the data files `added` as `LakeFile` by their locations, in the same order. `_open` has returned them."""
+    """Return the data files `added`, a result of `_open`, as a mapping from location to `LakeFile`, in order."""
     address, query = split_query(root)
     folder = unquote(address) if is_uri(root) else address
     with clear_errors(f"the Delta table {root}", _ADVICE, DeltaError):
@@ -137,7 +137,7 @@ def _storage_options(query: str) -> dict[str, str]:
 
 
 def _actions(entry: str) -> Iterator[dict[str, Any]]:
-    """Yield the actions in an entry of a Delta table's log: a mapping from the kind, such as "add", to the action.
+    """Yield the actions in an entry of a Delta table's transaction log, each as a mapping from its kind ("add") to it.
 
     Raise FileNotFoundError if there is no such entry.
     """
@@ -150,7 +150,7 @@ def _actions(entry: str) -> Iterator[dict[str, Any]]:
 def _commit_of(paths: Collection[str], root: str, version: int) -> dict[str, int]:
     """Return the version of the newest commit up to `version` that added each of the files with the paths `paths`.
 
-    Files whose commit is no longer in the table's log are left out.
+    Files whose commit is no longer in the table's transaction log (_delta_log) are left out.
     """
     commits: dict[str, int] = {}
     names = {file_name(entry): entry for entry in files_in(inner(root, DELTA_LOG)) or ()}

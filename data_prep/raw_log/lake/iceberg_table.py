@@ -57,7 +57,8 @@ def data_files(root: str, version: int | None) -> dict[str, LakeFile]:
     defaults = {each.field_id: each.initial_default for each in fields if each.initial_default is not None}
     files = {}
     for file in (task.file for task in tasks):
-        # By the specification, a column that a file lacks has the value of its identity partition or its default.
+        # By the specification, a column that a data file lacks has the file's partition value if the table is
+        # partitioned by the column itself (transform identity), or else the column's default.
         partition = {
             each.source_id: file.partition[place]
             for place, each in enumerate(table.specs()[file.spec_id].fields)
@@ -115,7 +116,8 @@ def kept_rows(tasks: Sequence[Any], io: Any) -> dict[str, NDArray[np.bool_]]:
     deletes = {task.file.file_path: task.delete_files for task in tasks if task.delete_files}
     kept = {task.file.file_path: np.ones(task.file.record_count, bool) for task in tasks if task.delete_files}
     for file in set().union(*deletes.values()):
-        # A private function of pyiceberg, whose version is pinned. Its public readers return rows, not deletes.
+        # `_read_deletes` is a private function of pyiceberg, whose version is pinned. The public readers return rows,
+        # and not which rows are deleted.
         for path, rows in _read_deletes(io, file).items():
             if file in deletes.get(path, ()):
                 kept[path][rows.to_numpy()] = False

@@ -35,7 +35,7 @@ class LakeFile:
     kept: NDArray[np.bool_] | None = None
     # Field ids by the names of columns, for data files that were written without field ids.
     ids: Mapping[str, int] = field(default_factory=dict)
-    inexact: frozenset[str] = frozenset()  # Columns whose value in `values` may not be exact.
+    inexact: frozenset[str] = frozenset()  # Columns whose value in `values` may be rounded.
 
     def stored_names(self, location: str, file_schema: pa.Schema) -> dict[str, str]:
         """Return the names in the data file of those columns of the table that the file has.

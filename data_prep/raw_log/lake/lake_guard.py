@@ -31,7 +31,7 @@ _EXPORT = "spark.read.format({!r}).load({!r}).write.parquet(NEW)"
 class LakeTable:
     """A table of Delta, Iceberg, Hudi or Paimon, whose folder `table_at` has recognized by its subfolders."""
 
-    kind: str  # A key of `_MARKS`.
+    kind: str  # A key of `_MARKS`, such as "Delta".
     root: str  # Path or URI of the table's folder.
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class LakeTable:
 
 
 def table_at(folder: str) -> LakeTable | None:
-    """Return the table whose folder is `folder` itself, or None if it is not a table's.
+    """Return the table whose folder is `folder` itself, or None if it is not the folder of a table.
 
     A folder that cannot be listed does not count as a table, because access to folders above the log may be denied.
     """
@@ -53,13 +53,14 @@ def table_at(folder: str) -> LakeTable | None:
 def find_table(location: str, look: Callable[[str], LakeTable | None] = table_at) -> LakeTable | None:
     """Return the table to which a file or folder belongs, or None if neither it nor a folder above it is a table's.
 
-    `look` is `table_at`, or a function that remembers its results, for callers that ask about many files.
+    `look` is the function that tells whether a folder is a table's: `table_at`, or a function that remembers the
+    results of `table_at`, for callers that ask about many files.
     """
     return next(filter(None, map(look, _with_parents(location))), None)
 
 
 def refuse(table: LakeTable | None) -> None:
-    """Raise ValueError if there is a table. The message says how to read its live rows."""
+    """Raise ValueError if `table` is not None. The message says how to read the rows that the table has now."""
     if table is not None:
         advice = f"Give the table's folder as the only input: {table.root}"
         if table.kind not in READABLE:

@@ -21,8 +21,8 @@ _TABLE, _VERSION = "table", "version"  # Keys of the result of `version_read`.
 
 log = logging.getLogger(__name__)
 
-# The library that reads each kind of table, the word for a version of the table, and the word for the numbers that
-# order its data files.
+# For each kind of table: the library that reads it, and the words of messages for a version of the table and for the
+# numbers that order its data files.
 _READERS = {"Delta": ("deltalake", "version", "versions"), "Iceberg": ("pyiceberg", "snapshot", "sequence numbers")}
 
 
@@ -31,9 +31,10 @@ def table_files(
 ) -> dict[str, LakeFile] | None:
     """Return the data files of the table at `location`, by their locations, in the order in which they are read.
 
-    Return None if there is no Delta or Iceberg table. `look` is the argument of `find_table`. `version` is the version
-    of a Delta table or the id of a snapshot of an Iceberg table. If it is None, the version is that in `earlier`, which
-    `version_read` returned for an earlier command with the same log, or else the newest one.
+    Return None if there is no Delta or Iceberg table. `look` is the function that tells whether a folder is the folder
+    of a table, such as `table_at`. `version` is the version of a Delta table or the id of a snapshot of an Iceberg
+    table. If it is None, the version is that in `earlier`, which `version_read` returned for an earlier command with
+    the same log, or else the newest one.
 
     Raise ValueError if the table cannot be read, or if the library for it is missing.
     """
