@@ -45,9 +45,9 @@ _SEPARATORS, _RARE_SEPARATORS = "\t,;|\x01 ", "^~\x02"
 _MOST_FILES = 20  # If a log has several files, at most this many of them are read.
 # This many lists of floats in a column are examined to decide whether they are vectors or lists of ids.
 _LISTS_LOOKED_AT = 1_000
-_LAYOUT_ROWS = 1_000  # The separator, the header and the quotes are decided from this many lines.
-# The lines count as written in a form such as libsvm's, and not in columns, if at least this fraction of them matches
-# it.
+_LAYOUT_ROWS = 1_000  # The separator, the header and the quotes of a log are decided from its first 1,000 lines.
+# The lines of a log count as written in another form than columns, such as libsvm's (1 3:0.5 7:2), if at least this
+# fraction of them matches the form.
 _MOST = 0.9
 # A separator is accepted if at least this fraction of the lines has the same number of columns with it.
 _MOST_BROKEN = 0.5
@@ -60,7 +60,7 @@ _SLIPS = 0.002
 # If at least this many cells of the first line are 0, 1, 2 … in order, the line may be a header. pandas writes such a
 # header for an array, whose columns have no names.
 _LEAST_PLACES = 4
-_SHOWN = 60  # Messages show at most this many characters of a line.
+_SHOWN = 60  # Error messages show at most this many characters of a line.
 # Parts of the names of files from a contest, such as submission.csv. These files often share a folder but are not one
 # log. Parts of one log may also be named train or test, so these two words only count if both occur among the files.
 _SUBMISSION, _TRAIN_AND_TEST = (
@@ -394,8 +394,8 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> tuple[list[bytes],
             f"{file.location}: its lines end in \\r alone, as on an old Mac; lines end in \\n or \\r\\n here. Change "
             "the line ends and describe the new file: tr '\\r' '\\n' < OLD > NEW"
         )
-    # The preparation will reject a line that is too long. Replace such a line by an empty one, so that the numbers of
-    # later lines stay right.
+    # A line that is too long is replaced by an empty line, so that the numbers of later lines stay right. The
+    # preparation will reject the line.
     lines = [line.removesuffix(b"\r") if len(line) <= MAX_LINE_BYTES else b"" for line in all_lines]
     if not lines:
         raise ValueError(f"{file.location} has no lines to describe")

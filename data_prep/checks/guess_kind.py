@@ -76,8 +76,8 @@ _FEW_WORDS, _MANY_NUMBERS = 3, 20
 _SURE_ERRORS = 2.0  # A difference of two mean log losses counts if it is more than this many standard errors.
 # A column that lowers the log loss of the label by a smaller fraction than this does not predict the label.
 _LEAST_GAIN = 5e-4
-# Numbers are codes if the column is named like an id, and amounts if they have a decimal point. The opposite is assumed
-# only if the column then predicts the label better by more than this many standard errors.
+# Numbers are taken as codes if the column is named like an id, and as amounts if they have a decimal point. They are
+# taken as the opposite only if the column then predicts the label better by more than this many standard errors.
 _SURE_ERRORS_OF_ORDER = 6.0
 _MIN_COUNT = PrepareOptions.min_count
 # Numbers look like row numbers if their range is at most this many times the number of rows.
@@ -409,7 +409,8 @@ def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
     """
     if column.numbers is not None:
         is_code = any(value[:1] == "0" and value[1:].isdigit() for value in column.values)
-        # Whole numbers with more than 18 digits may exceed int64, so they are taken as codes.
+        # Whole numbers with more than 18 digits may exceed int64, so a column that has one is taken as a column of
+        # codes.
         is_code |= not column.are_integers and all(map(str.isdigit, column.values))
         return (None if is_code else column.numbers), ""
     most = int(_SLIP_SHARE * column.num_present)
@@ -484,8 +485,8 @@ def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None
     numbers_of: dict[str, int] = {}
     alike = [numbers_of.setdefault(value.removesuffix(".0"), len(numbers_of)) for value in column.values]
     codes = np.array([*alike, -1])[column.codes[labels.rows]]
-    # The preparation gives no id to a value with fewer than `_MIN_COUNT` rows. Such rare values form a single category
-    # here.
+    # The preparation gives no id to a value with fewer than `_MIN_COUNT` rows. In the comparison, all values so rare
+    # form one category together.
     rare = np.bincount(codes + 1) < _MIN_COUNT * len(codes) / len(column.codes)
     as_category = category_losses(np.where(rare[codes + 1], len(column.values), codes), labels.clicks)
     uncertain = entropy(labels.clicks)

@@ -164,7 +164,7 @@ class Label:
 
     @property
     def has_rest(self) -> bool:
-        """True if the setting `clicked` or `not_clicked` is `REST`.
+        """True if the setting `clicked` or `not_clicked` is `REST` (the word rest).
 
         Then only the cells of one class are listed, and all other cells mean the other class.
         """

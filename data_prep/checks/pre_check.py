@@ -214,7 +214,8 @@ def _check_columns(columns: Sequence[Column], known: Mapping[str, KnownFigures],
         if not (figures := known.get(c.name)):
             continue
         share, ends = figures
-        # The fraction of missing cells differs from day to day, and in few rows also by chance.
+        # A difference from the published fraction of missing cells counts only if it is above 0.1, because the fraction
+        # differs from day to day, and above what chance explains in few rows.
         chance = 5 * math.sqrt(max(share * (1 - share), 1e-4) / num_rows)
         if is_enough and abs(c.missing - share) > max(0.1, chance):
             unlike.append(f"{c.name} {c.missing:.1%} for {share:.1%}")

@@ -91,8 +91,8 @@ def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None)
     if folder.resolve() != prepared.resolve():
         make_folder(folder)
         for file in all_files(schema):
-            # If `folder` has a file of this name that is not a link, the ids of `folder` were renumbered, and the file
-            # belongs to the renumbered vocabulary. Keep such a file.
+            # If `folder` has a file (and no link) with the name of a file of `prepared`, the ids of `folder` were
+            # renumbered, and the file belongs to the renumbered vocabulary. So it is kept.
             if (link := folder / file.name).is_symlink() or not link.exists():
                 _link(prepared / file.name, link)
         if moment is None or not (folder / SCHEMA_FILE).exists():

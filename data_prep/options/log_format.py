@@ -53,7 +53,7 @@ class ListForm:
     """How the cells of a column of kind list are written, and how many of their values are used."""
 
     separator: str = "|"  # The character between the values of a cell.
-    # The maximum number of values that are used of a cell. Further ones are left out.
+    # The maximum number of values that are used of a cell. If a cell has more values, the last ones are left out.
     max_length: int = 20
     # How the model combines the embedding rows of a list's values: it takes their mean or their sum.
     pool: Literal["mean", "sum"] = "mean"
@@ -108,8 +108,8 @@ class LogFormat:
     not_clicked: tuple[str, ...] | str = ("0",)
     # required: a row without a label is rejected. optional: a row without a label is kept with weight 0.
     label: Literal["required", "optional"] = "required"
-    # For each column of kind list: how its cells are written. A column that is not named here has the defaults of these
-    # settings.
+    # For each column of kind list: its separator, its max_length and its pool. A list column that is not named here has
+    # their default values.
     lists: dict[str, ListForm] = field(default_factory=dict)
     # For each column of kind vector: the number of components of its vectors, and how they are scaled.
     vectors: dict[str, VectorForm] = field(default_factory=dict)
@@ -124,7 +124,8 @@ class LogFormat:
     timezone: dict[str, str] = field(default_factory=dict)
     # For a timestamp column: the fields that the model gets from it, by default [hour, weekday]. hour and weekday: the
     # categorical fields NAME_hour and NAME_weekday. age: the numeric field NAME_age_days, the number of days from the
-    # time to the newest training row (0 for later rows). []: no field. The column then only orders the rows.
+    # row's time to the newest time of a training row (0 for later times). []: no field. The column then only orders the
+    # rows.
     features: dict[str, tuple[TimeFeature, ...]] = field(default_factory=dict)
     # For a string or list column that is boolean in Parquet or JSON: the texts into which true and false are converted,
     # such as [TRUE, FALSE]. The default is the texts that are in the vocabulary of another folder, if the preparation
@@ -170,8 +171,9 @@ class LogFormat:
 
     def _labels_of_booleans(self) -> tuple[str, ...]:
         clicked, not_clicked, rest = self.label_cells
-        # A pair, such as true and false, is only used if the label's settings list both texts. One of the two suffices
-        # if all cells that are not listed have the opposite meaning, or if an empty cell means no click.
+        # A pair of texts for true and false is only used if the settings `clicked` and `not_clicked` list both texts.
+        # One of the two suffices if all cells that are not listed have the opposite meaning, or if an empty cell means
+        # no click.
         pairs, num_known = (*BOOLEANS, ("1", "-1")), 1 if rest or "" in not_clicked else 2
         return next((pair for pair in pairs if len({*pair} & {*clicked, *not_clicked}) >= num_known), ())
 

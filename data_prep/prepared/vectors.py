@@ -106,7 +106,8 @@ def scale_vectors(field: VectorField, values: NDArray[np.float32], present: NDAr
 
 def _scaled(field: VectorField, values: NDArray[np.float32]) -> NDArray[np.float32]:
     if field.scale == "standardize":
-        # Halves are subtracted, because the difference of two large numbers of opposite signs could be infinite.
+        # Half of the mean is subtracted from half of the component, because the whole difference of two large numbers
+        # of opposite signs could be infinite.
         half_mean, half_divisor = field._fitted
         with np.errstate(over="ignore"):  # A quotient that overflows becomes infinite, and is clipped.
             scaled = values * np.float32(0.5)

@@ -45,8 +45,8 @@ NUM_NUMERIC, NUM_CATEGORICAL = 13, 26
 NUMERIC_NAMES = [f"I{i}" for i in range(1, NUM_NUMERIC + 1)]
 CATEGORICAL_NAMES = [f"C{i}" for i in range(1, NUM_CATEGORICAL + 1)]
 MISSING_RANK = -1
-EXACT_RANKS = 300  # The most frequent values, up to this number, have a bin of their own.
-TAIL_BINS = 600  # The values of higher rank are in this many bins, equally wide in the logarithm of the rank.
+EXACT_RANKS = 300  # This many values of a field, the most frequent ones, have a bin each.
+TAIL_BINS = 600  # All less frequent values are in this many bins, equally wide in the logarithm of the rank.
 QUANTILES = (0.01, 0.25, 0.50, 0.75, 0.99)
 
 

@@ -22,8 +22,8 @@ from data_prep.kernels.strings import Lists, Strings
 from data_prep.options.columns import number_groups
 from data_prep.options.prepare_options import PrepareOptions
 
-# The counts of each chunk of the log are collected, and added to the counts so far only when at least this many values
-# are collected: the first number is for values that are numbers, the second for strings.
+# The counts of chunks of the log are collected, and merged with the counts so far when at least this many values are
+# collected or when memory is short. The first number is for values that are numbers, the second for strings.
 _WAITING_WORDS = 1 << 22
 _WAITING_STRINGS = 1 << 20
 
@@ -204,8 +204,8 @@ class _FieldCounts(ABC, Generic[Counted]):
             if self.on_merge is not None:
                 self.on_merge(field, self._merged[field])
         self._num_waiting = self._waiting_bytes = 0
-        # If the counts in memory take more than half of the limit, write them to disk, because counts that wait for the
-        # next merge need the other half.
+        # If the merged counts in memory take more than half of the limit, write them to disk, because counts that wait
+        # for the next merge need the other half.
         if 2 * sum(counted.nbytes for counted in self._merged) > self.limit_bytes:
             for field, counted in enumerate(self._merged):
                 if len(counted):

@@ -104,7 +104,7 @@ typedef struct {
   const uint8_t* time_kinds;     // [S] LogKernelsTimes of each column of times
   LogKernelsStrings time_forms;  // [S] form of each column of times, used if it has % codes
   // Offsets of the columns' time zones, as in times.ZoneTable. Those of column s have the indices zone_firsts[s] to
-  // zone_firsts[s + 1] - 1, and the first of these starts is the smallest int64.
+  // zone_firsts[s + 1] - 1, and the first offset of a column starts at the smallest int64.
   const int64_t* zone_firsts;   // [S + 1] index of the first offset of each column
   const int64_t* zone_starts;   // start of each offset by the zone's own clock, in milliseconds since 1970
   const int64_t* zone_offsets;  // milliseconds by which the clock is ahead of UTC

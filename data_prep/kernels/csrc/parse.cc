@@ -212,7 +212,7 @@ inline bool is_digit(std::uint8_t byte) { return byte - unsigned{'0'} <= 9; }
 bool is_no_digits(std::uint8_t code) { return code == 'a' || code == 'b' || code == 'p' || code == 'z'; }
 
 // Returns true if a digit may stand directly before or after the code at form[i], the letter after a %. Such a code
-// needs all of its digits, see time_forms.time_pattern.
+// needs all of its digits, see time_pattern in options/kinds.py.
 bool is_beside_digits(std::string_view form, std::size_t i) {
   const bool before = i >= 2 && (is_digit(form[i - 2]) || (i >= 3 && form[i - 3] == '%' && !is_no_digits(form[i - 2])));
   if (before || i + 1 == form.size()) return before;
@@ -362,7 +362,7 @@ bool time_of(const TimeParts& parts, std::int64_t* time) {
 }
 
 constexpr int kNoUnit = LOG_KERNELS_ISO;
-// Likely times in milliseconds since 1970, as in time_forms.LIKELY_SECONDS.
+// Range of times that are likely in logs, in milliseconds since 1970, as LIKELY_SECONDS in options/kinds.py.
 constexpr std::int64_t kFirstLikely = 600000000000, kEndOfLikely = 4100000000000;
 
 // A decimal number of time units since 1970, which is digits * 10^power.

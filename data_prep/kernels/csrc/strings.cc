@@ -126,7 +126,7 @@ void lower_bounds(const std::uint64_t* keys, std::int64_t num_keys, const std::u
   }
 }
 
-// Returns the character between the values of a list, given the list's text without its brackets. Equals
+// Returns the character between the values of a list, given the list's text without its brackets. The result is that of
 // strings.divider_in_brackets.
 std::uint8_t divider_in_brackets(const std::uint8_t* begin, const std::uint8_t* end, std::uint8_t separator) {
   bool has_separator = false, has_comma = false, is_of_numpy = true;
