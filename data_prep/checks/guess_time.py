@@ -136,7 +136,7 @@ def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, s
 
 
 def _strays(values: Sequence[str], form: str) -> list[str] | None:
-    """Return the values that are not times in the given form, such as %Y-%m-%d, or None if they are over 1 in 1,000."""
+    """Return the values that are not times in the given form, such as %Y-%m-%d, or None if they are more than 0.1 %."""
     strays: list[str] = []
     for some in (values[:_FEW_TIMES], values):
         _, present, good = parse_times([value.encode() for value in some], form, "")

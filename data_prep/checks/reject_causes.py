@@ -69,7 +69,7 @@ _SHOWN = 4  # Maximum number of encodings in a message.
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about a log that the user should know before preparing the log."""
+    """A message about a fault or an oddity of a log, which the user should know before preparing the log."""
 
     what: str  # What was found: a sentence, whose subject is `where` if that is given.
     do: str = ""  # Advice for the user on what to do, or "" if there is none.

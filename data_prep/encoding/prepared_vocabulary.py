@@ -224,7 +224,7 @@ def _features(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
 
 
 def _setting(recorded: str) -> str:
-    """Return how messages name a setting: prepare.min_count for `recorded`, its key min_count in schema.json."""
+    """Return how messages name a setting, such as prepare.min_count. `recorded` is its key in schema.json."""
     return f"{RECORDED[recorded]} in prepare.fields" if recorded in RECORDED else f"prepare.{recorded}"
 
 

@@ -71,7 +71,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _State:
-    """The content of run.json."""
+    """The content of run.json, by which a later run recognizes the unfinished folder of an interrupted run."""
 
     chunk_bytes: int
     identity: dict[str, Any]  # All options, inputs and versions that can change a byte of the prepared folder.
@@ -172,7 +172,10 @@ def partial_folder(output: Path) -> Path:
 
 
 def unfinished_identity(output: Path) -> dict[str, Any]:
-    """Return the identity of the interrupted run that would be resumed for `output`, or {} if there is none."""
+    """Return the identity (options, inputs, versions) of the interrupted run that would be resumed for `output`.
+
+    Return {} if there is no such run.
+    """
     state = _readable_state(partial_folder(output)) or _readable_state(output)
     return state.identity if state else {}
 

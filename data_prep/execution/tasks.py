@@ -265,6 +265,6 @@ class TasksBeside:
                 future.result()
 
     def close(self) -> None:
-        """Cancel the tasks that no worker has started yet."""
+        """Cancel the additional tasks that no worker has started yet."""
         for future in self._undone:
             future.cancel()

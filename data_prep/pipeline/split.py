@@ -156,7 +156,7 @@ def assign_rows(split: SplitRule, rows: ParsedRows, file: int) -> NDArray[np.int
 def times_of(rows: ParsedRows, column: str) -> Times:
     """Return the times [n] that rows have in a timestamp column, in milliseconds since 1970.
 
-    A missing time becomes `NO_TIME`, which is below all others.
+    A missing time becomes `NO_TIME`, a number below all times.
     """
     times, present = rows.columns[column]
     return np.where(present, times, NO_TIME)

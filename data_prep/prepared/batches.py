@@ -60,7 +60,7 @@ class Batch(Examples):
         return replace(counting, mean_weight=mean_weight)
 
     def numbers(self) -> np.ndarray:
-        """Return the numeric columns and then the vectors, float32 [B, N + K]."""
+        """Return the N numbers of each row, followed by its K inputs from vector columns, float32 [B, N + K]."""
         return np.concatenate([self.numeric, self.vectors], axis=1) if self.vectors.shape[1] else self.numeric
 
     def shares(self) -> np.ndarray:

@@ -162,7 +162,7 @@ def first_added_id(name: str) -> int:
 
 @dataclass(frozen=True)
 class Schema:
-    """The content of schema.json."""
+    """The content of schema.json: the columns, ids, splits and files of a prepared folder, and how it was made."""
 
     format_version: int
     numeric: tuple[NumericField, ...]

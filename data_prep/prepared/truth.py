@@ -78,7 +78,9 @@ def best_possible(path: Path, row_numbers: np.ndarray) -> Best:
 
 
 def area_under_curve(score: np.ndarray, label: np.ndarray) -> float:
-    """Compute the AUC by ranks (Mann-Whitney U). Equal scores share their mean rank.
+    """Return the area under the ROC curve (AUC) of predictions `score` [n] for labels `label` [n].
+
+    It is computed from the ranks of the scores (Mann-Whitney U). Equal scores share their mean rank.
 
     >>> area_under_curve(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
     0.75

@@ -184,7 +184,7 @@ class ArrayWriter:
         self._write_header()
 
     def write(self, numbers: NDArray[np.int64]) -> None:
-        """Append numbers [n]."""
+        """Append `numbers` [n] to the array in the file."""
         self._file.write(np.ascontiguousarray(numbers).data)
         self._length += len(numbers)
 

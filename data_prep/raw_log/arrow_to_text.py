@@ -93,7 +93,11 @@ class TableChunk:
         return Chunk(self.first_line, self.num_lines, text, self.file, is_bare, columns_kept, beside)
 
     def _vectors(self, name: str, separator: bytes) -> tuple[Cells, pa.LargeBinaryArray]:
-        """Return the vectors of a column, and its cells in the lines: empty, or the text of a vector that is bad."""
+        """Return the vectors of a column, and the column's cells in the lines of text.
+
+        The cell of a good vector is empty. The cell of a bad vector is its text, so that the parser rejects the
+        line.
+        """
         log_format, width = self.log_format, self.log_format.vectors[name].width
         if name not in self.rows.schema.names:
             values = np.zeros((self.num_lines, width), np.float32)

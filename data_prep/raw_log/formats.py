@@ -44,7 +44,7 @@ class FormatReader(Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """True if workers can read parts of the file themselves. Only the first pass then divides it into parts."""
+        """True if workers can read parts of the file themselves. Later passes then need not divide it again."""
 
     @property
     def stored_bytes_read(self) -> int:

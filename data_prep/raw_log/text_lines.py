@@ -294,7 +294,7 @@ def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
     """Return the names of the columns that the first line of a text file contains.
 
-    Raise the errors of `open_reader`.
+    Raise ValueError as `open_reader` does, for example if the file is damaged.
     """
     with _stored(file) as (_, buffered), unpacked(file.location, buffered) as stream:
         _check_text(file.location, stream)

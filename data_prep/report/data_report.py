@@ -256,7 +256,7 @@ def _numeric(schema: Schema, profile: Profile) -> Section:
 
 
 def _vectors(schema: Schema) -> Section:
-    """Return the report's section on vector columns: width, missing vectors, and the Euclidean norms of the others."""
+    """Return the report's section on vector columns: width, missing vectors, and quantiles of Euclidean norms."""
     columns = [("field", "text"), ("width", "number"), ("scale", "text"), ("missing", "share"),
                *((f"{100 * rank:g} %", "number") for rank in NORM_RANKS)]  # fmt: skip
     rows = [

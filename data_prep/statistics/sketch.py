@@ -85,7 +85,7 @@ class ValueSketch:
         return {"keys": keys, "counts": counts, "sizes": np.array([len(each) for _, each in self._added], np.int64)}
 
     def add_again(self, keys: NDArray[np.uint64], counts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Add the keys and counts that `added` returned to the sketch.
+        """Add to the sketch the keys and counts that the method `added` has returned.
 
         Drop the counts that `note` has recorded for the next call of `add`.
         """

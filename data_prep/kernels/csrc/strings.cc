@@ -15,7 +15,7 @@
 namespace {
 
 constexpr std::int64_t kWordBytes = 8;
-constexpr std::int64_t kTogether = 16;  // Number of strings that are searched at the same time.
+constexpr std::int64_t kTogether = 16;  // Number of strings whose searches advance together.
 
 std::uint64_t word_at(const std::uint8_t* bytes, std::int64_t own_bytes) {
   std::uint64_t word;

@@ -137,9 +137,9 @@ def _storage_options(query: str) -> dict[str, str]:
 
 
 def _actions(entry: str) -> Iterator[dict[str, Any]]:
-    """Yield the actions in an entry of a Delta table's transaction log, each as a mapping from its kind ("add") to it.
+    """Yield the actions in an entry of a Delta table's transaction log, each as {kind: action}.
 
-    Raise FileNotFoundError if there is no such entry.
+    A kind is, for example, "add" for a file that is added. Raise FileNotFoundError if the log lacks the entry.
     """
     state = file_state(entry)
     if state is None:

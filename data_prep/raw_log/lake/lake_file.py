@@ -80,7 +80,7 @@ class LakeFile:
 
 
 def _of_type(cells: pa.Array, of_type: pa.DataType) -> pa.Array:
-    """Return a column with the type that it has in the table. Times lose digits that the table's type does not have."""
+    """Return a column with the type that it has in the table. Times are cut to the precision of that type."""
     return cells if cells.type == of_type else cells.cast(of_type, safe=not pa.types.is_timestamp(of_type))
 
 
