@@ -156,7 +156,7 @@ class Labels:
 
 
 def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tuple[str, ...]:
-    """Return the words in cells of the columns that stand for a missing value, except those in `known_words`.
+    """Return the words in cells of the columns that stand for a missing value, such as NULL, except `known_words`.
 
     Such a word commonly means a missing value (NULL), is one of a few words among the numbers of a column, or is one of
     a few numbers beyond the range of float32.

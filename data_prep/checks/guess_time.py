@@ -65,9 +65,9 @@ _LIKE_A_MOMENT = re.compile(
 def time_form(column: Column, is_code: bool) -> tuple[str, str]:
     """Return the form in which the times of a column are written, or "" if it does not hold times.
 
-    Also return a remark or "". A form is a unit such as s, or codes such as %Y-%m-%d. The remark names another reading
-    of the values that is nearly as likely, and the setting for it. `is_code` is True if the name of the column says
-    that it holds identifiers. Numbers in such a column count as times only if the name also says time.
+    Also return a remark or "". A form is a unit such as seconds, codes such as %Y-%m-%d, or iso. The remark names
+    another reading of the values that is nearly as likely, and the setting for it. `is_code` is True if the name of the
+    column says that it holds identifiers. Numbers in such a column count as times only if the name also says time.
     """
     is_named = bool(_TIME_NAMES.search(column.plain_name))
     values = [value for value in column.values if value not in _NO_TIMES]
@@ -112,7 +112,7 @@ def _digit_form(values: Sequence[str], is_named: bool) -> str:
 
 
 def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, str]:
-    """Return the unit (such as s or ms) of numbers that count time since 1970, or "" if they do not seem to be times.
+    """Return the unit (such as seconds) of numbers that count time since 1970, or "" if they do not seem to be times.
 
     Also return a remark about another reading of the numbers, or "". The range of the numbers and the name of the
     column decide.

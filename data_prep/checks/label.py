@@ -471,8 +471,8 @@ def _is_yes(value: str) -> bool:
 def _ways_of_writing(values: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the values of a label column in groups, each of which has all ways of writing one value.
 
-    A group has equal numbers, or words that differ only in capital letters. If all values are words for true or false,
-    the words for true are one group, and those for false another.
+    A group has equal numbers, such as 1 and 1.0, or words that differ only in capital letters, such as Yes and YES. If
+    all values are words for true or false, the words for true are one group, and those for false another.
     """
     are_booleans = all(value.lower() in _WORD_VALUES for value in values)
     groups: dict[object, list[str]] = {}

@@ -235,8 +235,8 @@ def check_statistics(
 def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
     """Return advice if most lines do not have the described columns, or if rejected lines are only parts of rows.
 
-    A row consists of several parts, each on a line of its own, if its cells contain line ends. If neither is the case,
-    return "".
+    A row consists of several parts, each on a line of its own, if its cells contain line ends. Return "" if most lines
+    have the described columns and rejected lines are no parts of rows.
     """
     rejects, log_format = statistics.rejects_by_reason, statistics.log_format
     is_other = 2 * (rejects["columns"] + rejects["too long"]) >= statistics.num_lines

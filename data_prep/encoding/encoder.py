@@ -149,7 +149,7 @@ class RowEncoder:
     def without(self, expired: NDArray[np.int64]) -> RowEncoder:
         """Return a copy of the encoder in which the values of the ids `expired` [n] count as out of vocabulary.
 
-        The same holds for ids that have already expired in this encoder.
+        Values of ids that had expired in this encoder already count as out of vocabulary too.
         """
         # np.unique with `return_counts` sorts the ids and does not hash them, which is faster here.
         expired = np.unique(np.concatenate([self.expired, expired]), return_counts=True)[0]
@@ -207,7 +207,7 @@ class RowEncoder:
     def ids_with(
         self, added: LookupTables, rows: ParsedRows, ids: NDArray[np.signedinteger]
     ) -> NDArray[np.signedinteger]:
-        """Return a copy of `ids` [n, P], in which values that the search tables `added` contain have their ids there.
+        """Return a copy of `ids` [n, P], in which values in the search tables `added` have the ids of these tables.
 
         `rows` are the parsed rows that have been encoded as `ids`. The ids of all other values stay the same.
         """
@@ -267,7 +267,7 @@ class RowEncoder:
     def _numeric_groups(self) -> list[tuple[NumericField, slice, tuple[str, ...]]]:
         """Groups of adjacent numeric columns that have the same transform, so that they can be computed together.
 
-        Each group consists of one of its fields, the slice of the group's columns in the result, and the names of the
+        A group is given by one of its columns, the slice of its columns among all numeric columns, and the names of the
         log's columns from which they are computed.
         """
         groups: list[tuple[NumericField, slice, tuple[str, ...]]] = []

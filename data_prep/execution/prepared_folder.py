@@ -189,7 +189,7 @@ def sync_files(folder: Path) -> None:
 
 
 def _lock(folder: Path, output: Path) -> IO[str]:
-    """Lock `folder`, in which `output` is made, for this process. Return the open lock file; closing it ends the lock.
+    """Lock `folder`, in which `output` is made, for this process. Return the open lock file, which holds the lock.
 
     If the folder is missing, it is created with access for this user only. Raise FolderInUse if another process has
     locked it.

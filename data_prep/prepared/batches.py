@@ -33,9 +33,9 @@ POOL_BLOCKS = 256  # Number of blocks in a pool, the group of blocks whose rows 
 class Batch(Examples):
     """The rows of a training step, or one rank's part of them: `ids` [B, P], `numeric` [B, N], `vectors` [B, K].
 
-    If it is one rank's part, it starts at row `first_row` of a batch of `whole_rows` rows. `whole_rows` is None for a
-    whole batch. `mean_weight` is the mean weight of all training rows with a weight above 0 (see
-    `mean_training_weight`).
+    A rank is one of the processes that share a training. One rank's part starts at row `first_row` of a batch of
+    `whole_rows` rows. `whole_rows` is None for a whole batch. `mean_weight` is the mean weight of all training rows
+    with a weight above 0 (see `mean_training_weight`).
     """
 
     first_row: int = 0

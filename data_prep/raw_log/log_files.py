@@ -223,7 +223,8 @@ def _parts(folder: str, files: Iterable[str], folders: Iterable[str]) -> list[st
 def _files_of_partition(folder: str) -> list[str]:
     """Return the parts of a log in a folder of the form key=value and in such folders below it.
 
-    Raise ValueError if the folder belongs to a table, or if a part lies in a folder below it of another form.
+    Raise ValueError if the folder belongs to a table, or if a part lies in a subfolder whose name does not have this
+    form.
     """
     files, names = entries_in(folder) or ([], [])
     if others := [name for name in names if not column_in(name)]:

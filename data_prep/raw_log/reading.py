@@ -181,8 +181,8 @@ class LogReading:
     def run(self, function: Callable[[Chunk], Result], consume: Callable[[Result], object], title: str) -> None:
         """Make a pass over the log: workers call `function` on each chunk, and `consume` gets the results in order.
 
-        The order is that of the log. The results are stored in files whose names contain `title`, for a run that
-        continues after an interruption. Every pass must have a different title.
+        The order is that of the log. The results are stored in files whose names contain `title`, so that a run which
+        resumes an interrupted one can use them. Every pass must have a different title.
         """
         self.run_in_parts(partial(_in_one_part, function), lambda read: consume(read(_ONE)), title, lambda _: (_ONE,))
 

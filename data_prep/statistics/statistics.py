@@ -217,8 +217,8 @@ def may_be_sampled(
 class RowSample:
     """A sample of the training rows, with the numbers of their numeric fields.
 
-    The sample consists of the SAMPLED_ROWS rows with the lowest hashes, so it does not depend on how the log was cut
-    into chunks.
+    The sample consists of the rows with the lowest hashes (`sampled_rows` says how many), so it does not depend on how
+    the log was cut into chunks.
     """
 
     hashes: NDArray[np.uint64]  # Hashes [k] of the k rows in the sample.

@@ -133,11 +133,11 @@ def _masks_of_columns(mask: NDArray[np.bool_], options: PrepareOptions) -> dict[
 class _FieldCounts(ABC, Generic[Counted]):
     """Base class for counts of the values of several fields, added up over the chunks of a log.
 
-    Counts of chunks are collected until they are as many as the distinct values merged so far. Then they are all
-    merged, so a value is merged a logarithmic number of times. When the merged counts exceed half of `limit_bytes`,
-    they are written to `folder`, in one sorted file (a run) per field. `frequent` merges the runs, one range of values
-    at a time. After each merge, `on_merge` is called for each field, with the number of the field and its counts since
-    the last run.
+    Counts of chunks are collected until they are as many as the distinct values merged so far, or take too much memory.
+    Then they are all merged, so a value is merged a logarithmic number of times. When the merged counts exceed half of
+    `limit_bytes`, they are written to `folder`, in one sorted file (a run) per field. `frequent` merges the runs, one
+    range of values at a time. After each merge, `on_merge` is called for each field, with the number of the field and
+    its counts since the last run.
     """
 
     num_fields: int

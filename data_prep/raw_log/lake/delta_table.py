@@ -54,8 +54,8 @@ def files_added(root: str, version: int) -> dict[str, LakeFile]:
     """Return the data files that one commit added to the Delta table at `root`, by their locations, ordered by path.
 
     The result is empty if the commit did not change the table's rows, as after a compaction. Raise ValueError if the
-    commit also removed rows or restored an earlier version, and FileNotFoundError if it is no longer in the table's
-    log.
+    commit also removed rows or restored an earlier version, and FileNotFoundError if the commit is no longer in the
+    table's transaction log (_delta_log).
     """
     actions = list(_actions(inner(inner(root, DELTA_LOG), f"{version:020}.json")))
     changes = [(kind, action) for each in actions for kind, action in each.items() if action.get("dataChange")]

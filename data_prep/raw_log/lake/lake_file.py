@@ -85,7 +85,7 @@ def _of_type(cells: pa.Array, of_type: pa.DataType) -> pa.Array:
 
 
 def location_of(path: str, query: str, folder: str = "") -> str:
-    """Return the location of a file that a table's log names by a path or URI without escapes.
+    """Return the location of a data file that a table's metadata name by a path or URI without escapes such as %20.
 
     A relative path is relative to `folder`, which is also without escapes. `query` is the query of the table's URI.
     """
