@@ -52,7 +52,7 @@ _LOG_STEM = "train"  # In an archive, the log is the file with this name and any
 _MOST_MEMBERS = 10_000
 # Maximum size in bytes of an extension header of a member, which contains a long name or pax attributes.
 _MOST_EXTENSION_BYTES = 1 << 20
-_MOST_EXTENSIONS = 8  # Maximum number of extension headers of a member.
+_MOST_EXTENSIONS = 8  # Maximum number of extension headers of a member (file).
 _NAMES_SHOWN = 20
 
 

@@ -159,7 +159,7 @@ def _categorical(schema: Schema, profile: Profile) -> Section:
     names = list(fields)
     profiles = [profile.categorical[name] for name in names]
     training = max(profile.training_rows, 1)
-    own_ids = [fields[name].num_values - 1 for name in names]  # The id of the missing value is not counted.
+    own_ids = [fields[name].num_values - 1 for name in names]  # The missing value's id does not count.
     distinct = [float(p.values[0]) if p.values else math.nan for p in profiles]
     bars = [Bars("in the log", distinct)] * any(p.values for p in profiles) + [Bars("with an id of their own", own_ids)]
     missing = [p.missing / training for p in profiles]

@@ -30,7 +30,7 @@ _RETRIED = (408, 429, 500, 502, 503, 504)  # HTTP statuses of temporary errors.
 # Exit codes of curl. curl's own option --retry is not used, because it discards the bytes that a failed attempt has
 # received.
 _HTTP_ERROR, _NOT_WRITTEN, _NO_RANGES = 22, 23, 33
-# Exit codes for errors that no further attempt can mend: protocol, address, redirects, certificate, size.
+# Exit codes of curl for errors that no further attempt can mend: protocol, address, redirects, certificate, size.
 _FINAL = (1, 3, 47, 60, 63)
 _STALLED = ("--connect-timeout", "60", "--speed-limit", "1", "--speed-time", "60")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from data_prep.raw_log.storage import file_name, files_in, inner, is_uri, split_query
 
-DELTA_LOG = "_delta_log"  # The subfolder with the log of a Delta table.
+DELTA_LOG = "_delta_log"  # The subfolder with the transaction log of a Delta table.
 # For each kind of table: the subfolders that its folder has, each with a regular expression for the name of a file in
 # it, or "" if the name of the subfolder is evidence enough.
 _MARKS = {
