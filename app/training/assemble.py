@@ -50,20 +50,21 @@ class TrainingState:
     learning_rates: LearningRates
 
     def state(self) -> ModelState:
-        """Return copies of all arrays that a checkpoint stores: dense arrays (outside the tables), and the rows that
-        were updated or loaded, with their optimizer state.
+        """Return copies of all arrays that a checkpoint stores: the dense arrays (all arrays outside the embedding
+        tables), and the table rows that were updated or loaded, with their optimizer state.
         """
         return ModelState(self.dense_values(), self.step.tables.state())
 
     def snapshot_rows(self, changed_only: bool) -> Snapshot:
         """Return a read-only view of the table rows that this rank (process) owns, as they are now.
 
-        With `changed_only`, the view has only the rows that changed since the last one that a checkpoint has stored.
+        With `changed_only`, the view has only the rows that changed since the last view that was saved in a checkpoint.
         """
         return self.step.tables.snapshot(changed_only)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Replace tables, dense arrays and learning rates by those of a checkpoint, reading each of its bytes once.
+        """Replace tables, dense arrays (weights and optimizer state outside the tables) and learning rates by those of
+        a checkpoint, reading each byte of its files once.
 
         Raise DamagedCheckpointError if a file is missing or damaged, and ValueError if the checkpoint does not fit the
         model. After an error the tables are empty, the learning rates are those of the checkpoint, and the dense arrays
@@ -77,8 +78,8 @@ class TrainingState:
         self._take_dense(dense, saved.step)
 
     def dense_values(self) -> dict[str, np.ndarray]:
-        """Return copies of the dense arrays by name: parameters, statistics of batch normalization, and optimizer
-        state.
+        """Return copies of all arrays outside the embedding tables (dense arrays) by name: parameters, statistics of
+        batch normalization, and optimizer state.
         """
         return {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
 
@@ -89,8 +90,8 @@ class TrainingState:
         self.optimizers.resume_learning_rates(rates["wide"], rates["tower"])
 
     def check_dense(self, arrays: dict[str, np.ndarray], names: Iterable[str]) -> None:
-        """Raise ValueError unless `arrays` has exactly the `names`, and each array has the shape that it has in the
-        model.
+        """Raise ValueError unless `arrays` has exactly the dense arrays (arrays outside the tables) with these `names`,
+        each with the shape that it has in this training.
         """
         dense = self._dense()
         check_dense(arrays, {name: dense[name].shape for name in names})
@@ -110,8 +111,9 @@ def assemble(
 ) -> TrainingState:
     """Build and return tables, model, optimizers and step of a training, with their initial values.
 
-    `backend` is the result of `pick_backend`. `group` are the ranks that train together. If the group has servers, they
-    own the table rows. `folder` is the run folder, where `tables.storage=auto` may put a file.
+    `backend` is the name of the implementation of the tables: native, reference or stock (`pick_backend`). `group` are
+    the ranks (processes) that train together. If the group has servers, which do not train, the servers own the table
+    rows. `folder` is the run folder, in which `tables.storage=auto` may put a file with the table rows.
     """
     numeric = tuple(field.name for field in schema.numeric)
     vectors = (f"{vector.name}[{i}]" for vector in schema.vectors for i in range(vector.inputs))
@@ -196,8 +198,8 @@ def rows_for_device(
     """Make the embedding tables on the host. Return the object that passes the tables' rows to the device, and the
     gradients of rows back.
 
-    The tables live outside MindSpore's graph. `batch_rows` is the largest number of rows that this rank gets of a
-    batch.
+    The tables live outside MindSpore's graph. `backend` is native or reference. `batch_rows` is the largest number of
+    batch rows (examples) that this rank gets of a batch.
     """
     threads = config.device.num_threads
     if config.model.first_layer != "distinct" or group.sharded:
@@ -207,8 +209,8 @@ def rows_for_device(
 
 
 def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[str, np.ndarray]:
-    """Convert a model that looks up its N numeric fields to an equivalent model, in which the rows of these fields are
-    part of the tower.
+    """Convert a model whose N numeric fields have embedding rows in the tables to an equivalent model, in which these
+    rows are parameters of the tower.
 
     Return the dense arrays of the converted model by name. `state` is not changed.
     """

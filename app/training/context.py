@@ -26,9 +26,10 @@ class RunContext:
     """What all parts of one launch (start) of a training share: the settings, the data (`schema` of the prepared folder
     `dataset`) and the run folder.
 
-    `stop` is checked between steps, and raises `Stopped` after a signal. `group` are the ranks that train. `on_step` is
-    called every `train.log_every_steps` steps with measurements of these steps (`EpochProgress.flush`), and
-    `on_evaluation` after each evaluation on the split valid.
+    `stop` is checked between steps, and raises `Stopped` after SIGINT or SIGTERM, or at the time limit. `group` are the
+    ranks (processes) that train. The functions in `on_step` are called every `train.log_every_steps` steps with
+    measurements of these steps (`EpochProgress.flush`), those in `on_evaluation` after each evaluation on the split
+    valid.
     """
 
     config: Config

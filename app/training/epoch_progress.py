@@ -83,8 +83,8 @@ class EpochProgress:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the time of the `with` block, such as an evaluation, out of the steps' times. First write pending lines
-        of loss.log.
+        """Do not count the time of the `with` block, such as an evaluation, as time of the training steps. Call `flush`
+        before the block.
         """
         self.flush()
         yield
@@ -102,7 +102,7 @@ class EpochProgress:
         speed, wait_share = self._rows / seconds, (waited - self._waited) / seconds
         parts = {part: self._seconds[part] - before for part, before in self._seconds_before.items()}
         self._seconds_before = dict(self._seconds)
-        # Private and shared memory count.
+        # This counts the process's private memory and the memory that it shares with others.
         resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         self._run.append_losses(self._lines)
         values = {

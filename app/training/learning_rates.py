@@ -1,4 +1,4 @@
-"""Compute learning rates from the step, and for a plateau schedule also from the evaluations before it.
+"""Compute learning rates from the number of the step, and for a plateau schedule also from the earlier evaluations.
 
 Every optimizer has its own schedule: `deep_optimizer: {schedule: {name: cosine, decay_steps: 10000}}`. Steps are
 numbered from 1.
@@ -34,8 +34,8 @@ LEAST_GAIN, LEAST_RATE = 1e-6, 1e-6
 class PlateauState:
     """State of a plateau schedule, which lowers a learning rate when the metric stops improving.
 
-    `best` is the best score so far. `bad_evaluations` counts the evaluations since then. `drops` lists the steps after
-    which the rate fell.
+    `best` is the best score so far. `bad_evaluations` counts the evaluations since the best one, or since the last fall
+    of the learning rate. `drops` lists the steps after which the learning rate fell.
     """
 
     best: float | None = None
@@ -130,8 +130,8 @@ class LearningRates:
             rate.plateau = PlateauState(**saved.get(group, {}))
 
     def of_tables(self) -> TableRates:
-        """Return the learning rates of both tables as functions of the step. A later fall of a rate changes the
-        functions, too.
+        """Return the learning rates of the wide and the deep table as functions of the step. If a plateau schedule
+        lowers a rate later, the functions return the lowered rate.
 
         A table computes Adam's bias correction as if the moments had been 0 before step 1. After a warm start with
         moments, the deep table's rate is scaled so that the result equals Adam's correction after all steps of both
@@ -175,10 +175,11 @@ def running_mean(manifest: Manifest) -> RunningMean | None:
 
 
 def step_history(manifest: Manifest) -> StepHistory | None:
-    """Return the past steps of `adam` in a checkpoint, so that its deep rows can take the steps that they missed.
+    """Return the steps that the optimizer `adam` had taken when the checkpoint of `manifest` was written.
 
-    Return None if the deep table has another optimizer, which updates only the rows of a batch, so no row misses a
-    step.
+    `adam` moves every deep row at every step, but postpones the steps of rows that are not in the batch. With the
+    result, the rows of the checkpoint can take their postponed steps. Return None if the deep table has another
+    optimizer, which updates only the rows of a batch.
     """
     config = read_config(manifest.config, where="the checkpoint")
     rates = LearningRates(config.optimizers)

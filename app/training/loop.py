@@ -69,15 +69,15 @@ class Trainer:
     def train(self) -> None:
         """Train the remaining epochs, with evaluations, and save checkpoints.
 
-        Raise Stopped, with the state saved, after a signal or at the time limit. Raise FloatingPointError, naming the
-        step, if a step produces NaN or infinity; that step changes nothing. Raise NotSavedError if the last state
-        cannot be saved.
+        After SIGINT or SIGTERM, or at the time limit, save the state and raise Stopped. Raise FloatingPointError,
+        naming the step, if a step produces NaN or infinity; that step changes nothing. Raise NotSavedError if the last
+        state cannot be saved.
         """
         try:
             if self.config.train.init_from and self.position.step == 0 and self.schema.splits["valid"].rows:
                 measured = self._measure()
-                # Only log the metrics. The model before the first step is the one at `train.init_from`, so it does not
-                # count as the best model of this run.
+                # Log the metrics of the model before the first step, but do not pass them to `selection`. This model is
+                # the one at `train.init_from`, so it must not count as the best model of this run.
                 if measured is not None:
                     log.info("before the first step: %s", self._log_evaluation(measured.metrics, epoch=0))
             while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:

@@ -100,8 +100,8 @@ class CheckpointManager:
 
     def __init__(self, context: RunContext, training: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
-        # An online run assigns new values to these attributes, and the next manifest records them. `online` says which
-        # parts of its log the online run has trained on.
+        # A run that trains online, on a growing log, assigns new values to the next four attributes. The next manifest
+        # records the first three. `online` says which parts of the log the run has trained on.
         self.online: dict[str, Any] = {}
         self.schema, self.dataset = context.schema, context.dataset
         self.expiry: ExpiryArrays | None = None
@@ -115,7 +115,8 @@ class CheckpointManager:
         self._selection = selection
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Writing | None = None
-        # The newest checkpoint. The next delta, which holds only rows changed since, names it as its parent.
+        # The newest checkpoint. If the next one is a delta, it holds only the rows that changed since this checkpoint,
+        # and names it as its parent.
         self._newest: Checkpoint | None = None
         self._read_manifest = ManifestReader()
         self._longest_save = 0.0
@@ -311,7 +312,8 @@ class CheckpointManager:
         writing.awaited.set()
         try:
             written = writing.future.result()
-        # `write_checkpoint` raises ValueError if the delta's parent was removed meanwhile.
+        # Opening a delta that was just written raises ValueError if its parent, the checkpoint that it builds on, was
+        # removed meanwhile.
         except (OSError, ValueError, MemoryError) as error:
             self._note_failed(writing.position, error)
             self.saved = writing.saved_before
@@ -319,8 +321,8 @@ class CheckpointManager:
         if written.tidy_error is not None:
             self._run.note_failed_save(writing.position.step, written.tidy_error)
         self._longest_save = max(self._longest_save, written.seconds)
-        # Reserve time for the last save of the training. If saves run in the background, an earlier one
-        # may still be running then, so time for two saves is reserved.
+        # Before the time limit (train.time_limit), reserve time for the last save of the training. If saves run in the
+        # background, an earlier save may still be running then, so reserve time for two saves.
         self._context.stop.note_save(self._longest_save * (2 if self._options.background else 1))
         kind = "the changes" if written.checkpoint.older else "all"
         log.info("saved %s (%s) in %.1f s", written.checkpoint.path, kind, written.seconds)

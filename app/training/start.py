@@ -329,7 +329,8 @@ def _train(context: RunContext, launch: Launch) -> int:
         elif context.config.train.auto and may_lack_crosses(context.schema):
             command = python_command(f"data_prep suggest-crosses {shlex.quote(str(context.dataset))}")
             log.info("crosses of two fields may rank rows better; find those that lower the log loss with: %s", command)
-    # An online run has a page of its own, and none of the evaluations that a report is drawn from.
+    # An online run writes a page of its own in place of the report, because it has none of the evaluations that the
+    # report shows.
     unwritten = [*run.write_errors(), *([] if launch.make_trainer else leave_report(run.path))]
     if unwritten:
         log.error("error: could not write %s", ", ".join(unwritten))

@@ -1,7 +1,7 @@
 """Check the rules that involve several sections of a run's settings, its data or its number of ranks.
 
-Rules within a section are checked in its class. `warm_start.source.check_source` checks the model that a new run starts
-from, because that requires opening files.
+Rules within one section, such as `train`, are checked by the class of the section. `warm_start.source.check_source`
+checks the model that a new run starts from, because that requires opening files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, b
     """Raise ValueError for the first rule that the settings break. The message is one line that names these settings.
 
     `num_ranks` processes train. If `num_servers` is not 0, as many additional processes own all table rows. `backend`
-    is the result of `pick_backend`. MindSpore is not imported.
+    is the name of the implementation of the tables: native, reference or stock. MindSpore is not imported.
     """
     _validate_data(config, schema)
     if config.tables.dtype == "bfloat16" and config.deep_optimizer.name == "ftrl":

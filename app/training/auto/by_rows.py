@@ -6,14 +6,15 @@ size are used, except that one epoch is enough for the whole Criteo log.
 
 These rules carry settings over to other data:
 
-- Fewer rows take as many steps, in smaller batches.
-- L2 on the whole table is added to the mean loss, so its coefficient falls as 1 / rows. It is expressed as a number
-  of rows. That number grows with the number of fields that the deep part sees, and is at most a tenth of the rows.
+- A data set with fewer rows than the smaller size is trained in smaller batches, so that an epoch has as many steps.
+- The L2 penalty on the whole deep table is added to the mean loss of the training rows, so its coefficient falls as
+  1 / training rows. The rules give its strength as a number of rows: coefficient = this number / training rows. The
+  number grows with the number of fields that the deep part sees, and is at most a tenth of the training rows.
 - FTRL sums gradients of batch means, so its l1 and l2 fall as 1 / batch size.
-- If the data have vectors, whose many components the tower fits easily, units are dropped.
-- Both parts see crosses. If clicks follow the crosses, as logistic regressions with and without them show on the
-  split valid, the wide part gets a higher learning rate, less l2 and more epochs. The stronger the effects, the
-  lower the l2.
+- If the data have vectors, whose many components the tower overfits easily, dropout is used.
+- Both parts of the model see crosses (fields that combine other fields). If clicks follow the crosses, as logistic
+  regressions with and without crosses show on the split valid, the wide part gets a higher learning rate, less l2 and
+  more epochs. The stronger the effects of the crosses on clicks, the lower the l2.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ _LEAST_L2_ROWS_WITH_CROSSES = 800.0
 # and l2 of "none", which suppress noise, FTRL reaches only a fraction of this weight, and the deep part memorizes the
 # rows instead (AUC 0.006 lower, log loss 0.02 higher). If clicks do not follow the crosses, the settings of "strong"
 # cost MovieLens 0.018 AUC. The numbers of rows and values do not tell which case it is. "weak": logistic regression
-# needs a strong penalty, and the l2 of "strong" costs 0.001 AUC and 0.008 log loss. "strong": it needs a weak penalty,
-# and three times that l2 costs 0.004 to 0.016 AUC. For slight effects, values in the middle are better than both ends
-# by 0.002 to 0.004 AUC.
+# needs a strong penalty, and the l2 of "strong" costs 0.001 AUC and 0.008 log loss. "strong": logistic regression needs
+# a weak penalty, and three times the l2 below costs 0.004 to 0.016 AUC. "slight": values between those of "none" and
+# "weak" are better than both by 0.002 to 0.004 AUC.
 CrossEffects = Literal["none", "slight", "weak", "strong"]
 _WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {
     "none": (12, 6e-2, 3e-2),

@@ -28,8 +28,8 @@ from data_prep.prepared.schema import Schema, checksum_of
 # logistic regression on valid rows by LEAST_AUC_OF_CROSSES and lower its log loss by CERTAIN times the standard error.
 # From LARGE_AUC_OF_CROSSES on, they count as more than "slight". On data whose clicks hardly depend on a cross, a lower
 # limit of 0.005 would give a better model. But crosses that were suggested for real tables raise the AUC of logistic
-# regression by up to 0.0066, and with a limit of 0.005 they would cost the model up to 0.014 AUC. On tables above
-# MAX_CROSSED_ROWS or MAX_CROSSED_IDS nothing is measured.
+# regression by up to 0.0066, and with a limit of 0.005 they would cost the model up to 0.014 AUC. On data with more
+# training rows than MAX_CROSSED_ROWS, or more ids than MAX_CROSSED_IDS, nothing is measured.
 LEAST_AUC_OF_CROSSES, LARGE_AUC_OF_CROSSES, CERTAIN = 0.0075, 0.015, 2.0
 # Effects of crosses above "slight" are "strong" if logistic regression is best with an inverse penalty of at least
 # this, and otherwise "weak".
@@ -67,8 +67,9 @@ class CrossesChoice:
 class CrossesGain:
     """By how much crosses (fields that combine other fields) improve logistic regression on the valid rows.
 
-    `auc` is the rise of the AUC, `log_loss` the fall of the log loss, and `error` the standard error of that fall.
-    `inverse_penalty` is the best inverse penalty with crosses.
+    `auc` is the AUC with crosses minus the AUC without them. `log_loss` is the log loss without crosses minus the log
+    loss with them, and `error` the standard error of this difference. `inverse_penalty` is the inverse L2 penalty C of
+    the best regression with crosses.
     """
 
     auc: float
@@ -102,10 +103,11 @@ def find_cross_effects(
     """Return how strongly crosses (fields that combine other fields) affect clicks, for a training in the run folder
     `run`.
 
-    `by_effects` returns the settings that a training has for each strength. If the folder has a run with one of these
-    settings, its strength is kept. Ranks of an MPI job take over the result of the process that started them, because
-    results may be rounded differently on other processors. Otherwise logistic regressions are fitted. With `dry`, they
-    are not fitted, and the line for the log says that a training would fit them.
+    `folder` is the prepared folder. `by_effects` returns the settings that a training has for a given strength. If the
+    run folder already has a run with the settings for one strength, return that strength. Ranks of an MPI job take over
+    the result of the process that started them, because results may be rounded differently on other processors.
+    Otherwise logistic regressions are fitted. With `dry`, no regressions are fitted, and the line for the log says that
+    a training would fit them.
     """
     if started_by_mpi():
         return _received()

@@ -1,4 +1,5 @@
-"""Predict the memory and the disk space of a training, and of the service of its model, before anything is allocated.
+"""Predict, before anything is allocated, the memory and the disk space of a training, and the memory of a process that
+serves its model.
 
 Sizes of arrays follow from their shapes. The memory of libraries is a constant, which was measured. The command
 `python -m benchmarks --only plan` compares the predictions with the memory that trainings really take.
@@ -50,7 +51,7 @@ _PYTHON_BYTES, _READER_BYTES = 110 * _MIB, 125 * _MIB
 _MINDSPORE_BYTES = 355 * _MIB
 # Memory of MPI in each process of a job that has several processes.
 _MPI_BYTES = 24 * _MIB
-# A buffer that was enlarged for a batch has room for an eighth more (`HugeBuffer`).
+# When a buffer is enlarged for a batch, it gets an eighth more room than the batch needs (`HugeBuffer`).
 _ROOM = 9 / 8
 # Memory of pyarrow, which reads how often values occur to choose `model.first_layer`.
 _PYARROW_BYTES = 55 * _MIB
@@ -59,10 +60,11 @@ _PYARROW_BYTES = 55 * _MIB
 _SAVED_BYTES_A_SECOND, _OPERATIONS_A_SECOND, _LEAST_STEP_SECONDS = 2e9, 1e11, 3e-3
 # Number of batches that exist at the same time: the one of the step, those that wait, and the one in preparation.
 _BATCHES = 5
-# The array of distinct rows is padded (`training.step.distinct.MARGINS`), and exists this many times: for the graph,
-# its gradient, and in the kernels of the first layer.
+# With model.first_layer=distinct: factor by which the array of a batch's distinct rows is padded
+# (`training.step.distinct.MARGINS`), and number of arrays of this size: the graph's input, its gradient, and buffers in
+# the kernels of the first layer.
 _PADDING, _DISTINCT_COPIES = 1.08, 4
-FILE = "."  # Value of tables.storage in the plan of a training that "auto" would give a file in the run folder here.
+FILE = "."  # Value of tables.storage in a plan for a training with "auto" that keeps its rows in a file.
 # Share of the predicted memory that must be free in addition, because some predictions are a few percent too low.
 _SPARE = 0.05
 # Changes of settings that may save memory, each with a function that says if the settings allow the change. Changes
@@ -73,13 +75,14 @@ _REMEDIES = (
     ("deep_optimizer.name=partial_rowwise_adam", lambda config: config.deep_optimizer.name in ("adam", "lazy_adam")),
     ("train.ema_decay=0", lambda config: config.train.ema_decay > 0),
 )
-# Bytes of a bundle for each value of the vocabulary, and memory of a service without its bundle.
+# Bytes that a bundle (the exported model) needs for each value of the vocabulary, and memory of a process that serves a
+# model, without the bundle.
 _VALUE_BYTES, _SERVICE_BYTES = 12, 150 * _MIB
 
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the memory or disk space in bytes."""
+    """One named part of the predicted memory or disk space of a training, such as "batch buffers", in bytes."""
 
     name: str
     num_bytes: int
@@ -88,7 +91,8 @@ class Term:
 @dataclass(frozen=True)
 class MemoryPlan:
     """The predicted peak memory of each training rank (`rank`) and of each server (`server`, empty without servers),
-    the disk space in the run folder and for a bundle (`disk`), and the memory of a service with the bundle (`service`).
+    the disk space in the run folder and for a bundle, the exported model (`disk`), and the memory of a process that
+    serves the bundle (`service`). Each of them is a tuple of terms.
     """
 
     rank: tuple[Term, ...]
@@ -127,7 +131,12 @@ def total(terms: Sequence[Term]) -> int:
 
 
 def shares_for_plan(config: Config, schema: Schema, dataset: Path) -> Sequence[float]:
-    """Return the `shares` for `plan_training`, or () if the plan hardly depends on them. Reading them takes time."""
+    """Return the argument `shares` of `plan_training`: for each field the expected number of distinct ids in a batch
+    divided by the field's positions.
+
+    Return () unless model.first_layer is "distinct": other plans hardly depend on the shares, and reading them takes
+    time.
+    """
     if config.model.first_layer != "distinct":
         return ()
     return [float(share) for share in expected_shares(schema, dataset, config.train.batch_size)]
@@ -136,8 +145,9 @@ def shares_for_plan(config: Config, schema: Schema, dataset: Path) -> Sequence[f
 def shortage(plan: MemoryPlan, config: Config, num_local: int) -> str:
     """Return "" if the training fits into the memory of this host, which runs `num_local` of its processes.
 
-    Otherwise return a sentence that says how much memory is missing, and which term is the largest. The setting
-    tables.memory_limit is for one process. All processes share the memory that the machine or a cgroup leaves.
+    Otherwise return a sentence that says how much memory the training needs, how much there is, and which term of the
+    plan is the largest. The setting tables.memory_limit is for one process. All processes share the memory that the
+    machine or a cgroup leaves.
     """
     limit, largest = available_memory(), plan.largest
     for who, num_bytes, most, name in (
@@ -154,10 +164,11 @@ def shortage(plan: MemoryPlan, config: Config, num_local: int) -> str:
 
 
 def plan_to_fit(config: Config, num_local: int, plan_of: Callable[[Config], MemoryPlan]) -> tuple[MemoryPlan, str]:
-    """Return the plan of a training, and its `shortage` on this host, which runs `num_local` of its processes.
+    """Return the memory plan of a training, and a sentence that says how much more memory it needs than this host has,
+    or "" if the host has enough (`shortage`).
 
-    With tables.storage=auto, the rows are in a file if they do not fit into memory. `plan_of` returns the plan of a
-    training with given settings.
+    `num_local` is the number of the training's processes on this host. With tables.storage=auto, the plan keeps the
+    table rows in a file if they do not fit into memory. `plan_of` returns the plan of a training with given settings.
     """
     plan = plan_of(config)
     missing = shortage(plan, config, num_local)
@@ -168,9 +179,10 @@ def plan_to_fit(config: Config, num_local: int, plan_of: Callable[[Config], Memo
 
 
 def shortage_of_job(config: Config, schema: Schema, backend: str, group: ProcessGroup) -> str:
-    """Return what `shortage` says about a training by the processes of `group` if the table rows are kept in memory.
+    """Return a sentence that says how much more memory a training by the processes of `group` needs than this host has,
+    if the table rows are kept in memory (`shortage`).
 
-    The result is "" if the processes of this host fit into its memory.
+    The result is "" if the host has enough memory for those of the processes that run on it.
     """
     num_servers = group.num_owners if group.sharded and group.num_owners != group.size else 0
     plan = plan_training(config, schema, backend, (), group.size, num_servers)
@@ -218,7 +230,9 @@ def plan_training(
 
 @dataclass(frozen=True)
 class _Sizes:
-    """The settings and numbers from which all terms are computed. `shares` are those of `plan_training`."""
+    """The settings and numbers from which all terms of a `MemoryPlan` are computed. `shares` is the argument of
+    `plan_training`.
+    """
 
     config: Config
     schema: Schema
@@ -254,9 +268,9 @@ class _Sizes:
 
     @cached_property
     def touched(self) -> list[tuple[TablesSpec, int]]:
-        """The settings of each pair of tables, and the number of rows that the training updates in it.
+        """The settings of each pair of tables (wide and deep), and the number of rows that the training updates in it.
 
-        There are two pairs if the parts of the model see different fields.
+        There are two pairs if the wide and the deep part of the model see different fields.
         """
         train, spec = self.config.train, self.spec
         num_steps = train.epochs * num_batches(self.schema, "train", train.batch_size)
@@ -266,7 +280,7 @@ class _Sizes:
 
     @property
     def num_touched(self) -> int:
-        """Number of rows that one owner of rows stores."""
+        """Number of table rows that one owner of rows stores. Owners are the servers, or else the training ranks."""
         return -(-sum(count for _, count in self.touched) // self.num_owners)
 
     @property
@@ -284,7 +298,9 @@ class _Sizes:
 
     @property
     def has_file(self) -> bool:
-        """True if the rows are in a scratch file. The page cache, which the system frees as needed, is not counted."""
+        """True if the table rows are in a scratch file. The plan then does not count the pages of this file that are in
+        memory, because the system frees them as needed.
+        """
         return self.backend == "native" and self.config.tables.storage not in (MEMORY, AUTO)
 
     @property
@@ -292,20 +308,22 @@ class _Sizes:
         return self.num_ranks + self.num_servers == 1
 
     def tables(self) -> TableBytes:
-        """Return the memory of the tables of one owner of rows."""
+        """Return the memory of the tables of one owner of rows (a server, or without servers a training rank)."""
         sizes = [planned_bytes(self.backend, part, -(-count // self.num_owners)) for part, count in self.touched]
         return TableBytes(*map(sum, zip(*sizes, strict=True)))
 
 
 def _num_ids(schema: Schema, fields: Sequence[TableField]) -> int:
-    """Return the number of ids that some fields have together. Fields may share ids."""
+    """Return the number of different ids that `fields` have together. Ids that several fields share count once."""
     names = {field.name for field in fields}
     ranges = {ids for field in schema.categorical if field.name in names for ids in (field.oov_ids, *field.id_ranges)}
     return sum(end - first for first, end in ranges)
 
 
 def _row_bytes(schema: Schema) -> int:
-    """Return the bytes of a prepared row in memory: ids, numbers, vectors, label, weight and keys."""
+    """Return the bytes of a prepared row in memory: ids, numbers, vectors, label, weight, and the columns of kind id
+    (`Schema.keys`).
+    """
     values = schema.num_numeric + schema.vector_inputs + 1 + bool(schema.weight)
     id_bytes = 8 if schema.ids_dtype == "int64" else 4
     return schema.num_positions * id_bytes + values * _FLOAT + 8 * len(schema.keys)
@@ -342,8 +360,8 @@ def _table_terms(sizes: _Sizes) -> list[Term]:
 
 
 def _snapshot_bytes(sizes: _Sizes) -> int:
-    """Return the memory for a checkpoint: lists of rows, buffers, values for statistics, and rows that change while the
-    checkpoint is written in the background.
+    """Return the memory that writing a checkpoint takes: the list of the rows to save, write buffers, values for
+    statistics, and copies of rows that change while the checkpoint is written in the background.
     """
     width, row_bytes = sizes.spec.embedding_dim, sizes.spec.row_bytes()
     options, train = sizes.config.checkpoint, sizes.config.train
@@ -375,8 +393,8 @@ def _batch_bytes(sizes: _Sizes) -> int:
     config, spec, distinct = sizes.config, sizes.spec, sizes.distinct
     batch, units = config.train.batch_size, sum(config.model.hidden_widths)
     lists = 8 if spec.has_lists else 0
-    # A position takes the index of its distinct id and its place in the order of ids. A distinct id takes its id and
-    # count.
+    # Arrays that describe the ids of a batch. Each position has the index of its distinct id, and its place in the
+    # order of ids. Each distinct id has its id and its count.
     ids = sizes.rows * spec.num_positions * (8 + lists) + distinct * 12
     num_bytes = _BATCHES * (batch * _row_bytes(sizes.schema) + ids)
     is_half = config.device.precision == "bfloat16"
@@ -387,7 +405,8 @@ def _batch_bytes(sizes: _Sizes) -> int:
     if sizes.is_alone:
         rows_of_tables, exchanged = distinct, 0
     else:
-        # The kernels expand the rows that arrive, and sum the gradients that leave.
+        # A rank receives each distinct row once and expands it to all its positions. It sums the gradients of each
+        # distinct row before it sends them. So both exchanged arrays have one row for each distinct id.
         rows_of_tables = 0 if sizes.num_servers else distinct
         exchanged = 2 * distinct
     num_bytes += _owner_buffers(sizes, rows_of_tables, is_sharded=not sizes.is_alone)
@@ -402,16 +421,18 @@ def _batch_bytes(sizes: _Sizes) -> int:
 
 
 def _owner_buffers(sizes: _Sizes, num_rows: int, is_sharded: bool) -> int:
-    """Return the memory in which the tables of one owner look up and update `num_rows` distinct rows of a batch.
+    """Return the bytes of the buffers in which the tables of one owner look up and update `num_rows` distinct rows of a
+    batch.
 
-    Tables that serve ranks (`is_sharded`) copy the rows and receive the gradients. Other tables copy them by position,
-    which `_batch_bytes` counts.
+    With `is_sharded`, the tables serve several ranks: they copy the distinct rows and receive a gradient for each.
+    Other tables copy a row for each position, and `_batch_bytes` counts these copies.
     """
     spec = sizes.spec
     computed = 3 if spec.deep_optimizer.name == "adam" else int(spec.has_lists and not is_sharded)
     copies = 3 if is_sharded or sizes.config.model.first_layer == "distinct" else 0
     if not has_kernel(spec, DEEP):
-        # NumPy takes the step: it reads all states, widens them, and needs arrays for the gradient and the change.
+        # An optimizer without a native kernel runs in NumPy: it reads all state arrays of the rows, converts them to
+        # float32, and needs arrays for the gradient and for the change of the rows.
         copies += 2 * len(spec.state_arrays(DEEP)) + 3
     return round(_ROOM * num_rows * (computed + copies) * spec.embedding_dim * _FLOAT)
 

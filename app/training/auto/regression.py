@@ -24,7 +24,7 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger("app")
 
 MAX_ROWS = 1_000_000
-MAX_VALUES = 150_000_000  # Bound of rows · columns. So many features take 1.2 GB. Wide vectors leave fewer rows.
+MAX_VALUES = 150_000_000  # Upper bound of training rows times feature values per row. So many values take 1.2 GB.
 # Inverse L2 penalty C: the first value tried, the factor between values, and the limits of the search.
 FIRST_C, STEP_OF_C, SMALLEST_C, LARGEST_C = 10**-1.5, 10**0.5, 1e-4, 1e2
 MAX_NEWTON_STEPS = 100
@@ -124,7 +124,7 @@ def evaluate(fitted: FittedRegression, folder: Path, schema: Schema, split: str)
 
 
 def most_rows(schema: Schema, max_rows: int) -> int:
-    """Return `max_rows`, or a smaller number if `max_rows` rows would have more than MAX_VALUES features."""
+    """Return `max_rows`, or a smaller number if `max_rows` rows would have more than MAX_VALUES values in all."""
     return min(max_rows, MAX_VALUES // (schema.num_numeric + schema.vector_inputs + schema.num_positions))
 
 

@@ -124,7 +124,9 @@ class Trial:
         }
 
     def has_trained(self, epochs: int) -> bool:
-        """Return True if the run has trained for `epochs` epochs, or for more in a sweep that was stopped later."""
+        """Return True if the run has trained for `epochs` epochs or more. It has more if the sweep was started before,
+        and was stopped only after later epochs.
+        """
         state = read_state(self.run)
         return state.get("epochs", 0) > epochs or (state.get("epochs") == epochs and state["status"] == "finished")
 
@@ -135,7 +137,7 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
     Return the name of the metric, and a dict of results for each run, best run first: folder, settings, metrics on
     valid at its best evaluation, epochs, status and seconds. Missing values are None. The results are also written to
     results.csv and report.html in `output`. `where` is the start of error messages about `values`. Raise ValueError for
-    wrong settings, Stopped after a signal.
+    wrong settings, and Stopped after SIGINT or SIGTERM.
     """
     output, points = output.absolute(), find_points(values, options, where)
     trials = [Trial(words, output / folder_name(words) / "device_0") for words in points]
@@ -273,7 +275,7 @@ def _train_all(
 ) -> None:
     """Train all trials up to `epochs` epochs, `options.parallel` runs at a time. Log each start and each result.
 
-    Raise ValueError for wrong settings, Stopped after a signal.
+    Raise ValueError for wrong settings, and Stopped after SIGINT or SIGTERM.
     """
     queue, running = list(trials), dict[subprocess.Popen[bytes], Trial]()
     best_score, best_text = -math.inf, "none"

@@ -35,7 +35,8 @@ class DataParallelStep(TrainStep):
         return self._step.graph
 
     def prepare(self, batch: Batch, will_change: bool = False) -> UniqueIds:
-        # The owners of rows learn only at the lookup which rows they need, so `will_change` has no use here.
+        # The table rows lie on the ranks that own them. An owner learns only at the lookup which rows a batch uses, so
+        # no row is read ahead here, and `will_change` is ignored.
         unique: UniqueIds = self._scorer.prepare(batch)
         return unique
 

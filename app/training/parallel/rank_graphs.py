@@ -1,9 +1,9 @@
 """The MindSpore graphs of a step that several ranks take together, each with its slice of the batch.
 
-On a CPU, the step's graph is cut in two: forward and backward pass before the sum, and the dense optimizers after it.
-The sum itself is computed outside the graph (`app/distributed/gradient_sum.py`). On Ascend and GPU, the sum is
-MindSpore's AllReduce (HCCL, NCCL) within a single graph. The code for Ascend and GPU was never run, because no such
-device was available.
+On a CPU, the step has two graphs: one for the forward and backward pass, and one for the dense optimizers. Between
+them, losses and dense gradients are summed over the ranks outside any graph (`app/distributed/gradient_sum.py`). On
+Ascend and GPU, the step has a single graph, in which MindSpore's AllReduce (HCCL, NCCL) computes these sums. The code
+for Ascend and GPU was never run, because no such device was available.
 """
 
 from __future__ import annotations

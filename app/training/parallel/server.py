@@ -39,7 +39,8 @@ LOG = "server{0}.log"
 
 
 def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Path) -> int:
-    """Run a server: look up and update its rows for the training ranks until they end. Return the exit status 0.
+    """Run a server: look up and update the table rows that it owns, until the training ranks end it. Return the exit
+    status 0.
 
     The log is written into the server's own folder beside `run`, the folder of the run.
     """
@@ -85,8 +86,8 @@ class ParameterServer:
         }
 
     def run(self) -> None:
-        """Take part in the training ranks' lookups and updates, and run the functions that they call, until they
-        end.
+        """Take part in the training ranks' lookups and updates, and run the functions that the training ranks call by
+        name (`_calls`). Return once they send the call that ends this server.
         """
         while True:
             header = self._shards[0].exchange.start(Operation.NONE)

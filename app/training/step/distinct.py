@@ -47,7 +47,7 @@ class ByDistinctRow(ByPosition):
     """
 
     def __init__(self, tables: HostTables, spec: TablesSpec, batch_size: int, most_distinct: float) -> None:
-        """`spec` describes the batches, and `tables` have the spec `one_field(spec)`.
+        """`spec` describes the fields of the batches. `tables` are made from `one_field(spec)`, with a single field.
 
         The tower's first layer multiplies each distinct row of a field once if the field's distinct rows in a batch are
         at most the share `most_distinct` of its positions. Otherwise the layer multiplies the row of every position.

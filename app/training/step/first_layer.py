@@ -42,7 +42,9 @@ def most_distinct(config: Config) -> float:
 
 
 def is_worth_asking(config: Config) -> bool:
-    """Return True if multiplying distinct rows may be faster, so that the counts of values in the data have to tell."""
+    """Return True if multiplying each distinct row once may be faster, so that it is worth reading how often each value
+    occurs in the data.
+    """
     return most_distinct(config) > 0 and config.train.batch_size >= LEAST_BATCH
 
 

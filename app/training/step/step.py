@@ -1,4 +1,5 @@
-"""Take a training step. Rows go to the device, row gradients come back, and nothing else crosses from host to device.
+"""Take a training step. The tables stay on the host: only the table rows of a batch go to the device, and only the
+gradients of these rows come back to the tables.
 
     rows = tables.lookup(unique)
     loss, row_gradients = forward_backward(rows, numeric, labels)     model/graph.py, dense optimizers inside

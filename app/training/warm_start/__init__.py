@@ -1,8 +1,8 @@
 """Start a new run with the weights of a trained model, its source.
 
 - `source`: opens the trained model. `origins` finds the source's row for each id of the new run.
-- `blocks`: rearranges arrays that have a block of rows for each field.
-- `start_tables`: takes over rows of the tables. `dense`: takes over the tower, and coordinates the warm start.
+- `start_tables`: takes over rows of the tables.
+- `dense`: takes over the tower, in which some arrays have a block of rows for each field. Coordinates the warm start.
 
 Shapes use V for the vocabulary size, N for numeric fields, C for looked-up fields, D for the embedding width, H for the
 width of the first layer and n for rows that are read at once.

@@ -65,7 +65,7 @@ def _take_dense(training: TrainingState, source: Source, schema: Schema, config:
         )
     expected = [*training.model.named_parameters(), *training.model.named_statistics()]
     memory = training.optimizers.named_state() if config.train.init_optimizer else {}
-    # Running means start anew.
+    # The running means of the dense weights (train.ema_decay) are not taken over, but start anew.
     memory = {name: state for name, state in memory.items() if not name.startswith(f"{MEAN}.")}
     dense = source.state.dense
     if config.model.fold_numeric and not source.folded:

@@ -63,10 +63,10 @@ class Source:
 def check_source(config: Config, schema: Schema) -> Path | None:
     """Check the trained model that a new run starts from, and return its path, or None if `train.init_from` is empty.
 
-    Raise ValueError or FileNotFoundError if the model is missing, or if its embedding width, its tower, its setting
-    `fold_numeric` differs from `config`, or if a vector has another width in `schema`. Also raise an error if values
-    have other ids in the model than in `schema`, and the model's vocabulary, which is needed to translate the ids, is
-    missing.
+    Raise ValueError or FileNotFoundError if the model is missing, if its embedding width, its tower or its setting
+    `fold_numeric` differs from `config`, or if a vector has another width in the model than in `schema`. Also raise an
+    error if values have other ids in the model than in `schema`, and the model's vocabulary, which is needed to
+    translate the ids, is missing.
     """
     if not config.train.init_from:
         return None

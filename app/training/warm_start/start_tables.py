@@ -35,8 +35,8 @@ OPTIONAL_ARRAYS = LAST_RATE, MEAN, MEAN_STEP
 # Maximum number of bytes of untrained rows that are copied. If the trained rows take more, their size is the limit.
 UNTOUCHED_BYTES = 1 << 26
 
-# Function from ids to a boolean mask, True for ids of fields that this part (wide or deep) of both the trained and the
-# new model sees.
+# Function from ids to a boolean mask. For the wide table, the mask is True for ids of fields that the wide part of both
+# the trained and the new model sees. For the deep table, it is True for ids of fields that both deep parts see.
 Seen = Callable[[np.ndarray], np.ndarray]
 # Type of the method `Tables.loading`, which replaces rows: of complete tables, or of the rows that one rank owns.
 Loading = Callable[[int], AbstractContextManager[PlaceRows]]
