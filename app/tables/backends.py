@@ -43,12 +43,11 @@ def pick_host_backend() -> str:
 
 
 def fastest_history() -> type[StepHistory]:
-    """Return the faster class that computes the `adam` steps which a table row missed because it was in none of their
-    batches.
+    """Return the faster available class for the past steps of `adam`: `NativeStepHistory` (C++), or `StepHistory`
+    (NumPy) if the native library cannot be loaded.
 
-    A row takes the missed steps when it is read next.
-
-    It is `NativeStepHistory` (C++), or `StepHistory` (NumPy) if the native library cannot be loaded.
+    `adam` moves every row at every step. The step of a row that is not in the batch is postponed until the row is read
+    next. Both classes compute such postponed steps.
     """
     if not _native_works("reference"):
         return StepHistory
@@ -83,10 +82,10 @@ class TableBytes(NamedTuple):
 
 
 def planned_bytes(backend: str, spec: TablesSpec, num_rows: int) -> TableBytes:
-    """Return the memory that tables without parts take once `num_rows` rows are updated or loaded. Allocate nothing.
+    """Return the memory that the tables of `spec` take once `num_rows` rows are updated or loaded. Allocate nothing.
 
-    The native tables compute the result with the functions by which they allocate. The other backends store a row for
-    each id of the vocabulary, and two flags for each.
+    `spec.has_parts` must be False. The native tables compute the result with the functions by which they allocate. The
+    other backends store a row for each id of the vocabulary, and two flags for each.
     """
     if backend != "native":
         return TableBytes(spec.row_bytes() * spec.vocabulary_size, 2 * spec.vocabulary_size)

@@ -26,7 +26,8 @@ def initial_rows(seed: int, row_ids: np.ndarray, width: int, scale: float, dtype
         columns = GOLDEN * np.arange(1, width + 1, dtype=np.uint64)
         top_bits = mix64(row_keys[:, None] + columns) >> np.uint64(40)
     values = (top_bits.astype(np.float32) * np.float32(2.0**-23) - np.float32(1)) * np.float32(scale)
-    # Round with integer operations, because bundles use this function and must not need a package for bfloat16.
+    # Round with integer operations, because bundles (exported models) use this function, and must not need a package
+    # for bfloat16.
     if dtype == "bfloat16":
         bits = values.view(np.uint32)
         bits += np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))

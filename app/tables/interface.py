@@ -246,7 +246,8 @@ class TableState:
     """Copies of the touched rows (rows that were updated or loaded) of one table.
 
     The optimizer decides which arrays exist (`TablesSpec.state_arrays`); `rows` is always one of them. With `adam`,
-    each row has its value after its own `last_step`; `CaughtUpTable` applies the steps that it missed since then.
+    each row has its value after its own `last_step`; `CaughtUpTable` applies the later steps, which are postponed for
+    rows that are not in the batch.
     """
 
     row_ids: np.ndarray  # int64 [T], ascending
@@ -305,7 +306,8 @@ class WidenedTable:
 class CaughtUpTable:
     """A read-only view of the table `saved` in which every row has taken all optimizer steps that `history` records.
 
-    `saved` must be a table with `adam`, in which each row has its value after its own last step.
+    `saved` must be a table with `adam`, which postpones the steps of rows that are not in the batch: each row has its
+    value after its own last step.
     """
 
     def __init__(self, saved: TableSnapshot, history: StepHistory) -> None:
@@ -313,7 +315,7 @@ class CaughtUpTable:
         self._history = history
         self.row_ids, self.layout = saved.row_ids, saved.layout
         # The rows that the last `read` brought up to date, and their indices. Callers read the arrays of the same rows
-        # one after another, so keep these rows rather than compute their missed steps for each array.
+        # one after another, so keep these rows rather than compute their postponed steps again for each array.
         self._last: tuple[Indices, dict[str, np.ndarray]] | None = None
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
@@ -330,8 +332,8 @@ class MeanTable:
     """
 
     def __init__(self, saved: TableSnapshot, means: RunningMean, step: int, history: StepHistory | None) -> None:
-        """`history` has the past steps of a table with `adam`, whose rows may have missed steps. It is None for other
-        optimizers.
+        """`history` has the past steps of a table with `adam`, whose rows may not have taken all of them yet. It is
+        None for other optimizers.
         """
         self._saved, self._means, self._step, self._history = saved, means, step, history
         self.row_ids = saved.row_ids
@@ -352,7 +354,8 @@ def scored_table(
     """Return a float32 view of the table `saved` whose `rows` are the weights for scoring after training step `step`.
 
     The weights are the running means if `means` is given and `step` is not 0, otherwise the rows themselves. A table
-    with `adam` needs its `history`, so that its rows can take the steps that they missed.
+    with `adam` needs its `history`, so that its rows can take the steps that were postponed because their batches did
+    not have the rows.
     """
     saved = WidenedTable(saved)
     if means is not None and step:
@@ -363,7 +366,8 @@ def scored_table(
 class Snapshot(Protocol):
     """The touched rows (rows that were updated or loaded) of both tables at one moment.
 
-    Whoever reads the snapshot calls `release` at the end. `awaited` is set once training waits for that call.
+    Whoever reads the snapshot calls `release` at the end. The event `awaited` is set once training cannot go on before
+    that call.
     """
 
     awaited: threading.Event

@@ -58,6 +58,6 @@ def are_seen(ids: np.ndarray, schema: Schema, by_field: Sequence[bool]) -> np.nd
 def num_deep_inputs(fields: tuple[TableField, ...]) -> int:
     """Return the number of embedding rows per example that the tower takes as input: one per field that it sees.
 
-    If it sees no field, the result is 1, for a placeholder row of zeros.
+    If the tower sees no field, the result is 1, for a placeholder row of zeros.
     """
     return max(1, sum(field.deep for field in fields))

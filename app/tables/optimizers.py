@@ -1,9 +1,9 @@
 """Define the sparse optimizers of the tables: the state that each keeps per row, and one step of each in NumPy.
 
-The functions of this module define the results. Every backend computes the same float32 operations in the same order:
-read the state, update the moments, compute the new weight, write. The functions change their arrays in place. All
-arrays are [U, width], one row per id. The optimizer `adam`, which also moves the rows outside the batch, is implemented
-by the class `StepHistory`.
+The functions of this module define what a step must compute, for every implementation of the tables (backend). Each
+backend performs the same float32 operations in the same order: read the state, update the moments, compute the new
+weight, write. The functions change their arrays in place. All arrays are [U, width], one row per id. The optimizer
+`adam`, which also moves the rows outside the batch, is implemented by the class `StepHistory`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ SAME_WEIGHT = np.float32(1e-5)
 LARGEST_RISE = np.float32(100)
 LEAST_FTRL_RATE = np.float32(2.0**-40)
 MOST_EXACT_STEPS = 256
-# Number of missed steps that are combined into the first segment, see `StepHistory`. Equals kFirstSegment in
+# A row misses the steps of `adam` whose batches do not have the row, and takes these steps later (`StepHistory`). After
+# the first MOST_EXACT_STEPS, so many missed steps are combined into a first segment. Equals kFirstSegment in
 # csrc/kernels/missed_steps.h.
 FIRST_SEGMENT = 32
-# Missed steps are computed for blocks of this many values, so that the arrays of a block fit into the processor's
-# cache.
+# The steps of `adam` that rows have missed are computed for blocks of this many values, so that the arrays of a block
+# fit into the processor's cache.
 CACHED_VALUES = 2**15
-# While a row takes missed steps, first moments with an absolute value below this are set to 0, because arithmetic on
-# numbers below 2⁻¹²⁶ is slow on some processors.
+# While a row takes steps of `adam` that it has missed, first moments with an absolute value below this are set to 0,
+# because arithmetic on numbers below 2⁻¹²⁶ is slow on some processors.
 SMALLEST_MOMENT = np.float32(2.0**-100)
 
 
@@ -376,7 +377,8 @@ def partial_rowwise_adam_step(
 
 
 class StepHistory:
-    """The learning rates of all steps so far of a table with `adam`, which lets rows take the steps that they missed.
+    """The learning rates of all steps so far of a table with `adam`. With them, a row takes the steps that it missed
+    because their batches did not have the row.
 
     `adam` is Adam with an L2 penalty on every row at every step, computed lazily. A row outside the batch has the
     gradient l2_coef · row, which comes from the loss term l2_coef · ½ Σ‖row‖² over the whole table (as in the recipes
@@ -534,7 +536,8 @@ def history_of_steps(
     num_steps: int,
     kind: type[StepHistory] = StepHistory,
 ) -> StepHistory | None:
-    """Return the history of steps 1 … num_steps for `adam`. Return None for other optimizers, whose rows miss no steps.
+    """Return the history of steps 1 … num_steps for `adam`. Return None for other optimizers, which move only the rows
+    of the batch, so that no history is needed.
 
     `learning_rate` is a function of the step. `kind` is the class of the result.
     """

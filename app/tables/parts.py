@@ -1,4 +1,7 @@
-"""Keep two separate pairs of tables if the wide and the deep part of the model see different fields."""
+"""Keep two pairs of tables if the wide and the deep part of the model see different fields: one pair for each part.
+
+Of each pair, only the table of its part is used: the wide table of the one, and the deep table of the other.
+"""
 
 from __future__ import annotations
 

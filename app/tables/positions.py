@@ -26,8 +26,8 @@ def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
 
 
 def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> ListPositions:
-    """Return batch row, field and pooling factor of each list or single value in `ids` [B, P], in the order of batch
-    rows. Skip positions that hold no value.
+    """Return batch row, field and pooling factor of each value in `ids` [B, P], in the order of batch rows. Skip the
+    positions of list fields that hold no value.
     """
     row, position = np.nonzero(ids != NO_ROW)
     places = (row * len(fields) + field_of_position(fields)[position]).astype(np.int32)
@@ -59,7 +59,9 @@ def expand(unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> t
 
 
 def sum_deep_by_id(unique: UniqueIds, deep: np.ndarray, embedding_dim: int) -> np.ndarray:
-    """Sum the gradients `deep` [B, C * D] over all positions of each distinct id, in order. Return float32 [U, D]."""
+    """Sum the gradients `deep` [B, C * D] over all positions of each distinct id, in the order of positions. Return
+    float32 [U, D].
+    """
     by_position = deep.reshape(unique.shape[0] * unique.shape[1], embedding_dim)
     if unique.lists is not None:
         by_position = unique.lists.weights[:, None] * by_position[unique.lists.places]
@@ -67,7 +69,8 @@ def sum_deep_by_id(unique: UniqueIds, deep: np.ndarray, embedding_dim: int) -> n
 
 
 def sum_wide_by_id(unique: UniqueIds, wide: np.ndarray) -> np.ndarray:
-    """Sum the gradients `wide` [B] over all positions of each distinct id, in order. Return float32 [U].
+    """Sum the gradients `wide` [B] over all positions of each distinct id, in the order of positions. Return float32
+    [U].
 
     The gradient of a batch row counts once for each position of that row.
     """

@@ -67,7 +67,9 @@ class WholeTables(Tables):
         """Replace rows and optimizer states of both tables by `arrays`, which has arrays by table and array name."""
 
     def mark_updated(self, row_ids: np.ndarray) -> None:
-        """Record that the rows `row_ids` were updated, so that full checkpoints and the next delta store them."""
+        """Record that the rows `row_ids` were updated, so that full checkpoints, and the next delta checkpoint (changed
+        rows only), store them.
+        """
         self._touched[row_ids] = True
         self._changed[row_ids] = True
 
@@ -207,8 +209,8 @@ class ReferenceTables(WholeTables, HostTables):
         self._touched[moved], self._changed[moved], self._not_saved = True, changed, unsaved
 
     def _rows_and_means(self, table: str, row_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Return copies of the arrays of some rows, as if weights and running means had been updated at every step so
-        far.
+        """Return copies of all state arrays of the rows `row_ids`, in which weights and running means have taken all
+        steps so far, also those that are postponed for rows outside the batch.
         """
         states = self._gather(table, row_ids)
         if table == DEEP and self._history is not None:

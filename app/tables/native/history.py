@@ -16,8 +16,10 @@ from common.process import num_cores
 
 
 class NativeStepHistory(StepHistory):
-    """A `StepHistory` (the past steps of a table with `adam`) that lets rows take the steps which they missed in C++ on
-    all cores, with the same bits as in NumPy.
+    """A `StepHistory` (the past steps of a table with `adam`) whose `catch_up` runs in C++ on all cores.
+
+    `catch_up` lets rows take the steps that they missed because they were not in the batches. The results have the same
+    bits as in NumPy.
     """
 
     def catch_up(self, states: States, means: RunningMean | None = None) -> None:

@@ -39,7 +39,7 @@ OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = (
     LIBRARY.interface.enums["HostTablesStatus"][name] for name in ("ok", "bad_id", "no_memory", "unknown_isa")
 )
 TABLE_NUMBERS = LIBRARY.interface.enums["HostTablesTable"]
-# Numbers in the C interface of the optimizers that have kernels, by optimizer name.
+# For each optimizer that has a C++ kernel: the number that stands for it in the C interface, by the optimizer's name.
 OPTIMIZER_NUMBERS = LIBRARY.interface.enums["HostTablesOptimizer"]
 
 
@@ -60,7 +60,7 @@ class NativeUniqueIds(UniqueIds):
         """The ids as the C structure `HostTablesBatch`. It is valid as long as this object lives."""
         (num_rows, num_fields), num_unique = self.shape, self.values.size
         num_places, num_positions = num_rows * num_fields, self.inverse.size
-        # Pointers to the arrays of `lists`. A batch without lists passes no arrays, so these pointers are null.
+        # Pointers to the arrays of `lists`. A batch without list fields passes no arrays, so these pointers are null.
         of_lists: tuple[int, ...] = ()
         if (lists := self.lists) is not None:
             places = address(lists.places, np.int32, num_positions)
@@ -140,20 +140,21 @@ class NativeHandle:
         return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
 
     def no_memory(self, message: str) -> OSError | MemoryError:
-        """Return the error to raise after a call has returned NO_MEMORY: one about the file if it has no room, else one
-        with `message`.
+        """Return the error to raise after a C++ function has returned NO_MEMORY: an OSError if the disk of the scratch
+        file is full, else a MemoryError with the text `message`.
         """
         if self._file is not None and (number := self.call("file_error")):
             return self._file.refusal(number)
         return MemoryError(message)
 
     def check_file(self) -> None:
-        """Raise OSError if the system failed to write a page of the file, so that rows are lost."""
+        """Raise OSError if the system failed to write a page of the scratch file, so that table rows are lost."""
         if self._file is not None and (number := self.call("failed_write")):
             raise OSError(number, self._file.page_lost())
 
     def read_ahead(self, row_ids: np.ndarray, will_change: bool) -> None:
-        """Read the rows `row_ids` (int64) from the file, so that whoever uses them next need not wait for the disk.
+        """Read the rows `row_ids` (int64) from the scratch file, so that whoever uses them next need not wait for the
+        disk.
 
         With `will_change`, the rows will be updated. The call may run beside any other call. It does nothing if the
         rows are in memory.

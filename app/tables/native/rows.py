@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 # slot + 1.
 MAX_TOUCHED = 2**31 - 2
 
-# Upper bound of the memory in bytes that a snapshot (a view of the rows at one moment) needs per row when it is taken.
-# A row's slot is its place in memory. While ids are sorted it is 28: id, slot, and both as a pair. Afterwards it is at
-# most 35, rounded up to 36: id and slot (12), change flags by slot and by id (2), slots of changed rows (4), id and
-# slot once more if only changed rows are included (12), and the slot in the list that the C++ library keeps of the rows
-# in the snapshot, with room to grow (5).
+# Upper bound of the bytes per touched row that a snapshot (a view of the rows at one moment) needs when it is taken. A
+# row's slot is the number of its place in memory. While the ids are sorted, a row needs 28 bytes: id, slot, and both as
+# a pair. Afterwards it needs at most 35: id and slot (12), change flags by slot and by id (2), slots of changed rows
+# (4), id and slot once more if only changed rows are included (12), and the slot in the list that the C++ library keeps
+# of the rows in the snapshot, with room to grow (5).
 LIST_BYTES = 36
 
 # A function of (table, array name, slots [n], output [n, width]) that fills `output` with the state array of the rows

@@ -24,7 +24,8 @@ from common.process import PROC, memory_limits
 log = logging.getLogger(__name__)
 
 MEMORY, AUTO = "memory", "auto"  # Values of the setting `tables.storage`. Any other value is the path of a folder.
-# Pages of all files of the process take at most this share of the memory that is free, in which they count as free.
+# Upper bound of the memory for pages of the process's scratch files, as a share of the free memory. The pages
+# themselves count as free memory here.
 MOST_RESIDENT = 0.95
 # File systems, as /proc/self/mountinfo names them, on which a scratch file would take memory or be too slow.
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
@@ -34,11 +35,12 @@ ON_NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|9p|afs|ceph|lustre|gpfs|beegfs|fuse
 def with_storage(
     setting: str, spec: TablesSpec, backend: str, folder: Path | None, shortage: Callable[[], str]
 ) -> TablesSpec:
-    """Return a copy of `spec` with the place of the rows that the setting `tables.storage` asks for.
+    """Return a copy of `spec` whose attribute `storage` is what `setting`, the setting `tables.storage`, asks for: the
+    folder of the file that holds the table rows, or None for memory.
 
-    `folder` is the run folder, in which the file lies for "auto". If it is None, "auto" means memory. `shortage`, which
-    is called for "auto" only, returns a sentence if the rows do not fit into memory, or "". Backends other than native
-    always keep their rows in memory.
+    With "auto", the rows are in a file in `folder`, the run folder, if they do not fit into memory. `shortage`, which
+    is called for "auto" only, returns "" if they fit, and otherwise a sentence about the missing memory. If `folder` is
+    None, "auto" means memory. Backends other than native always keep their rows in memory.
     """
     if setting == MEMORY or backend != "native":
         return spec
@@ -64,8 +66,8 @@ class ScratchFile:
         """
         check_folder(folder)
         self._folder, self._most_bytes = folder, spec.vocabulary_size // spec.id_stride * spec.row_bytes()
-        # The share of the free memory that pages of the file may take. Ranks on one host share its memory. So do the
-        # tables of both parts of a model, if the parts see different fields.
+        # The share of the free memory that pages of this file may take. The ranks on a host share its memory. If the
+        # wide and the deep part see different fields, each part has a file, and the wide part gets a tenth.
         self._share = MOST_RESIDENT * (0.1 if spec.tables == (WIDE,) else 0.9) / spec.id_stride
         try:
             self._file = tempfile.TemporaryFile(dir=folder, prefix="tables-", buffering=0)  # noqa: SIM115 (closed by close)
@@ -87,13 +89,15 @@ class ScratchFile:
         self._file.close()
 
     def most_resident(self) -> int:
-        """Return how many bytes of the file may be in memory now: a share of the memory that is free, in which the file
-        cache counts as free.
+        """Return how many bytes of the scratch file may be in memory now: a share of the free memory. Pages of files
+        that are in memory (the page cache) count as free memory.
         """
         return int(self._share * min(limit.free for limit in memory_limits()))
 
     def refusal(self, number: int) -> OSError:
-        """Return the error to raise if the file cannot grow or cannot be mapped, for the reason `number` (errno)."""
+        """Return the error to raise if the scratch file cannot grow or cannot be mapped into memory, for the reason
+        `number` (errno).
+        """
         folder = self._folder
         if number in NO_ROOM:
             sizes = self._most_bytes, shutil.disk_usage(folder).free

@@ -57,9 +57,9 @@ class NativeTables(HostTables):
         self._rows = NativeRows(self._handle, spec)
         self._deep_buffers = (HugeBuffer(), HugeBuffer())
         self._computed_rows = HugeBuffer()
-        # A lookup with `adam` computes the rows that missed steps, and leaves these rows in `_computed_rows`.
-        # `_caught_up` holds the batch of that lookup and the step number at that time, or None and 0 if the rows cannot
-        # be used again.
+        # `adam` postpones the steps of rows that are not in the batch. A lookup computes the values that its rows have
+        # after their postponed steps, and leaves these values in `_computed_rows`. `_caught_up` holds the batch of the
+        # lookup and the step number at that time, or None and 0 if the values cannot be used again.
         self._caught_up: tuple[NativeUniqueIds | None, int] = None, 0
         self._means = RunningMean(spec.ema_decay)
         self._forget(step=0)
@@ -169,9 +169,9 @@ class NativeTables(HostTables):
         batch, step = unique.struct, self._optimizer_step(DEEP)
         if self._history is not None and self._history.step < self.step:
             self._history.append(self._learning_rates[DEEP](self.step))
-        # With `adam`, the last lookup has computed rows after their missed steps (`_computed_rows`). They can be used
-        # again if it was a lookup of the same batch. Any other lookup or update in between would have changed
-        # `_caught_up`.
+        # With `adam`, the last lookup has computed the values of its rows after their postponed steps
+        # (`_computed_rows`). These values can be used again if it was a lookup of the same batch. Any other lookup or
+        # update in between would have changed `_caught_up`.
         looked_up, step_then = self._caught_up
         is_caught_up = looked_up is unique and step_then == self.step - 1
         caught_up = None if self._history is None else output_address(self._computed_rows_of(unique))
@@ -231,7 +231,9 @@ class NativeTables(HostTables):
         return self._rows.touch(row_ids)
 
     def all_finite(self, values: np.ndarray) -> bool:
-        """Return True if `check_gradients` would accept all of `values` (contiguous float32)."""
+        """Return True if all of `values` (contiguous float32) lie within ±LARGEST_GRADIENT, as `check_gradients`
+        demands.
+        """
         return bool(self._handle.call("all_finite", address(values, np.float32, *values.shape), values.size))
 
     def state(self) -> dict[str, TableState]:
