@@ -1,10 +1,10 @@
 """Write, read and keep checkpoints. A checkpoint is either complete or does not exist.
 
 The modules:
-- `tower_slices`: read dense arrays that ranks saved in slices.
+- `tower_slices`: read arrays of the tower of which each rank saved a slice.
 - `manifest`: manifest.json, the description of a checkpoint.
-- `write`: write a checkpoint into a partial folder, then rename it into place. `read`: open one, with the
-  checkpoints that a delta needs.
+- `write`: write a checkpoint into a folder `*.partial`, then rename the folder. `read`: open a checkpoint, and with a
+  delta (changed rows only) the older checkpoints that it needs.
 - `retention`: which checkpoints of a folder are kept, and which one is best.
 - `zoo`: read a checkpoint of the MindSpore model zoo.
 

@@ -84,14 +84,14 @@ class Manifest:
     dataset: str  # Path that the prepared folder had when the checkpoint was written.
     data: dict[str, Any]  # Identity of the prepared folder.
     metrics: dict[str, float]  # Metrics on the split valid. Empty if the checkpoint was not evaluated.
-    # `SelectionState`: the best evaluation so far, and the evaluations since the last improvement.
+    # `SelectionState`: the best evaluation so far, and the number of evaluations since the last improvement.
     selection: dict[str, Any] = field(default_factory=dict)
     # State of the learning-rate schedules: the result of `LearningRates.state`.
     schedules: dict[str, Any] = field(default_factory=dict)
     # Number of files over which each table's rows are spread, by table name.
     shards: dict[str, int] = field(default_factory=dict)
     files: dict[str, FileRecord] = field(default_factory=dict)  # Size and checksum of each file, by name.
-    # Deltas only: the checkpoint whose changes the delta holds. None for a full checkpoint.
+    # Deltas only: the older checkpoint since which the delta holds the changed rows. None for a full checkpoint.
     parent: ParentRecord | None = None
     # In online runs, the `Ledger`: the record of the parts of the log that the model was trained on.
     online: dict[str, Any] = field(default_factory=dict)
@@ -180,5 +180,7 @@ def use_an_older(checkpoint: Path) -> str:
 
 
 def _checksum(content: dict[str, Any]) -> str:
-    """Return the xxh3 checksum of the content of a manifest. The layout of the JSON text does not matter."""
+    """Return the xxh3 checksum of the content of a manifest. The order of keys and the layout of the file do not
+    matter.
+    """
     return format_checksum(xxhash.xxh3_64(json.dumps(content, sort_keys=True).encode()))

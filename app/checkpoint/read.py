@@ -73,8 +73,8 @@ class Checkpoint:
     def open(cls, path: Path, read: Callable[[Path], Manifest] = read_manifest) -> Checkpoint:
         """Open the checkpoint at `path`, with the checkpoints that it needs. Only their manifests are read, each once.
 
-        `read` returns the manifest in a checkpoint's folder, and its errors are passed on. Raise ValueError if a parent
-        is missing, or is not the checkpoint that the delta was written for.
+        `read` returns the manifest in a checkpoint's folder, and its errors are passed on. Raise ValueError if the
+        parent of a delta (the checkpoint that it builds on) is missing, or was replaced by another checkpoint.
         """
         newest_first = [(path, read(path))]
         while (parent := newest_first[-1][1].parent) is not None:
@@ -116,8 +116,8 @@ class Checkpoint:
         return [self.path / shard_name(table, shard, shards) for shard in range(shards)]
 
     def is_kept(self) -> bool:
-        """Return True if the folder still holds this checkpoint, and False if it was removed, replaced or rewritten
-        since.
+        """Return True if the folder `path` still holds this checkpoint, and False if the checkpoint was removed,
+        replaced or rewritten since it was opened.
         """
         try:
             return read_manifest(self.path) == self.manifest
@@ -345,8 +345,8 @@ class FileTable:
         index = np.concatenate([np.arange(of_file.size) for of_file in ids])
         files_and_rows = [array[np.concatenate(counts)] for array in (np.concatenate(ids), file, index)]
         self.row_ids, from_the_end = np.unique(files_and_rows[0][::-1], return_index=True)
-        # The newest version of a row is the last one, because the files of older checkpoints come first. So take for
-        # each id the index of its last occurrence.
+        # Several files may have a version of the same row. The last one is the newest, because the files of older
+        # checkpoints come first. So take for each id the index of its last occurrence.
         newest = files_and_rows[0].size - 1 - from_the_end
         self._file, self._index = (array[newest] for array in files_and_rows[1:])
 

@@ -24,8 +24,8 @@ Read = Callable[[Path], Manifest]
 
 
 def step_folders(folder: Path) -> list[Path]:
-    """Return the paths in `folder` that have the name of a checkpoint, by ascending step. Incomplete checkpoints are
-    included.
+    """Return the paths in `folder` that have the name of a checkpoint, such as step-00001000, by ascending step. The
+    checkpoints may be damaged or incomplete.
     """
     folders = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
     return sorted(folders, key=lambda path: int(path.name.removeprefix("step-")))
@@ -94,7 +94,8 @@ def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
 
 
 def to_keep(whole: list[Checkpoint], options: CheckpointOptions, metric: str) -> list[Checkpoint]:
-    """Return the checkpoints, of the complete ones in `whole`, that the settings keep. The oldest comes first.
+    """Select from the complete checkpoints `whole` those that the settings `options` keep, and return them, oldest
+    first.
 
     The settings `keep_last` and `keep_best` are the numbers of the newest and of the best checkpoints to keep. If
     `keep_last` is 0, all checkpoints are kept.
@@ -124,10 +125,10 @@ def remove_old(folder: Path, options: CheckpointOptions, metric: str, read: Read
 def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = no_progress) -> Path:
     """Replace a delta on disk by a full checkpoint of the same state, and return its path.
 
-    A full checkpoint is left as it is. Deltas that have this checkpoint as their parent stay valid, because its id does
-    not change. The caller must hold the lock of the folder. All files are verified first, so that no damage is copied,
-    and the errors of `Checkpoint.verify` are passed on. If the process is killed meanwhile, the folder has either the
-    delta or the full checkpoint.
+    A full checkpoint is left as it is. Newer deltas that build on this checkpoint (name it as their parent) stay valid,
+    because its id does not change. The caller must hold the lock of the folder. All files are verified first, so that
+    no damage is copied, and the errors of `Checkpoint.verify` are passed on. If the process is killed meanwhile, the
+    folder has either the delta or the full checkpoint.
     """
     checkpoint.verify(progress)
     if not checkpoint.older:

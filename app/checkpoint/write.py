@@ -72,8 +72,8 @@ class ReadsInto(Protocol):
     """
 
     def read_into(self, name: str, indices: Indices, out: np.ndarray) -> None:
-        """Write the state array `name` of the rows `row_ids[indices]` into `out` [n, width], an aligned array in C
-        order.
+        """Write the state array `name` (weights or optimizer state) of the rows `row_ids[indices]` into `out` [n,
+        width], an aligned array in C order.
         """
         ...
 
