@@ -28,7 +28,8 @@ SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4
 class Operation(enum.IntEnum):
     """The kind of exchange that all ranks take part in next. Each rank names it in the header that it sends.
 
-    Servers always send NONE, and take part in the operation that the training ranks send.
+    Servers (ranks that only own table rows) always send NONE, and take part in the operation that the training ranks
+    name.
     """
 
     NONE = 0
@@ -43,9 +44,9 @@ class Operation(enum.IntEnum):
 class Header:
     """The headers that a rank has received from all ranks at the start of an operation, combined into one.
 
-    `counts` [ranks] is the number of ids that each rank requests from this rank. `scale` is the factor of the
-    gradients. `shard` is the number of the rank's shard of rows: there are two shards if wide and deep rows are stored
-    apart.
+    `counts` [ranks] is the number of ids that each rank requests from this rank. `scale` is the factor by which the
+    owners of rows multiply the gradients. `shard` says which of a rank's shards of rows the operation is about: a rank
+    has two if wide and deep rows are stored apart, else one.
     """
 
     operation: Operation
@@ -148,8 +149,8 @@ class Exchange:
     def pull_request(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
         """Send `ids` int64 [U] to their owners. Return the ids that all ranks request from this rank, int64 [R].
 
-        `ids` are in the order of their owners, and `counts` [owners] is the number of ids of each. `header` is the
-        result of `start` for this operation.
+        `ids` are in the order of their owners, and `counts` [owners] is the number of ids that each owner gets.
+        `header` is the result of `start` for this operation.
         """
         to_owners = np.zeros(self._communicator.size, np.int64)
         to_owners[: self.num_owners] = counts

@@ -5,9 +5,9 @@ values in the order of ranks. Then all ranks gather the sums of all parts. So th
 bits wherever the ranks run. MPI's Allreduce does not promise this: its algorithm, and with it the order of summation,
 depends on the message size and the hosts.
 
-For two ranks on one host with 11 MB each, the two MPI calls (Alltoall and Allgather) take 26 ms. A version that used
-shared memory instead of MPI took 3 ms (minimum of 40 rounds). The difference is 2 % of a step of 1 s, which was not
-worth the additional code.
+For two ranks on one host, each with 11 MB of gradients, the two MPI calls (Alltoall and Allgather) take 26 ms. A
+version that used shared memory instead of MPI took 3 ms (minimum of 40 rounds). The 23 ms that it saves are 2 % of a
+training step of 1 s, which was not worth the additional code.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class GradientSum:
         with waiting():
             self._communicator.Alltoall(self._values, self._received)
             part_sum, *other_sums = self._received
-            # NumPy must not warn of an overflow, which the returned flag reports.
+            # NumPy must not warn if a sum overflows, because the returned flag tells the caller.
             with np.errstate(over="ignore", invalid="ignore"):
                 for values in other_sums:
                     part_sum += values

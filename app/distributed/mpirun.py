@@ -30,14 +30,15 @@ from common.process import die_with_parent, num_cores, started_by_mpi
 from common.signals import SIGNALS, handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
-ENDING = signal.SIGTERM, signal.SIGHUP, signal.SIGKILL  # Signals with which mpirun, or a rank at its start, is ended.
+ENDING = signal.SIGTERM, signal.SIGHUP, signal.SIGKILL  # Signals that may have ended mpirun, or a rank at its start.
 
 # Environment variable that tells all ranks the precision which device.precision=auto has chosen.
 CHOSEN_PRECISION = "WIDE_DEEP_PRECISION"
 # Environment variable that tells all ranks, for train.auto, how strongly crosses (fields that combine the values of
 # other fields) affect clicks.
 CHOICE_OF_CROSSES = "WIDE_DEEP_CROSSES"
-# Line that each rank prints when it starts, and that is not shown. Environment variable that asks the ranks for it.
+# STARTED is a line that each rank prints when it starts, and that `OutputFilter` removes from the output. REPORTS_START
+# is the environment variable that tells the ranks to print this line.
 STARTED, REPORTS_START = b"\x16started\n", "WIDE_DEEP_REPORTS_START"
 # Environment variable with the command that mpirun runs on other hosts to start its daemon.
 LAUNCH_AGENT = "PRTE_MCA_prte_launch_agent"
@@ -58,10 +59,11 @@ CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] (PMIX ERROR: |plm:ssh: Warning: setpgid
 DID_NOT_LEARN = 4
 
 
-# mpirun has this long to end its ranks after a second signal. A host that has disappeared would make it wait forever.
+# Seconds that mpirun has to end its ranks after a second SIGINT or SIGTERM. Without this limit, mpirun would wait
+# forever for a host that has disappeared.
 SECONDS_TO_END = 10.0
 
-# The output that is left when mpirun has ended is read for this long.
+# After mpirun has ended, the rest of its output is read for at most this many seconds.
 SECONDS_TO_READ = 5.0
 
 # Seconds between two TCP probes of a silent connection between mpirun and a host, and number of unanswered probes after
@@ -79,7 +81,8 @@ FOREIGN_SIZES = {
 # Exit status of a job that has lost a host.
 HOST_LOST = 1
 
-# A larger number of processes for each core must be a mistake. So many processes would exhaust the host's memory.
+# Maximum number of processes per core. A larger number must be a mistake of the user, and so many processes would
+# exhaust the host's memory.
 MOST_PROCESSES_PER_CORE = 32
 
 
@@ -133,8 +136,8 @@ def launch(num_ranks: int, host_file: str, arguments: list[str], timeout_s: floa
 def daemon_variables(timeout_s: float) -> dict[str, str]:
     """Return environment variables for mpirun: its settings for the daemons that start the ranks on other hosts.
 
-    A connection on which nothing has come for `timeout_s` seconds is probed, so that a host that has disappeared ends
-    the job. The daemons are started by daemon.py, which blocks the signals that mpirun blocks.
+    A connection to a host on which nothing has come for `timeout_s` seconds is probed, so that the job ends if the host
+    has disappeared. The daemons are started by daemon.py, which blocks SIGINT and SIGTERM, as is done for mpirun.
     """
     probes = {"time": math.ceil(timeout_s), "intvl": PROBE_SECONDS, "probes": MOST_PROBES}
     variables = {f"PRTE_MCA_oob_tcp_keepalive_{name}": str(value) for name, value in probes.items()}
@@ -143,7 +146,9 @@ def daemon_variables(timeout_s: float) -> dict[str, str]:
 
 
 def report_start() -> None:
-    """Tell the launcher that a rank runs, if a launcher has started this process."""
+    """Print the line STARTED, which tells the process that has started mpirun that this rank runs. Do nothing if
+    `launch` has not started this process.
+    """
     if REPORTS_START in os.environ:
         os.write(sys.stderr.fileno(), STARTED)
 
@@ -231,10 +236,11 @@ def _slots(path: Path, words: list[str]) -> int:
 
 
 def mpirun_options(host_file: Path | None, slots: Mapping[str, int] = MappingProxyType({})) -> list[str]:
-    """Return the options for mpirun on the command line. `slots` are the hosts, if there are several.
+    """Return the options for mpirun on the command line. `slots` maps the hosts to their numbers of ranks, and is empty
+    if the ranks run on this host.
 
-    They allow mpirun to run as root and, on a single host, more ranks than cores. They also pass this process's
-    PYTHONPATH and the variables `EXPORTED` to the ranks.
+    The options allow mpirun to run as root and, on a single host, to start more ranks than cores. They also pass this
+    process's PYTHONPATH and the environment variables in `EXPORTED` to the ranks.
     """
     options = ["--bind-to", "none"]  # Let each rank use all cores. The setting device.threads limits its threads.
     if os.geteuid() == 0:
@@ -253,8 +259,9 @@ def mpirun_options(host_file: Path | None, slots: Mapping[str, int] = MappingPro
 def supervise(command: list[str], hosts: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> int:
     """Run the mpirun command `command` until it ends, and return the exit status of the job.
 
-    If mpirun fails, its notices are printed in a short form. `hosts` are the names of the hosts, which serve to
-    complete names that mpirun has cut short. `environment` is that of mpirun, by default this process's.
+    If mpirun fails, one line of plain English is printed for each of its notices, which are long (`explain`). `hosts`
+    are the full names of the hosts, because mpirun's notices cut names at the first dot. `environment` has the
+    environment variables of mpirun, by default those of this process.
     """
     received: list[signal.Signals] = []  # Signals that this process has received so far.
 
@@ -298,7 +305,7 @@ def supervise(command: list[str], hosts: Sequence[str] = (), environment: Mappin
     if not status and any(re.search(pattern, notice) for notice in notices for pattern in (LOST, UNREACHABLE)):
         status = HOST_LOST  # mpirun ends with status 0 in this case.
     if received and status in {128 + number for number in (FORWARDED[received[0]], *ENDING)}:
-        status = 128 + received[0]  # The signal came before the ranks handled signals, and so ended them.
+        status = 128 + received[0]  # The signal has ended the ranks, because they did not handle signals yet.
     is_explained = errors.has_error or status == DID_NOT_LEARN
     if status and not is_explained and not received:
         for line in explain(notices, status, hosts, output.has_started or errors.has_started):

@@ -1,6 +1,6 @@
 """Describe the processes of a job, which is a single process or several MPI ranks, and calls among them.
 
-The first `num_servers` ranks only own rows. The others train.
+The first `num_servers` ranks, called servers, only own table rows. The others train.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARED_ERRORS = (OSError, ValueError, MemoryError)  # If one rank raises an erro
 
 
 def local_processes(otherwise: int = 1) -> int:
-    """Return the number of processes of the job on this host. If no job was started, return `otherwise`."""
+    """Return the number of the job's processes on this host, or `otherwise` if mpirun has not started this process."""
     return int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", otherwise))
 
 
@@ -203,11 +203,12 @@ def max_rank_rows(num_rows: int, size: int) -> int:
 
 
 def first_error(group: ProcessGroup, error: Exception | None) -> Exception | None:
-    """Exchange the errors of a piece of work that all ranks have done. Return the first rank's error, or None if none
-    failed.
+    """Tell all ranks which of them have failed in a piece of work that each rank has just done. Return the error of the
+    first rank that failed, or None.
 
-    `error` is this rank's error or None. The result is the same on all ranks, so that all can raise the same error. If
-    a rank raised its own error at once, the other ranks would wait for this rank in their next exchange.
+    `error` is this rank's error, or None if it did not fail. The result is the same on all ranks, so that all can raise
+    the same error. If a rank raised its own error at once, the other ranks would wait for this rank in their next
+    exchange.
     """
     kinds = (kind for kind in SHARED_ERRORS if isinstance(error, kind))
     errors = group.gather(None if error is None else (next(kinds), message_of(error)))

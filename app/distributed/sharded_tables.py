@@ -4,8 +4,9 @@ In a lookup, each rank sends the distinct ids of its batch to the owners. The ow
 back, and the rank expands them to the positions of its batch. In an update, each rank sums its gradients by id and
 sends the sums to the owners. An owner adds the sums of all ranks in the order of ranks, and takes the optimizer step.
 
-An owner keeps its rows in tables of any backend. To these tables, the ids that other ranks request look like a batch
-with one field. So each backend uses its own optimizers, and a row that several ranks request is one distinct row.
+An owner keeps its rows in tables of any backend, and passes the ids that other ranks request to these tables as a batch
+with one field. So the lookup and the optimizers of the backend are used unchanged, and a row that several ranks request
+is looked up and updated once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Log which ranks keep the others waiting. A thread of each process, the watchdog, observes its waits.
+"""Log which ranks keep the others waiting. In each process, a thread, the watchdog, observes how long the process
+waits.
 
 Each process marks its waits for other ranks with `waiting`. A rank that has waited too long sends a message to all
 other ranks. Every other rank that waits soon sends one, too. So the others wait for the ranks that send no message. As
@@ -51,7 +52,8 @@ class Watchdog:
         self._communicator = world.Dup()
         self._timeout_s = timeout_s
         self._first = first
-        # Start of the last wait for which the thread has looked for missing ranks. It looks once for each wait.
+        # Time at which the last wait began for which the thread has looked for missing ranks. It looks once for each
+        # wait.
         self._reported: float | None = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
