@@ -114,9 +114,9 @@ class DenseLayer(nn.Cell):
 def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
     """Return the factor of each unit's output, float32 [B, H]: 0 if it is dropped, else 1 / (1 - share dropped).
 
-    It computes `app.model.dropout.keep_mask` with MindSpore's operators. `rows` int32 [B] are indices in the global
-    batch, `units` int32 [H] indices in the layer. A product of int32 wraps to the same bits as one of uint32. A bit
-    mask turns MindSpore's arithmetic shifts into logical ones.
+    It computes `app.model.dropout.keep_mask` with MindSpore's operators. `rows` int32 [B] are the examples' indices in
+    the batch of all ranks, `units` int32 [H] indices in the layer. A product of int32 wraps to the same bits as one of
+    uint32. A bit mask turns MindSpore's arithmetic shifts into logical ones.
     """
     rows = mix32(noise[0] + rows * GOLDEN32)
     units = mix32((units + 1) * GOLDEN32)

@@ -73,7 +73,8 @@ def _on_cpu() -> bool:
 def initial_tower(config: Config, schema: Schema, folded: bool = True) -> dict[str, np.ndarray]:
     """Return the initial values of a run's tower by parameter name.
 
-    If `folded` is False, the numeric fields count as looked-up fields, and the tower has no parameters for them.
+    If `folded` is True, the rows of the numeric fields are parameters of the tower. If it is False, they are rows of
+    the embedding tables, and the tower has no parameters for numeric fields.
     """
     model, num_numeric = config.model, schema.num_numeric
     num_fields = num_deep_inputs(fields_of_model(schema, model)) + (0 if folded else num_numeric)
@@ -225,7 +226,9 @@ class OptimizerStates:
     """
 
     def __init__(self, model: Any, config: Config) -> None:
-        """Make the states for the parameters of a `NativeModel`, whose optimizers are those of `trains_natively`."""
+        """Make the states for the parameters of a `NativeModel`. The settings must have FTRL for the wide head, and
+        Adam or AdamW for the tower.
+        """
         wide, tower, parameters = config.wide_optimizer, config.tower_optimizer, model.named_parameters()
         assert isinstance(wide, FtrlOptions)
         assert isinstance(tower, AdamOptions | AdamWOptions)

@@ -1,8 +1,9 @@
-"""Define dropout masks as a pure function of (seed, step, global row, layer, unit).
+"""Define which units dropout sets to 0 (the mask), as a pure function of seed, step, example, layer and unit.
 
-No random state is kept, and the bits are the same on every device. A mask is computed where it is used, from three
-int32 per layer. `keep_mask` is the definition; `app/model/csrc/elementwise.cc` and `app/model/dense_layer.py` compute
-the same. The hash function is lowbias32 (Wellons, "Prospecting for Hash Functions", 2018).
+An example is given by its index in the batch of all ranks. No random state is kept, and the bits are the same on every
+device. A mask is computed where it is used, from three int32 per layer. `keep_mask` is the definition;
+`app/model/csrc/elementwise.cc` and `app/model/dense_layer.py` compute the same. The hash function is lowbias32
+(Wellons, "Prospecting for Hash Functions", 2018).
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ class AllFinite(nn.Cell):
 class LossCell(nn.Cell):
     """Computes the two losses of a batch, and the loss to differentiate, which is the deep loss times the loss scale.
 
-    The deep loss has the L2 term of the numeric fields' rows. The host adds the L2 term of the embedding tables.
+    The deep loss includes the L2 term of the numeric fields' rows, which are parameters of the tower. The host adds the
+    L2 term of the embedding tables' rows later.
     """
 
     def __init__(self, model: WideDeep, options: LossOptions, drops: bool) -> None:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # Indices in the array of a step's results that ranks add up.
+# Indices in the array [3] of a step's results, which is summed over the ranks: the two losses, and the number of ranks
+# that have found a value that is NaN or infinite.
+DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)
 
 # Function that sums each array over all ranks. It returns the sums, valid until the next call, and True if all of them
 # are finite.
@@ -77,7 +79,9 @@ class NativeModel:
     """The parameters of the dense model in host memory, with the names and initial values of `WideDeep`'s."""
 
     def __init__(self, config: Config, schema: Schema, folded: bool = True) -> None:
-        """`folded` has the meaning that it has for `wide_deep.make_model`."""
+        """If `folded` is True, the embedding rows of numeric fields are parameters of the tower. Otherwise they are
+        rows of the tables.
+        """
         tower = initial_tower(config, schema, folded)
         arrays = {"wide.bias": np.zeros(1)}
         if "numeric_rows" in tower:
@@ -209,7 +213,8 @@ class NativeStep(NativeTower, HostGraph):
         check_status(
             LIBRARY.load().tower_gradients(*inputs, *map(output_address, (deep_gradient, wide_gradient, result)))
         )
-        # The kernels write 1 if all values are finite. The sum over ranks must count the ranks with bad values instead.
+        # The kernels write 1 at this index if all values are finite, else 0. Invert it, so that its sum over the ranks
+        # is the number of ranks with bad values.
         result[NUM_BAD] = 1 - result[NUM_BAD]
         if self.sum is not None:
             # The sum may overflow even if the values of each rank are finite.

@@ -66,8 +66,8 @@ class SumRows(nn.Cell):
 class NumericFields(nn.Cell):
     """The inputs of the first layer that need no table rows: numeric fields and vectors.
 
-    The parameters are for each numeric field f a constant embedding row E_f, the block W_f of the first layer's matrix
-    that multiplies this row, and the block of this matrix that multiplies the vectors, [M, H].
+    For each numeric field f, the parameters are an embedding row E_f, and the block W_f of the first layer's matrix by
+    which this row is multiplied. For the vectors, there is one block of this matrix, [M, H].
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
