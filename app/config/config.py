@@ -130,7 +130,7 @@ _TOWER = Removed("ranks no longer split the tower; examples/tower_over_ranks has
 _GAIN = Removed("the schedule plateau counts a gain of more than 1e-6 as an improvement", 1e-6)
 _LEAST_RATE = Removed("the schedule plateau lowers the learning rate to 1e-6 at least", 1e-6)
 
-# Settings that earlier releases had and this release does not have.
+# Settings that earlier releases had and this release does not have, each with what to do instead.
 _REMOVED = {
     **REMOVED_OF_PREPARE,
     "parallel": _TOWER,

@@ -119,8 +119,9 @@ def process_restored() -> Iterator[None]:
 def check_threads(options: DeviceOptions) -> None:
     """Raise ValueError if this process has imported MindSpore with another number of threads than `options` set.
 
-    If `options` set no number of threads, MindSpore's operators keep the number from the import. The first call in
-    which this number differs from the default (the host's cores, divided evenly by its ranks) logs a line about it.
+    If `options` set no number of threads, MindSpore's operators keep the number that MindSpore was imported with. The
+    first call in which that number differs from the default (the host's cores divided by the ranks on the host) logs a
+    line about it.
     """
     imported = re.match(r"\s*(\d+)", os.environ.get("OMP_NUM_THREADS", ""))
     threads = int(imported[1]) if imported else num_cores()
@@ -177,7 +178,8 @@ def select_device(options: DeviceOptions) -> str:
         candidates = ("Ascend", "GPU", "CPU") if options.target == "auto" else (options.target,)
         for target in candidates:
             try:
-                # Drop MindSpore's log messages here: pages about missing drivers. The error below gives the reason.
+                # Drop the log messages of MindSpore, which are pages long if a driver is missing. The ValueError below
+                # gives the reason.
                 with records_dropped(lambda record: True):
                     ms.set_device(target)
             except (RuntimeError, ValueError) as error:
