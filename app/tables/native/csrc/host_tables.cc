@@ -54,7 +54,7 @@ struct HostTables {
   host_tables::SlotGroups groups;
   // The number of slots that were ever given: those of touched rows, of untouched rows in groups, and the free ones.
   int64_t num_slots = 0;
-  mutable int64_t num_noted_slots = 0;  // slots whose pages the file's ResidentPages know
+  mutable int64_t num_noted_slots = 0;  // number of slots whose pages were passed to ResidentPages of the scratch file
   std::vector<int32_t> free_slots;  // slots of removed rows; all their values are 0
   host_tables::ChangedSlots changed;
   std::vector<host_tables::WrittenArrays> written;  // one entry per slot while rows are loaded, else empty
@@ -66,8 +66,8 @@ namespace {
 
 // Slots are int32, and the map stores slot + 1.
 constexpr int64_t kMostSlots = (int64_t{1} << 31) - 2;
-// The rows of a pass over all rows are read from a file in ranges of so many, with so many threads, as a disk is faster
-// with several requests at once.
+// A pass over all rows reads the scratch file in ranges of kSlotsAtOnce slots. kReadingThreads threads read at the same
+// time, because a disk is faster with several requests at once.
 constexpr int64_t kSlotsAtOnce = 8192;
 constexpr int kReadingThreads = 8;
 constexpr auto kAllWritten = static_cast<host_tables::WrittenArrays>(-1);
@@ -434,7 +434,7 @@ HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, i
       if (slots[i] < 0) fresh.push_back(static_cast<std::size_t>(i));
     }
     if (!place_rows(tables, row_ids, count, slots)) return HOST_TABLES_NO_MEMORY;
-    tables->num_noted_slots = tables->num_slots;  // Their pages are read ahead when they are written.
+    tables->num_noted_slots = tables->num_slots;  // The caller reads pages of new slots ahead before it writes.
     for (const std::size_t i : fresh) tables->written[static_cast<std::size_t>(slots[i])] = 0;
     return HOST_TABLES_OK;
   } catch (const std::bad_alloc&) {

@@ -6,9 +6,9 @@
 // updated it or it was loaded. Arrays are dense and row-major. Outputs must not overlap inputs or each other.
 //
 // Threads: only one call at a time may run on a handle, with three exceptions. host_tables_unique reads nothing that
-// other calls change, so it may run beside any of them. host_tables_read_ahead and host_tables_read_snapshot are
-// described below. The results
-// have the same bits for any number of threads and any instruction set.
+// other calls change, so it may run beside any of them. The comments at host_tables_read_ahead and at
+// host_tables_open_snapshot describe the other two. Results have the same bits for any number of threads and any
+// instruction set.
 
 #ifndef HOST_TABLES_H_
 #define HOST_TABLES_H_
@@ -24,12 +24,12 @@ extern "C" {
 typedef enum {
   HOST_TABLES_OK = 0,
   HOST_TABLES_BAD_ID = 1,      // an id is outside 0 ... V-1
-  // The system has no memory, or the file has no room (host_tables_file_error). The tables are unchanged.
+  // The system has no memory, or the scratch file has no room (host_tables_file_error). The tables are unchanged.
   HOST_TABLES_NO_MEMORY = 2,
   HOST_TABLES_UNKNOWN_ISA = 3  // the variable HOST_TABLES_ISA names no instruction set of this build and machine
 } HostTablesStatus;
 
-// Exit status of a process that cannot read a page of the file in which its rows lie.
+// Exit status of a process that cannot read a page of the scratch file in which its table rows lie.
 typedef enum { HOST_TABLES_PAGE_LOST = 5 } HostTablesExitStatus;
 
 typedef enum { HOST_TABLES_WIDE = 0, HOST_TABLES_DEEP = 1 } HostTablesTable;
@@ -53,11 +53,12 @@ typedef struct {
   uint64_t seed;
   float initial_scale;  // initial deep values are uniform in +-initial_scale
   int32_t num_threads;
-  // Work on fewer rows or positions runs on one thread, because waking others would take longer.
+  // Work on fewer rows or positions than this runs on one thread, because waking others would take longer.
   int32_t worth_threads;
   int32_t wide_optimizer;  // FTRL, SCHEDULED_FTRL, ADAGRAD or SGD; ignored if the caller takes the steps
   int32_t deep_optimizer;  // a HostTablesOptimizer; ignored if the caller takes the steps
-  // The counts of arrays of TablesSpec.state_arrays() in app/tables/interface.py. The arrays have the same order.
+  // Numbers of the state arrays that TablesSpec.state_arrays() in app/tables/interface.py lists, by kind. The arrays
+  // have the order of that list.
   int32_t wide_states;    // arrays of the wide table, with one value per row each
   int32_t deep_states;    // arrays of the deep table with D values per row, the row itself first
   int32_t deep_scalars;   // arrays of the deep table with one 4-byte value per row
@@ -67,16 +68,17 @@ typedef struct {
   // Number of the one array, other than the row itself, that does not start at 0. -1: there is none.
   int32_t wide_initial_array, deep_initial_array;
   float wide_initial_value, deep_initial_value;
-  // Descriptor of an empty file in which the rows lie, -1 to keep them in memory. The caller closes it after the tables
-  // are destroyed. If a page of it cannot be read, the process writes `page_lost_message` to its standard error and ends
-  // with HOST_TABLES_PAGE_LOST.
+  // Descriptor of an empty scratch file for the rows, or -1 to keep the rows in memory. The caller closes the file
+  // after the tables are destroyed. If a page of the file cannot be read, the process writes `page_lost_message` to its
+  // standard error and ends with HOST_TABLES_PAGE_LOST.
   int32_t file;
   const char* page_lost_message;
   int64_t id_stride;  // the ids of these tables are multiples of id_stride plus a constant
 } HostTablesSpec;
 
-// The distinct ids of a batch, as host_tables_unique returns them, and its lists, as host_tables_find_lists returns
-// them. If no field is a list, the last three pointers are null: position p is then that of field p, with weight 1.
+// The distinct ids of a batch, as host_tables_unique returns them, and the values of its list fields (fields with
+// several ids), as host_tables_find_lists returns them. If no field is a list, the last three pointers are null: the
+// p-th position then belongs to the p-th pair of batch row and field, with weight 1.
 typedef struct {
   int64_t num_rows;          // B
   int64_t num_fields;        // C
@@ -99,8 +101,8 @@ typedef struct {
   float l2_coef;  // l2_coef * row is added to the gradient of each distinct row
 } HostTablesStep;
 
-// HOST_TABLES_ADAM only: the data that rows need to take missed steps of 1 ... `step`. Arrays are indexed by step
-// number.
+// HOST_TABLES_ADAM only: the data of the steps 1 ... `step` with which a row takes the steps that it missed, because
+// their batches did not have the row. Arrays are indexed by step number.
 typedef struct {
   int64_t step;
   const float* rates;  // learning rates multiplied by both bias corrections
@@ -155,24 +157,26 @@ HOST_TABLES_API HostTablesStatus host_tables_unique(HostTables* tables, const vo
 HOST_TABLES_API int64_t host_tables_find(const HostTables* tables, const int64_t* row_ids, int64_t count,
                                          int32_t* slots);
 
-// Return errno of the last attempt to take room in the file, 0 if it succeeded or the rows are in memory.
+// Return errno of the last attempt to enlarge the scratch file, 0 if it succeeded or the rows are in memory.
 HOST_TABLES_API int32_t host_tables_file_error(const HostTables* tables);
 
-// Return 0, or errno if the system could not write a page to the file since the last call. Rows are then lost.
+// Return 0, or errno if the system could not write a page to the scratch file since the last call of this function.
+// Rows are then lost.
 HOST_TABLES_API int32_t host_tables_failed_write(const HostTables* tables);
 
-// Read the pages of the rows `row_ids` [count] from the file ahead of their use. If
-// `will_change`, the pages are prepared for an update too. Let pages go that were not used for the longest time, so that
-// at most `most_bytes` of the file stay in memory; new rows count as used now. It may run beside any other call. Without
-// a file it does nothing.
+// Read the pages of the rows `row_ids` [count] from the scratch file ahead of their use. If `will_change` is not 0, the
+// pages are prepared for an update too. Drop the pages that were not used for the longest time from memory, so that at
+// most `most_bytes` of the file stay in memory; new rows count as used now. This function may run beside any other
+// call. Without a file it does nothing.
 HOST_TABLES_API void host_tables_read_ahead(const HostTables* tables, const int64_t* row_ids, int64_t count,
                                             int32_t will_change, int64_t most_bytes);
 
-// Return the bytes of memory that touching `num_new` more rows would take from the system, 0 if the slabs have room.
+// Return the bytes of memory that touching `num_new` more rows would take from the system, 0 if the slabs (large blocks
+// of memory for rows) have room.
 HOST_TABLES_API int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new);
 
-// Write the memory that empty tables take once they hold `num_rows` rows: `row_bytes` for their values, and `index_bytes`
-// to find their slots. Nothing is allocated.
+// Write the memory that empty tables take once they hold `num_rows` rows: `row_bytes` for their values, and
+// `index_bytes` to find their slots. Nothing is allocated.
 HOST_TABLES_API void host_tables_planned_bytes(const HostTables* tables, int64_t num_rows, int64_t* row_bytes,
                                                int64_t* index_bytes);
 
@@ -189,9 +193,10 @@ HOST_TABLES_API HostTablesStatus host_tables_touch(HostTables* tables, const int
 // host_tables_find. With HOST_TABLES_ADAM, rows are returned as after the last step of `history`; otherwise
 // `history` is null.
 //
-// `computed` is memory for rows that are not stored in the form needed. With a history it is [U, 3 * D], for rows
-// and moments of untouched rows and of rows that missed steps. Without a history but with lists it is [U, D].
-// Otherwise it is not used. `rows` [U] is used with lists only, for the addresses of the deep rows.
+// `computed` is memory for rows that are not stored in the form that the lookup needs. With a history it is
+// [U, 3 * D], for the values and moments of untouched rows, and of rows that take missed steps. Without a history but
+// with list fields it is [U, D]. Otherwise it is not used. `rows` [U] is used with list fields only, for the addresses
+// of the deep rows.
 HOST_TABLES_API void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch,
                                         const int32_t* slots, const HostTablesHistory* history, float* deep,
                                         float* wide, float* wide_rows, double* squared_norms, float* computed,
@@ -215,9 +220,10 @@ HOST_TABLES_API void host_tables_update_deep(HostTables* tables, const HostTable
                                              const HostTablesHistory* history, float* caught_up,
                                              int32_t is_caught_up, uint64_t rounding_key);
 
-// Bring the means of `row_ids` [count], in `slots`, up to `means->step`, the last step so far. Call it before the
-// update of these rows. With HOST_TABLES_ADAM the rows also take the missed steps of `history`; otherwise it is
-// null. `rounding_key` is that of step `means->step`, used as in host_tables_update_deep.
+// Bring the running means of the rows `row_ids` [count], which lie in `slots`, up to `means->step`, the last step so
+// far. Call this function before the update of these rows. With HOST_TABLES_ADAM the rows also take the steps of
+// `history` that they missed; otherwise `history` is null. `rounding_key` is that of step `means->step`, used as in
+// host_tables_update_deep.
 HOST_TABLES_API void host_tables_advance_means(HostTables* tables, const int64_t* row_ids, const int32_t* slots,
                                                int64_t count, const HostTablesHistory* history,
                                                const HostTablesMeans* means, uint64_t rounding_key);
@@ -228,8 +234,9 @@ HOST_TABLES_API void host_tables_read_means(const HostTables* tables, const int6
                                             int64_t count, const HostTablesHistory* history,
                                             const HostTablesMeans* means, float* scratch, float* deep, float* wide);
 
-// Take the steps of `history` that rows in arrays missed, in place. No tables are involved. If the rows have means,
-// `means` must reach the same step; otherwise it is null. May return HOST_TABLES_UNKNOWN_ISA.
+// Let rows that lie in plain arrays take, in place, the steps of `history` that they missed. No tables are involved. If
+// the rows have running means, `means` must reach the same step; otherwise it is null. May return
+// HOST_TABLES_UNKNOWN_ISA.
 HOST_TABLES_API HostTablesStatus host_tables_catch_up(const HostTablesRowArrays* arrays,
                                                       const HostTablesHistory* history, const HostTablesMeans* means,
                                                       int32_t num_threads);
@@ -272,10 +279,10 @@ HOST_TABLES_API HostTablesStatus host_tables_end_writing(HostTables* tables);
 HOST_TABLES_API HostTablesStatus host_tables_mark_changed(HostTables* tables, const int32_t* slots, int64_t count);
 HOST_TABLES_API void host_tables_take_changed(HostTables* tables, uint8_t* changed);
 
-// Open a snapshot of the rows in `slots` [count]. Only one may be open. While it is, call host_tables_preserve
-// before every change of a state; after HOST_TABLES_NO_MEMORY nothing has changed. It takes at most
-// host_tables_preserve_bytes from the system. host_tables_read_snapshot reads as host_tables_read does. It may run
-// beside any other call except those that open or close a snapshot.
+// Open a snapshot of the rows in `slots` [count]: it keeps them readable as they are now. Only one may be open. While
+// it is, call host_tables_preserve before every change of a row; after HOST_TABLES_NO_MEMORY nothing has changed.
+// host_tables_preserve takes at most host_tables_preserve_bytes from the system. host_tables_read_snapshot reads as
+// host_tables_read does. It may run beside any other call except those that open or close a snapshot.
 HOST_TABLES_API HostTablesStatus host_tables_open_snapshot(HostTables* tables, const int32_t* slots, int64_t count);
 HOST_TABLES_API int64_t host_tables_preserve_bytes(const HostTables* tables, int64_t count);
 HOST_TABLES_API HostTablesStatus host_tables_preserve(HostTables* tables, const int32_t* slots, int64_t count);

@@ -1,5 +1,5 @@
-// Store deep states in bfloat16: widen values when they are read, round them up or down at random when they are
-// written.
+// Store the deep rows and their optimizer state in bfloat16: convert values to float32 when they are read, round them
+// up or down at random when they are written.
 //
 // The rounding equals that of app/tables/rounding.py bit for bit. It needs integer operations only, so it runs on
 // every processor.

@@ -1,5 +1,5 @@
-// Take the missed steps of rows in arrays, the form that checkpoints have, bit for bit as StepHistory.catch_up in
-// app/tables/optimizers.py does.
+// Let rows that lie in plain arrays, as in a checkpoint, take the steps that they missed, bit for bit as
+// StepHistory.catch_up in app/tables/optimizers.py does.
 
 #include "kernels/kernels.h"
 

@@ -1,4 +1,5 @@
-// Take the missed `adam` steps of the rows of a batch, several rows at a time.
+// Let the rows of a batch take the `adam` steps that they missed (steps whose batches did not have the row), several
+// rows at a time.
 
 #ifndef LATE_ROWS_H_
 #define LATE_ROWS_H_
@@ -94,9 +95,9 @@ inline bool is_late(const Slots& slots, std::int32_t slot, const HostTablesHisto
   return slot < 0 || last_step(slots, slot) != history.step;
 }
 
-// Take the missed steps of the distinct ids begin ... end - 1 (at most kIdsPerTask). For untouched rows and rows
-// that missed steps, write row and moments after history.step to `caught_up` [U, 3 * D] at the id's index. The
-// tables do not change.
+// Compute the missed steps of the rows of the distinct ids begin ... end - 1 (at most kIdsPerTask). For untouched rows
+// and rows that missed steps, write row and moments after history.step to `caught_up` [U, 3 * D] at the id's index. The
+// rows in the tables do not change.
 template <typename Value>
 inline void catch_up_ids(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
                   const std::int32_t* row_slots, const HostTablesHistory& history, std::int64_t begin,

@@ -11,7 +11,7 @@
 namespace host_tables::ISA {
 namespace {
 
-// Small enough that other threads can even out the work of one that was held up.
+// Number of positions per task. Tasks are so small that other threads can take over work of a thread that was held up.
 constexpr std::int64_t kPositionsPerTask = 1024;
 constexpr std::int64_t kRowsPerTask = 256;   // batch rows per task of the wide sum
 constexpr std::int64_t kPrefetchAhead = 6;   // number of distinct ids to prefetch ahead
@@ -206,8 +206,8 @@ void pool_fields(const Lookup& lookup, std::int64_t row, std::int64_t* new_id) {
   lookup.wide[row] = sum_wide_rows(batch, row, lookup.wide_rows);
 }
 
-// Compute the rows that are not stored as they are needed, if there is a history. All threads of the parallel region
-// must call this.
+// With a history (optimizer `adam`), compute the untouched rows, and the rows that must take missed steps first. All
+// threads of the parallel region must call this.
 void catch_up(const Lookup& lookup) {
   if (lookup.history == nullptr) return;
   catch_up_batch(lookup.slots, lookup.initial, lookup.batch, lookup.row_slots, *lookup.history, lookup.computed);

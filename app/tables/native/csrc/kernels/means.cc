@@ -46,8 +46,8 @@ float wide_mean(const Slots& slots, std::int32_t slot, const HostTablesMeans& me
   return mean;
 }
 
-// Bring columns of a deep row's mean up to means.step. The row has not changed since the mean's step. The mean is
-// the last of the deep states.
+// Bring columns of a deep row's running mean up to means.step. The row has not changed since the step that the mean
+// belongs to. The mean is the last of the deep states (the arrays with D values per row).
 template <typename Value>
 void advance_columns(const Slots& slots, std::int32_t slot, std::uint32_t word, std::int64_t begin, std::int64_t width,
                      const HostTablesMeans& means) {

@@ -1,4 +1,5 @@
-// Take the `adam` steps that a row missed, as StepHistory.catch_up in app/tables/optimizers.py does.
+// Let a row take the `adam` steps that it missed, because their batches did not have the row. StepHistory.catch_up in
+// app/tables/optimizers.py does the same.
 
 #ifndef MISSED_STEPS_H_
 #define MISSED_STEPS_H_
@@ -51,7 +52,7 @@ static inline __attribute__((always_inline)) std::int64_t take_segment(float* __
   return from + steps;
 }
 
-// Take the steps from `from` + 1 on in segments.
+// Take the steps from `from` + 1 to history.step, many steps at a time (a segment).
 static inline void remaining_steps(float* __restrict row, float* __restrict first, float* __restrict second,
                                    std::int64_t width, std::int64_t from, const HostTablesHistory& history) {
   for (std::int64_t length = kFirstSegment; from < history.step; length += length / 2) {
@@ -100,7 +101,8 @@ static inline void catch_up(float* row, float* first, float* second, std::int64_
   }
 }
 
-// Bring a row and its mean to step history.step. The mean given is that before step `last`.
+// Bring a row and its running mean to step history.step. On entry, `row` is as it was after step `last`, and `mean` as
+// it was before that step.
 static inline void catch_up_with_mean(float* row, float* first, float* second, float* mean, std::int64_t width,
                                       std::int64_t last, const HostTablesHistory& history,
                                       const HostTablesMeans& means) {

@@ -134,8 +134,8 @@ void update_rows(const Update& update, std::int64_t begin, std::int64_t end, std
   }
 }
 
-// Update the other ids. All threads of the parallel region must call this; they share the ids by their number of
-// positions.
+// Update the ids that are not frequent. All threads of the parallel region must call this. The ids are divided into
+// tasks with about equal numbers of positions.
 template <typename Value, typename UpdateRow>
 void update_all_rows(const Update& update, std::int64_t most_positions, const UpdateRow& update_row) {
   const std::int64_t num_tasks = cost_before(update.batch, update.batch.num_unique) / kCostPerTask + 1;

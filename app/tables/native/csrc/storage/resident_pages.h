@@ -1,10 +1,10 @@
 // Decide which pages of a scratch file stay in memory, read pages ahead of their use, and write changed pages behind.
 //
 // If this were left to the system, it would notice a lack of memory only when a page is needed. It would then write all
-// changed pages, also those that the next step changes again, and make the step wait. So this class notes when each page
-// was last used, and lets those go that were not used for the longest time: it begins to write them, and drops them some
-// steps later. The system's own choice is the fallback. It never matters for correctness: a page that was dropped too
-// early is read again.
+// changed pages, also those that the next step changes again, and make the step wait. So this class notes when each
+// page was last used, and lets those go that were not used for the longest time: it begins to write them, and drops
+// them some steps later. The system's own choice is the fallback. It never matters for correctness: a page that was
+// dropped too early is read again.
 
 #ifndef RESIDENT_PAGES_H_
 #define RESIDENT_PAGES_H_
@@ -43,10 +43,11 @@ class ResidentPages {
   // them for writes. Then let other pages go until at most `most_bytes` are in memory. Pages that cannot be read are
   // left to whoever uses them. May throw std::bad_alloc, which leaves some pages to whoever uses them.
   void read_ahead(const std::vector<PageRun>& runs, bool will_change, int num_threads, std::int64_t most_bytes);
-  // Note that the pages of `runs` were written and are in memory, as those of new rows, and let others go.
+  // Note that the pages of `runs` were written and are in memory, for example because they have new rows. Then let
+  // other pages go until at most `most_bytes` are in memory.
   void note(const std::vector<PageRun>& runs, int num_threads, std::int64_t most_bytes);
-  // Read the pages of `runs` for one call of use(), as of a pass over all rows. Afterwards drop those that were not in
-  // memory before, so that such a pass does not drive out the pages that steps use. May throw std::bad_alloc.
+  // Read the pages of `runs`, call use(), and drop those of the pages that were not in memory before. A pass over all
+  // rows reads them in this way, so that it does not drive out the pages that steps use. May throw std::bad_alloc.
   void read_once(const std::vector<PageRun>& runs, int num_threads, const std::function<void()>& use);
 
  private:
@@ -69,7 +70,8 @@ class ResidentPages {
 
   int descriptor_;
   std::mutex mutex_;
-  // Held as well while parts are added or removed, and shared by passes over all rows, which need no more than the parts.
+  // Held as well while parts are added or removed, and shared by passes over all rows, which need no more than the
+  // parts.
   std::shared_mutex parts_mutex_;
   std::map<std::int64_t, MappedPart> parts_;  // by their first page
   std::vector<std::uint32_t> last_use_;       // for each page of the file

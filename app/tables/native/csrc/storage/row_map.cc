@@ -79,8 +79,8 @@ void RowMap::erase(std::int64_t row) {
     flat()[row] = 0;
     return;
   }
-  // Move entries behind the hole up to it, unless their home lies after the hole. No search may end too early
-  // (Knuth, The Art of Computer Programming, 6.4, Algorithm R).
+  // Fill the hole that the removed entry leaves with a later entry, unless the home of that entry lies after the hole,
+  // and so on, so that no search ends too early (Knuth, The Art of Computer Programming, 6.4, Algorithm R).
   const std::uint64_t mask = (std::uint64_t{1} << layout_.capacity_bits) - 1;
   std::uint64_t hole = static_cast<std::uint64_t>(entry_of(row) - hash());
   for (std::uint64_t place = (hole + 1) & mask; hash()[place].slot_plus_one != 0; place = (place + 1) & mask) {

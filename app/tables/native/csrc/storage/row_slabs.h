@@ -1,7 +1,8 @@
 // Store the slots of touched rows in slabs, large blocks of memory with the same number of slots each.
 //
-// Slots are filled in the order of first touch, or by ids as slot_groups.h describes; slots of removed rows are used again first. The size of a slab grows
-// with the vocabulary up to a limit, because a process may have only some 65,000 memory mappings.
+// Slots are filled in the order in which rows are first touched, or by ids as slot_groups.h describes; slots of removed
+// rows are used again first. The size of a slab grows with the vocabulary up to a limit, because a process may have
+// only some 65,000 memory mappings.
 //
 // A slab holds first the deep parts of all its slots, then their narrow parts. The deep part of a slot is the row
 // and its optimizer's arrays (3 D values with two moments) side by side, so that an update touches one place. The

@@ -35,7 +35,7 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
     if (write(STDERR_FILENO, message, std::strlen(message)) < 0) _exit(HOST_TABLES_PAGE_LOST);
     _exit(HOST_TABLES_PAGE_LOST);
   }
-  // The address belongs to something else. Do what would have happened without this handler.
+  // The address is in no part of a scratch file. Do what would have happened without this signal handler.
   if ((previous_action.sa_flags & SA_SIGINFO) != 0) {
     previous_action.sa_sigaction(number, info, context);
   } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
@@ -93,7 +93,7 @@ ScratchFile::Part ScratchFile::map(std::size_t bytes) {
   part.start = size_;
   error_ = posix_fallocate(descriptor_, part.start, static_cast<off_t>(part.bytes));
   if (error_ != 0) {
-    if (ftruncate(descriptor_, size_) != 0) return {};  // Give back the blocks that there was room for.
+    if (ftruncate(descriptor_, size_) != 0) return {};  // Give back the blocks that were allocated.
     return {};
   }
   void* const data = mmap(nullptr, part.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, part.start);

@@ -109,7 +109,8 @@ static inline bool is_bfloat16(const RowLayout& layout, HostTablesTable table, i
   return layout.is_bfloat16 && table == HOST_TABLES_DEEP && array < layout.deep_states;
 }
 
-// The location of one state array of a table in the slabs.
+// The location of one state array of a table (weights or optimizer state) in the slabs, the large blocks of memory that
+// hold the slots.
 struct SlotArray {
   char* const* slabs;
   int slab_bits;

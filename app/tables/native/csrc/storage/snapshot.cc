@@ -6,7 +6,8 @@
 namespace host_tables {
 namespace {
 
-// Bytes to prefetch ahead, about as many as can be on their way at once. Short values need more slots ahead.
+// Number of bytes to prefetch ahead, about as many as the memory system can fetch at once, and the largest number of
+// slots to prefetch ahead.
 constexpr std::int64_t kBytesAhead = 7680, kMostSlotsAhead = 128;
 constexpr std::int64_t kBytesAtOnce = 65536;  // Number of bytes that are copied between two checks for updates.
 
