@@ -17,7 +17,8 @@ namespace dense {
 namespace {
 
 constexpr std::int64_t kRowsPerTask = 512;  // batch rows, or rows of a field, per task
-// Rows of a field are padded to a multiple of this, so that few shapes of products must be compiled.
+// The number of rows of a field is padded to a multiple of this, so that oneDNN need not compile a product for every
+// number of rows.
 constexpr std::int64_t kRowStep = 16;
 constexpr std::int64_t kBlockBytes = 1024;  // bytes of one row in a block of P or G
 constexpr std::int64_t kSumColumns = 64;    // columns of G that one thread sums, so that they stay in its cache

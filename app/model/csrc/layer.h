@@ -16,9 +16,10 @@
 
 namespace dense {
 
-// so that a block of x in bfloat16 and of y fits into a core's cache
+// Upper bound of the rows per block, so that a block of x in bfloat16 and a block of y fit into a core's cache.
 inline constexpr std::int64_t kMaxRowsPerTask = 512;
-// In smaller blocks, reading W again costs more than more threads gain.
+// Lower bound of the rows per block. With smaller blocks, reading W again for each block costs more than the additional
+// threads gain.
 inline constexpr std::int64_t kMinRowsPerTask = 64;
 inline constexpr std::int64_t kColumnsPerTask = 128;
 // Numbers of tasks are multiples of 8, so that 2, 4 or 8 threads get equal shares.

@@ -44,7 +44,7 @@ int run(const Work& work) {
   }
 }
 
-// Return whether work on so many values justifies waking threads, which takes tens of microseconds.
+// Return whether work on `num_values` values justifies waking threads, which takes tens of microseconds.
 inline bool is_worth_threads(std::int64_t num_values) { return num_values > 1 << 17; }
 
 // Run task(0) ... task(num_tasks - 1) on all threads, or on this thread if `alone` or if there is one task. Return

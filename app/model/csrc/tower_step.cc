@@ -214,7 +214,7 @@ class Model {
     if (!all_below(values, size, limit)) is_finite_ = false;
   }
 
-  // Check the small arrays.
+  // Check that the values of the small arrays are finite: all arrays but the matrices of the hidden layers.
   void check_vectors(const TowerArrays& arrays) {
     check(arrays.bias, 1);
     if (s_.num_numeric > 0) {
