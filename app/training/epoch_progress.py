@@ -102,7 +102,7 @@ class EpochProgress:
         speed, wait_share = self._rows / seconds, (waited - self._waited) / seconds
         parts = {part: self._seconds[part] - before for part, before in self._seconds_before.items()}
         self._seconds_before = dict(self._seconds)
-        # This counts the process's private memory and the memory that it shares with others.
+        # Resident pages include the process's private memory and the memory that it shares with other processes.
         resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         self._run.append_losses(self._lines)
         values = {

@@ -43,7 +43,7 @@ class Trainer:
     def __init__(self, context: RunContext, backend: str) -> None:
         """Load the checkpoint of the run to resume, or take over the model at `train.init_from` in a new run.
 
-        `backend` is the result of `pick_backend`.
+        `backend` is the name of the implementation of the tables: native, reference or stock (`pick_backend`).
         """
         self.context, self.config, self.schema, self.run = context, context.config, context.schema, context.run
         self.training = assemble(self.config, self.schema, backend, context.group, self.run.path)

@@ -154,9 +154,9 @@ class CheckpointManager:
         """Write a checkpoint of the present state. `metrics` are the metrics of this state on the split valid if the
         state was evaluated.
 
-        An error is logged and not raised, because the next save may succeed. The previous checkpoint is finished first.
-        With `checkpoint.background` and without `wait`, the method returns before the checkpoint is written, as soon as
-        later steps cannot change what is saved.
+        An error is logged and not raised, because the next save may succeed. If the previous checkpoint is still being
+        written, wait for it first. With `checkpoint.background` and without `wait`, the method returns before the
+        checkpoint is written, as soon as later steps cannot change what is saved.
         """
         self._settle()
         start = time.perf_counter()

@@ -217,9 +217,10 @@ def plan_training(
 ) -> MemoryPlan:
     """Predict the memory and the disk space of a training with `num_ranks` training ranks and `num_servers` servers.
 
-    `backend` is the result of `pick_backend`. `shares` [C] are the expected distinct ids of each field divided by its
-    positions in a batch (`first_layer.expected_shares`). Without them, a field is taken to have as many distinct ids in
-    a batch as positions, or all ids of its vocabulary if these are fewer.
+    `backend` is the name of the implementation of the tables: native, reference or stock (`pick_backend`). `shares` [C]
+    are the expected distinct ids of each field divided by its positions in a batch (`first_layer.expected_shares`).
+    Without them, a field is taken to have as many distinct ids in a batch as positions, or all ids of its vocabulary if
+    these are fewer.
     """
     sizes = _Sizes(config, schema, backend, shares, num_ranks, num_servers)
     server = _server_terms(sizes) if num_servers else ()
@@ -259,7 +260,8 @@ class _Sizes:
     @cached_property
     def distinct(self) -> int:
         """U, the number of distinct ids of the rows that one rank gets."""
-        # A share is that of the whole batch. The rows of one rank may have nearly as many distinct ids.
+        # `shares` are those of the whole batch. One rank gets only a part of the batch's rows, but these may have
+        # nearly as many distinct ids.
         batch, shares = self.config.train.batch_size, self.shares or [1.0] * len(self.spec.fields)
         return sum(
             min(self.rows * field.length, _num_ids(self.schema, [field]), math.ceil(share * batch * field.length))
@@ -377,7 +379,7 @@ def _snapshot_bytes(sizes: _Sizes) -> int:
 
 def _dense_bytes(sizes: _Sizes) -> int:
     state = _dense_states(sizes.config)
-    copies = 1 + state  # A checkpoint copies weights and states.
+    copies = 1 + state  # While a checkpoint is written, there are copies of weights and optimizer states.
     gradients = 1 + (0 if sizes.num_ranks == 1 else 2)
     return sizes.tower_values * _FLOAT * (1 + state + gradients + copies)
 

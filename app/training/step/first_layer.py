@@ -20,9 +20,10 @@ from app.tables.model_fields import fields_of_model, is_plain
 from common.arrays.pages import give_back_freed_memory
 from data_prep.prepared.schema import Schema
 
-# The two sums over all positions take as long as the products of this many of the D columns of all rows. The values
-# measured were 6 to 16 for float32 and 18 for bfloat16 (Zen 4, 2 cores, see benchmarks/results/training.md). The
-# constants are larger than that, so that fields near the limit do not become slower on other machines.
+# Multiplying each distinct row once needs two sums over all positions in addition. Together they take as long as
+# multiplying this many of the D columns of every position's row. The values measured were 6 to 16 for float32 and 18
+# for bfloat16 (Zen 4, 2 cores, see benchmarks/results/training.md). The constants are larger than that, so that fields
+# near the limit do not become slower on other machines.
 SUM_COST: dict[Precision, float] = {"float32": 20.0, "bfloat16": 24.0}
 # Minimum share of the first layer's products that must be saved. A smaller gain does not justify that results are
 # rounded differently.
