@@ -231,7 +231,8 @@ def rowwise_adagrad_step(
 def mean_square(gradient: np.ndarray) -> np.ndarray:
     """Return the mean of gradient² over each row, [U, 1].
 
-    Columns are added into 16 lanes, then the lanes in order, so that the vectorized kernels get the same bits.
+    Column c is added to partial sum number c mod 16, and then the 16 partial sums are added in order, so that the
+    vectorized kernels get the same bits.
     """
     lanes = np.zeros((gradient.shape[0], 16), np.float32)
     for begin in range(0, gradient.shape[1], 16):

@@ -82,7 +82,7 @@ class NativeSnapshot:
 
     def __post_init__(self) -> None:
         self.released = threading.Event()
-        # Set once training waits until the checkpoint is written and this snapshot is released.
+        # Event that is set once training waits until the checkpoint is written and this snapshot is released.
         self.awaited = threading.Event()
 
     def release(self, saved: bool) -> None:
