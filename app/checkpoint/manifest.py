@@ -91,7 +91,8 @@ class Manifest:
     # Number of files over which each table's rows are spread, by table name.
     shards: dict[str, int] = field(default_factory=dict)
     files: dict[str, FileRecord] = field(default_factory=dict)  # Size and checksum of each file, by name.
-    # Deltas only: the older checkpoint since which the delta holds the changed rows. None for a full checkpoint.
+    # Deltas only: step and id of an older checkpoint. The delta holds only the rows that changed since that checkpoint.
+    # None for a full checkpoint.
     parent: ParentRecord | None = None
     # In online runs, the `Ledger`: the record of the parts of the log that the model was trained on.
     online: dict[str, Any] = field(default_factory=dict)
