@@ -10,6 +10,6 @@ from pathlib import Path
 
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    # The daemon lies beside this Python, or else on PATH.
+    # The program of the daemon, prted, lies in the folder of this Python, or else on PATH.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 (mpirun's own words)

@@ -52,7 +52,8 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (in a new folder of our own)
 
 RULE = re.compile(rb"-{50,}\n?")
 
-# Form of the lines that mpirun prints while it starts or ends ranks, without the frame that encloses its other notices.
+# Pattern of the lines that mpirun prints about starting or ending ranks without a frame. All other notices of mpirun
+# have a frame, a line of dashes before and after the notice.
 CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] (PMIX ERROR: |plm:ssh: Warning: setpgid)")
 
 # Exit status of a training that has ended regularly, but has learned nothing (`why_useless` has the reason).
@@ -70,8 +71,8 @@ SECONDS_TO_READ = 5.0
 # which the connection is given up.
 PROBE_SECONDS, MOST_PROBES = 5, 3
 
-# Environment variables in which launchers other than Open MPI's mpirun tell the number of processes that they start.
-# Slurm also sets its variable for Open MPI's daemons, whose ranks have Open MPI's own variables.
+# Environment variables in which launchers other than Open MPI's mpirun tell the number of processes that they start. In
+# a Slurm job, ranks that Open MPI has started have Slurm's variable, too, but also Open MPI's own variables.
 FOREIGN_SIZES = {
     "SLURM_STEP_NUM_TASKS": "srun",
     "PMI_SIZE": "MPICH's or Intel MPI's mpirun",
@@ -169,7 +170,7 @@ def find_mpirun() -> str:
     printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603 (user's MPIRUN)
     if not {"(Open MPI)", "(OpenRTE)"} & set(
         re.findall(r"\([^)]*\)", printed)
-    ):  # OpenRTE: version 4 as Debian installs it.
+    ):  # Open MPI 4, as Debian installs it, prints (OpenRTE).
         first_line = (printed.splitlines() or ["nothing"])[0]
         raise OSError(
             f"{mpirun} is not Open MPI's, whose options are used here (its --version prints: {first_line}); set MPIRUN="
@@ -259,9 +260,9 @@ def mpirun_options(host_file: Path | None, slots: Mapping[str, int] = MappingPro
 def supervise(command: list[str], hosts: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> int:
     """Run the mpirun command `command` until it ends, and return the exit status of the job.
 
-    If mpirun fails, one line of plain English is printed for each of its notices, which are long (`explain`). `hosts`
-    are the full names of the hosts, because mpirun's notices cut names at the first dot. `environment` has the
-    environment variables of mpirun, by default those of this process.
+    If mpirun fails, `explain` turns each of its long notices into one line of plain English, and these lines are
+    printed to standard error. `hosts` are the full names of the hosts, because mpirun's notices cut names at the first
+    dot. `environment` has the environment variables of mpirun, by default those of this process.
     """
     received: list[signal.Signals] = []  # Signals that this process has received so far.
 
@@ -270,12 +271,12 @@ def supervise(command: list[str], hosts: Sequence[str] = (), environment: Mappin
         if len(received) == 1:
             process.send_signal(FORWARDED[received[0]])
         else:
-            process.send_signal(signal.SIGHUP)  # mpirun ends its ranks after this signal, too, and does not block it.
+            process.send_signal(signal.SIGHUP)  # mpirun ends its ranks after SIGHUP, too, and does not block it.
             timer.start() if len(received) == 2 else process.kill()
 
     def prepare_mpirun() -> None:  # The new process runs this function before it executes mpirun.
         die_with_parent(signal.SIGHUP)
-        # mpirun unblocks all signals of the ranks that it starts.
+        # Block SIGINT and SIGTERM in mpirun. mpirun unblocks all signals in the ranks that it starts.
         signal.pthread_sigmask(signal.SIG_SETMASK, SIGNALS)
 
     with subprocess.Popen(  # noqa: S603 (the user's own arguments, in no shell)
