@@ -3,8 +3,8 @@ and the operations on them that take place between steps.
 
 A model that MindSpore runs has MindSpore's parameters, and a model that native kernels run has `HostParameter`s. This
 module imports MindSpore only to write to MindSpore's parameters. The classes named …State hold arrays in host memory,
-with which `native_tower` takes steps. `tower_optimizers` derives MindSpore's graphs from them, which have MindSpore's
-parameters instead, and the same operations between steps.
+with which `native_tower` takes steps. The classes in `tower_optimizers` are derived from them: they are MindSpore
+graphs with MindSpore's parameters, and have the same operations between steps.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class DropoutNoise:
     def of_step(self, step: int, first_row: int = 0) -> np.ndarray:
         """Return the key of each layer's mask for step number `step` (from 1 on), int32 [L, 3].
 
-        The three columns are a random key, the index of this process's first row in the global batch, and the share of
-        units to drop, times 2²⁴.
+        The three columns are a random key, the index of this process's first example in the batch of all ranks, and the
+        share of units to drop, times 2²⁴.
         """
         if not self._threshold:
             return np.zeros((self._num_layers, 3), np.int32)  # Nothing is dropped, so no keys are needed.
