@@ -3,7 +3,7 @@
 - `online_options`: the options of an online run. `online_start`: the run's settings, and the checks before it begins or
   resumes.
 - `log_parts`: finds the next part, reads it, and holds it aside (does not train on it) if it is suspicious.
-- `table_versions`: takes the new versions of a Delta table as parts.
+- `table_versions`: treats each new version of a Delta table as a part.
 - `online_trainer`: the loop that scores each part, trains on it, saves a checkpoint and publishes the model.
 - `candidate`: decides if the model after a part is good enough to be published. `publish` writes the bundle of a model
   into the folder that the service watches.
@@ -13,10 +13,10 @@
 
     part -> score -> train on each row once -> checkpoint, with the list of parts -> bundle
 
-The folder, tables, training step and checkpoints are the same as those of any training run. A part is trained on
-completely or not at all: the manifest of the checkpoint after a part lists all parts so far, and a restarted process
-takes everything from the checkpoint. So if the process is killed at any time, running the same command again leads to
-the same weights as without the kill.
+The run folder, the embedding tables, the training step and the checkpoints have the same form as in any training run. A
+part is trained on completely or not at all: the manifest of the checkpoint after a part lists all parts so far, and a
+restarted process takes everything from the checkpoint. So if the process is killed at any time, running the same
+command again leads to the same weights as without the kill.
 
 Shapes use n for rows and V for ids.
 """

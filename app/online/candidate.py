@@ -46,14 +46,14 @@ class Samples:
         self._folder = folder
 
     def add(self, step: int, rows: Examples, keep: int) -> str:
-        """Store up to SAMPLE_ROWS of the rows of the part that was trained on until `step`. Return the name of the
-        file.
+        """Write at most SAMPLE_ROWS of `rows` into a new file, and return the file's name. `rows` are the encoded rows
+        of one part (file of the log), and training on this part ended at `step`.
 
-        If `keep` is above 0, keep the files of the last `keep` + LAST_PARTS parts, and remove older ones.
+        If `keep` is above 0, the files of the last `keep` + LAST_PARTS parts stay, and older files are removed.
         """
         name = f"{step_name(step)}.npz"
         self._write(name, _sampled(rows))
-        # Only files as `add` writes them match this pattern. Files written by `renumber` have longer names.
+        # This pattern matches only the files that `add` writes. The files that `renumber` writes have longer names.
         of_parts = sorted(self._folder.glob("step-????????.npz"))
         oldest = of_parts[-(keep + LAST_PARTS) :][0].stem if keep else ""
         for path in self._folder.glob("step-*.npz"):
@@ -62,8 +62,8 @@ class Samples:
         return name
 
     def renumber(self, names: Sequence[str], new_ids: np.ndarray, step: int) -> list[str]:
-        """Copy the files `names`, and change each id i in the copies' rows to `new_ids[i]`. Return the names of the
-        copies, which contain the number `step`.
+        """Copy the files of sampled rows `names`, and replace each id i in the copies by `new_ids[i]`. Return the names
+        of the copies, which contain the number `step`.
         """
         renumbered = []
         for name, rows in self._load(names):
@@ -72,8 +72,8 @@ class Samples:
         return renumbered
 
     def read(self, names: Sequence[str]) -> Examples:
-        """Return the rows of the files `names`. Files that are missing or damaged are left out with a warning, but at
-        least one must be good.
+        """Return the rows of the files `names` together. A file that is missing or damaged is left out with a warning.
+        At least one file must be readable.
         """
         return concatenate([rows for _, rows in self._load(names)])
 
@@ -83,8 +83,8 @@ class Samples:
         write_arrays(self._folder / name, **arrays, weights=weights)
 
     def _load(self, names: Sequence[str]) -> Iterator[tuple[str, Examples]]:
-        """Yield name and rows of each file in `names`, which hold rows of one part of the log each. Skip a missing or
-        damaged file, with a warning.
+        """Yield the name and the rows of each file in `names`. Each file has rows of one part (file of the log). Skip a
+        missing or damaged file, with a warning.
         """
         for name in names:
             path = self._folder / name
@@ -94,8 +94,9 @@ class Samples:
                 log.warning("warning: models are compared without the rows of %s: %s", path, error)
 
     def shift(self, names: Sequence[str], part: Examples, schema: Schema, log_format: LogFormat) -> dict[str, Any]:
-        """Find the field whose distribution in `part` differs most from that in the files `names`. Return its name as
-        `shifted_field` and its population stability index as `fields_psi`, or {} if no file can be read.
+        """Find the field whose values are distributed most differently in the rows of `part` than in the files of
+        earlier rows `names`. Return its name as `shifted_field` and its population stability index as `fields_psi`, or
+        {} if no file can be read.
 
         Fields derived from times are left out, because a part that covers one day, for example, has a single weekday.
         """
@@ -151,7 +152,8 @@ def served_logits(served: Predictor, rows: Examples, schema: Schema) -> np.ndarr
 
 
 def why_worse(candidate: np.ndarray, served: np.ndarray, rows: Examples, most_worse: float) -> str:
-    """Return the reason why a new model (the candidate) must not replace the served model, or "" if it may.
+    """Return why a new model (the candidate) must not replace the model that the service uses now, as a text, or "" if
+    it may.
 
     `candidate` and `served` are the logits [n] of the two models for `rows`. `most_worse` is the share by which the
     candidate's log loss may exceed the served model's. A difference that may be chance (CHANCE) is no reason either.

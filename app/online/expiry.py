@@ -1,5 +1,5 @@
-"""Choose the values that lose their ids (expire) after a part: those whose embedding rows were not updated for the
-longest time.
+"""Choose the categorical values that lose their ids (expire) after the training on a part (file of the log): the values
+whose embedding rows were not updated for the longest time.
 
 The age of an embedding row is the number of log rows that the model was trained on since it was last updated (touched),
 or the number of seconds since then, measured by the modification times of the parts' files.
@@ -35,19 +35,19 @@ class ExpiryOptions:
 
 
 class Expiry:
-    """For each id, the moment when its embedding row was last touched, and which ids have expired. A moment is a number
-    of trained rows or a time in seconds.
+    """For each id, the moment when training last updated (touched) its embedding row, and whether the id has expired. A
+    moment is either the number of log rows trained on so far or a time in seconds.
     """
 
     def __init__(self, num_ids: int, saved: Checkpoint | None) -> None:
         """Start from the moments of the last updates that the checkpoint `saved` stores, for `num_ids` ids.
 
-        If there is no checkpoint, or it stores no moments, all rows count as touched at the first moment given to
-        `touch`.
+        If there is no checkpoint, or it stores no moments, all embedding rows count as updated at the moment that the
+        first call of `touch` gives.
         """
         touched = saved.last_touched() if saved is not None else None
-        # True if the checkpoint stored no moments. The next checkpoint must then be a full one, because a delta stores
-        # only changes.
+        # True if the checkpoint stored no moments. The next checkpoint must then be a full one, because a delta
+        # checkpoint stores only changes and would leave out the moments of most ids.
         self.is_new = touched is None
         self.moment = int(saved.expiry()[MOMENT][0]) if saved is not None and not self.is_new else 0
         self._touched = np.full(num_ids, self.moment) if touched is None else touched
@@ -70,8 +70,8 @@ class Expiry:
         """Choose the ids that expire now, mark them as expired, and return them in ascending order.
 
         Ids older than `options.after` expire, and then the oldest until `options.most_ids` remain. Among ids touched at
-        the same moment, those with lower `counts` [V] expire first. Only ids marked in the mask `can` [V] may expire,
-        and only they count for `most_ids`.
+        the same moment, those with lower `counts` [V] expire first. Only ids for which the mask `can` [V] is True may
+        expire, and only these ids count for `options.most_ids`.
         """
         can = can & (self._touched != EXPIRED)
         old = can & (self.moment - self._touched > options.after) if options.after else np.zeros_like(can)
@@ -97,7 +97,7 @@ class Expiry:
 
     def arrays(self, changed_only: bool) -> Mapping[str, np.ndarray]:
         """Return the arrays that a checkpoint stores, by name: all moments, or with `changed_only` (for a delta) only
-        the ids that have expired since the last checkpoint. Both contain the newest moment.
+        the ids that have expired since the last checkpoint. In both cases, the newest moment is one of the arrays.
         """
         self.is_new = False
         moment = np.array([self.moment])

@@ -1,5 +1,5 @@
-"""Find the parts of a growing log, read them, and check if the model may be trained on them. Other parts are held
-aside: the model is not trained on them.
+"""Find the parts (files) of a growing log, read them, and check if the model may be trained on each part. A part that
+fails the check is held aside: the model is not trained on it.
 
 A part is a file that is complete when it gets its name. Parts are taken in the natural order of their names (part-2
 before part-10).
@@ -123,7 +123,7 @@ class Ledger:
     trained: dict[str, dict[str, Any]] = field(default_factory=dict)
     # `Part.counts` (numbers of rows, clicks and so on) of the last RECENT parts.
     recent: list[dict[str, Any]] = field(default_factory=list)
-    # Names of the files with rows of the last parts, see `candidate.Samples`.
+    # Names of the files with sampled rows of the last parts, which `candidate.Samples` writes.
     samples: list[str] = field(default_factory=list)
     withheld: str = ""  # Reason why the model after the last part is not published, or "" if it is.
     # Unit in which the ages of values are measured ("rows" or "seconds"), or "" if no value ever expires.
@@ -132,8 +132,8 @@ class Ledger:
     def after(self, part: Part, existing: Collection[str] = (), keep: int = 0) -> Ledger:
         """Return a copy of this record to which `part`, a file of the log that the model was trained on now, is added.
 
-        If `keep` is above 0, drop the records of parts except the last `keep`, those whose files are in `existing`, and
-        the one whose name sorts last.
+        If `keep` is above 0, drop old records. The records of the last `keep` parts stay, those of parts whose file
+        names are in `existing`, and that of the part whose name sorts last.
         """
         record = {"checksum": part.checksum, "state": asdict(part.file.state)}
         recent = [*self.recent, part.counts][-RECENT:]
@@ -149,8 +149,9 @@ class Ledger:
         return record is not None and record["state"] == vars(file.state)
 
     def why_never(self, name: str, checksum: str) -> str | None:
-        """Return None if the model may be trained on the part, "" if it was trained on the same part already, or the
-        reason why the model must never be trained on it: another part has the same name or the same content.
+        """Return None if the model may be trained on the part `name`, and "" if it was trained on this part already.
+        Otherwise return why the model must never be trained on it: another trained part has the same name or the same
+        content.
         """
         if name in self.trained:
             if self.trained[name]["checksum"] == checksum:
@@ -161,8 +162,8 @@ class Ledger:
         return None
 
     def why_late(self, name: str) -> str | None:
-        """Return the reason why a part comes too late (its name sorts before that of a part that the model was trained
-        on), otherwise None.
+        """Return a text that says why the part `name` comes too late: its name sorts before the name of a part that the
+        model was trained on. Return None if it does not come too late.
         """
         if self.trained and _order(name) < _order(last := max(self.trained, key=_order)):
             return f"it comes before {last}, which was trained on; rename it to a name after that to train on it now"
@@ -252,12 +253,15 @@ class PartSource:
         return True
 
     def data_files(self) -> Sequence[LogFile]:
-        """Return the files with the rows of the part that `next_part` has returned last, or () for the part's file."""
+        """Return the files that contain the rows of the part which `next_part` returned last. Return () if the part's
+        own file contains them.
+        """
         return ()
 
     def read(self, file: LogFile, reading: Callable[[], T]) -> T | None:
-        """Call `reading`, which reads the part in `file`, and return its result. Try again after errors. If the part
-        cannot be read, hold it aside (do not train on it) and return None. If its file was removed, return None.
+        """Call the function `reading`, which reads the part in `file`, and return its result. After an error of a disk
+        or network, pause and call it again. If the part cannot be read, hold it aside (do not train on it) and return
+        None. If its file was removed, return None.
         """
         pauses = () if file.name in self._read_again else READ_PAUSES
         for pause in (*pauses, None):
@@ -278,8 +282,8 @@ class PartSource:
         return None
 
     def hold(self, file: LogFile, reason: str, checksum: str = "") -> None:
-        """Do not return a part from `next_part` again until its file changes or, if a `checksum` is given, until a user
-        releases it. Record and log the reason.
+        """Hold the part in `file` aside: `next_part` does not return it again until its file changes or, if a
+        `checksum` is given, until a user releases the part. Record and log the reason.
 
         If the reason is "", the part is skipped silently, because the model was trained on it already.
         """
@@ -308,8 +312,8 @@ class PartSource:
         """Find entries of the folder that have the name of a part but are not files. Return for each name what it is
         ("a folder", "a link to nothing", "a pipe or a device").
 
-        A folder without an ending in its name is ignored, because it may contain old parts. A folder such as
-        `date=2026-11-01` is not, because a preparation would read it.
+        A folder without an ending in its name is left out, because it may contain old parts. A partition folder such as
+        `date=2026-11-01` is returned, because the preparation of a log would read the files in it.
         """
         kinds: dict[str, str] = {}
         names = set() if is_uri(self.folder) else {path.name for path in Path(self.folder).iterdir()}
@@ -331,12 +335,14 @@ class PartSource:
             raise FileNotFoundError(f"SOURCE {self.folder}: there is no such folder; parts are renamed into it")
         names = self._named(paths)
         parts = sorted(names, key=lambda path: _order(names[path]))
-        # `file_state` returns None if the file was removed meanwhile.
+        # `file_state` returns None if the file was removed since the folder was listed.
         states = {path: file_state(path) for path in parts}
         return [LogFile(path, names[path], state) for path, state in states.items() if state is not None]
 
     def _named(self, paths: Sequence[str]) -> dict[str, str]:
-        """Return, by path, the names of those files in `paths` that are parts. Warn of other files."""
+        """Return the names of the parts among the files `paths`, by path. Log a warning for the files that are no
+        parts.
+        """
         names = {path: file_name(path) for path in paths}
         self._log_no_parts({name for name in names.values() if not is_part(name)})
         return {path: name for path, name in names.items() if is_part(name)}

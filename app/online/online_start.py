@@ -61,8 +61,8 @@ def plan_online(
     if launch.backend == "stock":
         advice = f"build the native tables: {make_command('native')}"
         raise ValueError(f"online needs tables.backend=native or reference; {advice}")
-    # `make_plan` checks every byte of the checkpoints. If none is usable, the launch would rename the run's folder and
-    # begin a new run, so raise an error instead.
+    # `make_plan` checks every byte of the checkpoints. If no checkpoint is usable, a launch (start of the training)
+    # would rename the run's folder and begin a new run. Raise an error instead.
     if resumes and config.train.resume == "auto":
         plan = make_plan(work, launch.config, launch.schema)
         if plan.kind == "new":
@@ -99,7 +99,7 @@ def _resumed(work: Path, run: Path, words: Sequence[str]) -> tuple[Config, Path]
     config.yaml does not matter. Raise ValueError if the run began from another model than `run`, and FileNotFoundError
     if no checkpoint's manifest can be read.
     """
-    # Checkpoints of an online run have no metrics, so `best_or_newest` returns the newest one.
+    # `best_or_newest` returns the newest checkpoint here, because checkpoints of an online run store no metrics.
     newest = best_or_newest(work / CHECKPOINTS, "auc")
     if not newest.manifest.online:
         raise ValueError(f"{work} holds the run of a training, not an online run; give another --work")

@@ -64,7 +64,8 @@ log = logging.getLogger("app")
 
 SAMPLES = "samples"  # Name of the folder in the run's folder that contains rows of the last parts (files of the log).
 POLL_SECONDS = 0.5
-# Of this number of consecutive checkpoints, one is full, and the others are deltas (which hold changed rows only).
+# Of this number of consecutive checkpoints, one is full. The others are deltas, which hold only the embedding rows that
+# changed since the checkpoint before.
 FULL_EVERY = 24
 # Minimum pause between two looks into the folder of the log's files (parts), as a multiple of the time that the last
 # look took, because looking into a folder with many files takes long.
@@ -203,8 +204,8 @@ class OnlineTrainer(Trainer):
         )
 
     def _note(self, values: dict[str, Any]) -> None:
-        """Append a line about the last part (file of the log) to metrics.jsonl, with `values` and the current step.
-        Pass the line to the run's page, too.
+        """Append a line with `values`, measurements of the last part (file of the log), and the current step to
+        metrics.jsonl. Add the same line to the run's HTML page.
         """
         line = {"step": self.position.step, **values}
         self.run.write_metrics(line)
@@ -293,10 +294,9 @@ class OnlineTrainer(Trainer):
         return len(expired)
 
     def _seen_positions(self) -> list[int]:
-        """Return the indices of the columns of `Examples.ids` that belong to fields that the model uses, in ascending
-        order.
+        """Return the ascending indices of those columns of `Examples.ids` whose fields the model uses.
 
-        Other fields have no rows in the tables.
+        Fields that the model does not use have no rows in the embedding tables.
         """
         fields = fields_of_model(self.schema, self.config.model)
         return sorted({*columns_of(fields, "wide"), *columns_of(fields, "deep")})
@@ -321,8 +321,8 @@ class OnlineTrainer(Trainer):
         log.info("ids are given anew, in %s: %s of %s are left", folder, schema.vocabulary_size, len(new_ids))
 
     def _save_counts(self) -> None:
-        """Save how often values without ids have occurred: all counts if the next checkpoint is a full one or nothing
-        was saved before, otherwise the changes since the last save.
+        """Write how often each value without an id has occurred to a file: all counts if the next checkpoint is a full
+        one or nothing was saved before, otherwise only the changes since the last call.
         """
         step, since = self.position.step, self._counted_at
         if since is None or self.checkpoints.is_full(step):
@@ -355,7 +355,7 @@ class OnlineTrainer(Trainer):
         bundle = self.publisher.publish(newest)
         if self.progress.awaits_publishing(self.position.step):
             closed = list(self.ledger.trained.values())[-1]["state"]["modified_ns"] / 1e9
-            # If the clock was set back meanwhile, the difference is negative. Record 0 then.
+            # If the clock was set back since the part's file was written, the lag is negative. Record 0 in this case.
             self._note({"lag_seconds": max(0.0, round(time.time() - closed, 3))})
         try:
             remove_old_bundles(self.options.serve, self.options.keep)
@@ -364,7 +364,9 @@ class OnlineTrainer(Trainer):
         return bundle
 
     def _take_new_ids(self) -> None:
-        """Extend the tables after the vocabulary got new ids. Later checkpoints and bundles store the new schema."""
+        """Add embedding rows to the tables for the ids that the vocabulary got since the last call. Checkpoints and
+        bundles that are written from now on store the new schema.
+        """
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
         self._table_rows().grow(schema.vocabulary_size)
 
@@ -429,8 +431,8 @@ class OnlineTrainer(Trainer):
         return frozen
 
     def _write_status(self, is_idle: bool) -> None:
-        """Write status.json if its content has changed. Draw the run's page anew if status.json was written after the
-        page was last drawn.
+        """Write status.json if its content has changed. Draw the run's HTML page again if status.json was written after
+        the last drawing.
         """
         content = {
             "step": self.position.step,

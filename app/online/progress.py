@@ -45,8 +45,8 @@ Line = Mapping[str, Any]  # The measurements of one part (file of the log), as i
 
 IN_TABLE = 50  # Maximum number of parts (files of the log) in the page's table.
 X = Axis("part")
-# The measurements that the page's table shows of each part (file of the log): title of the table's column, and how its
-# values are formatted.
+# Columns of the page's table of parts (files of the log). For the key of each measurement: the title of its column, and
+# how its values are formatted.
 COLUMNS = {
     "part": ("part", "line"),
     "rows": ("rows", "number"),

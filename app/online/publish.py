@@ -36,11 +36,11 @@ class Publisher:
     def __init__(self, folder: Path, config: Config, vocabulary: GrowingVocabulary, scorer: Scorer) -> None:
         """Lock `folder` against other online runs, until `close`.
 
-        `scorer` computes scores by the training code with the newest weights. Each new bundle's scores are compared
-        with them.
+        `scorer` computes scores with the training code and the newest weights. The scores of each new bundle are
+        compared with these scores.
 
-        Raise ValueError if the folder is itself a bundle, or if another online run publishes into it. Two runs would
-        each remove parents of the other's delta bundles.
+        Raise ValueError if the folder is itself a bundle, or if another online run publishes into it. If two runs
+        published into one folder, each would remove bundles on which delta bundles of the other run build.
         """
         make_folder(folder)
         if (folder / MANIFEST).exists():
@@ -60,8 +60,8 @@ class Publisher:
         newest = max(chains(read_manifests(self._folder)).values(), key=rank, default=None)
         if newest is None:
             return None
-        # A service may have folded (merged) the deltas of the open bundle into a whole bundle of the same version. Open
-        # the whole one, because the deltas will be removed.
+        # A service may have merged the deltas of the open bundle into a whole bundle of the same version. In this case,
+        # open the whole bundle, because the deltas will be removed.
         if self._newest is None or [path for path, _ in self._newest.chain] != [path for path, _ in newest]:
             try:
                 self._newest = Predictor.open(newest[-1][0], self._config.device.num_threads)
@@ -106,7 +106,8 @@ def _changes_of(trained: Trained) -> ExportedModel:
     or expired since the parent checkpoint.
 
     Usually the wide and the deep table changed the same rows, and the rows are read from the delta checkpoint alone.
-    Otherwise they are read from the checkpoint and its parents, because a delta bundle stores both rows of an id.
+    Otherwise they are read from the checkpoint and its parents, because a delta bundle stores the wide row and the deep
+    row of an id even if only one of them changed.
     """
     alone = Trained(replace(trained.checkpoint, older=()), trained.config, trained.folder, trained.schema)
     alone.checkpoint.verify()

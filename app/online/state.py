@@ -89,11 +89,12 @@ def release(work: Path, name: str) -> str:
 def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
     """Remove old bundles that an online run has published into `folder`, and return the removed folders.
 
-    The `keep` newest versions, the version that a service has pinned, and all bundles that they need stay. If `keep` is
-    0, all bundles stay. A bundle whose name does not begin with the step of its checkpoint stays, too, because an
-    online run names its bundles by the step. Raise ValueError if the file with the pinned version is damaged.
+    The `keep` newest versions stay, the version that a user has pinned for the service, and all bundles that these
+    versions need (a delta needs the bundles that it builds on). If `keep` is 0, all bundles stay. A bundle whose name
+    does not begin with the step of its checkpoint stays, too, because an online run names its bundles by the step.
+    Raise ValueError if the file with the pinned version is damaged.
     """
-    # A process that was killed while it removed a bundle has left the bundle under this name.
+    # If a process was killed while it removed a bundle, the bundle is still there under such a hidden name.
     for leftover in folder.glob(f".*{REMOVED}"):
         shutil.rmtree(leftover)
     manifests = read_manifests(folder)

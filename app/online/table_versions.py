@@ -24,11 +24,12 @@ _PART = "version-{}"
 
 
 def open_source(location: str, released: Path, delay_seconds: float, prepared_from: Mapping[str, Any]) -> PartSource:
-    """Open a folder of parts, or a Delta table, whose versions are parts.
+    """Open the log at `location`, and return the source of its parts: a folder, whose files are the parts, or a Delta
+    table, whose versions are the parts.
 
-    `prepared_from` is `Schema.source` of the run's prepared folder. If its rows are those of a version of this table,
-    the parts begin after that version. Raise FileNotFoundError without a folder, and ValueError for another table or
-    another part of a table, or if the library deltalake is missing.
+    `prepared_from` is `Schema.source` of the run's prepared folder. If that folder was prepared from a version of this
+    Delta table, the parts begin with the next version. Raise FileNotFoundError if nothing is at `location`. Raise
+    ValueError for a table that is no Delta table, for a path inside a table, or if the library deltalake is missing.
     """
     location = local_path(location)
     table = table_at(location)
@@ -60,9 +61,11 @@ class TableSource(PartSource):
         super().__init__(inner(root, DELTA_LOG), released, delay_seconds)
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
-        """Return the next version that the model may be trained on, see `PartSource.next_part`.
+        """Return the next version of the table that the model may be trained on and the checksum of its entry, or None,
+        as `PartSource.next_part` does for files.
 
-        Raise ValueError if a version was not trained on yet, and the table has lost its entry or its data files.
+        Raise ValueError if the table no longer has the log entry or the data files of a version that was not trained on
+        yet.
         """
         self._decided = max([self._decided, *map(_number, ledger.trained)])
         found = super().next_part(ledger)
@@ -80,9 +83,11 @@ class TableSource(PartSource):
         return self._data_files
 
     def accepts(self, file: LogFile) -> bool:
-        """Return True if a version only adds rows. Otherwise hold it aside, or pass it over if it changes no rows.
+        """Return True if the version of the table that `file` describes only adds rows. Otherwise return False, and
+        hold the version aside, or pass it over if it changes no rows.
 
-        Raise ValueError if the table's log no longer has the version before it, and that version was not looked at.
+        Raise ValueError if the table's log no longer has an entry for an earlier version that this object has not
+        looked at.
         """
         from data_prep.raw_log.lake.delta_table import files_added  # It imports deltalake, which may be missing.
 
@@ -118,6 +123,8 @@ class TableSource(PartSource):
 
 
 def _number(name: str) -> int:
-    """Return the version that a part is, or -1 for a part that is a file of a folder."""
+    """Return the number of the table version that the part `name` stands for, or -1 if the name is not that of a
+    version.
+    """
     match = re.fullmatch(_PART.format(r"(\d+)"), name)
     return int(match[1]) if match else -1
