@@ -1,6 +1,7 @@
 """Manage the folder of a training run: its files, its locks, and whether a launch resumes it.
 
-- `decision`: decides whether a launch starts a new run, or resumes or continues an earlier one.
+- `decision`: decides whether a launch (one start of a training) begins a new run, resumes an unfinished one, or
+  continues a finished one.
 - `identity`: the settings and data that must stay the same when a run is resumed.
 - `claim`: locks the run folder, and renames the folder of an older run.
 - `folder`, `logs`: write the files of a run.

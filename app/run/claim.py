@@ -110,8 +110,8 @@ class Claim:
         if plan.kind != "new":
             return plan, None
         source = find_source()
-        # A checkpoint folder outside the run folder is not renamed with an older run. So a new run must not use one
-        # that has checkpoints already: those of the two runs would mix.
+        # When the folder of an older run is renamed, a checkpoint folder outside of it keeps its name and its
+        # checkpoints. So a new run must not use such a folder if it has checkpoints: those of the two runs would mix.
         if self.config.checkpoint.dir and (whole := whole_checkpoints(self.checkpoints)):
             raise ValueError(
                 f"a new run starts ({plan.reason}), but checkpoint.dir={self.checkpoints} holds checkpoints of another "
@@ -123,11 +123,12 @@ class Claim:
         """Rename checkpoints that cannot be used and, if a new run has fewer ranks than the older run, the folders of
         the older run's other ranks.
 
-        Return the number that is appended to the names of the older run's folders. Return also the new value of
-        `train.init_from` if its model `source` lies in one of these folders, otherwise "".
+        Return two values: the number that is appended to the names of the older run's folders, and the new value of the
+        setting `train.init_from` if its model `source` lies in one of these folders, otherwise "".
         """
         if plan.checkpoint is not None:
-            # The resumed run takes the steps of these unusable checkpoints again, and saves new ones with their names.
+            # The resumed run takes the steps of these unusable checkpoints again, and saves new checkpoints with the
+            # same names. So rename the unusable ones.
             for refused in plan.refused:
                 aside = refused.with_suffix(REFUSED)
                 refused.rename(aside.with_name(f"{aside.name}.{_free_number([aside])}"))
@@ -140,7 +141,8 @@ class Claim:
                 init_from = Path(self.config.train.init_from)
                 new_source = _displaced(init_from, source, [*folders, self.path], number)
             for folder in folders:
-                # The older run had more ranks than the new one. No rank of the new run renames this folder.
+                # This rank of the older run does not exist in the new run, which has fewer ranks. So no rank of the new
+                # run renames the folder, and it is renamed here.
                 if int(folder.name.removeprefix(stem)) >= num_ranks:
                     folder.rename(folder.with_name(f"{folder.name}.{number}"))
         return number, new_source
@@ -209,7 +211,7 @@ def _check_is_run(path: Path) -> None:
 
 
 def evaluation_of(path: Path) -> str:
-    """Return the shell command that evaluates the run in `path`, to be shown in a message."""
+    """Return the shell command with which a user evaluates the run in `path`. Messages show it."""
     return python_command(f"app evaluate --run {shlex.quote(min(os.path.relpath(path), str(path), key=len))}")
 
 

@@ -83,8 +83,8 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
 
 
 def _of_other_data(state: Mapping[str, Any], config: Config, here: dict[str, Any]) -> str:
-    """Return a clause for the message that a run cannot be resumed: its settings differ from the new ones because the
-    prepared data differ. Return "" if that is not the reason.
+    """Return a clause for the message that a run cannot be resumed because its settings differ from the new ones. The
+    clause says that they differ because the prepared data differ. Return "" if that is not the reason.
 
     It is the reason if the data differ and `train.auto`, which chooses settings by the data, is on.
     """
@@ -94,8 +94,8 @@ def _of_other_data(state: Mapping[str, Any], config: Config, here: dict[str, Any
 
 
 def _of_other_epochs(state: Mapping[str, Any], config: Config, setting: str) -> str:
-    """Return a clause for the message that a run cannot be resumed: its learning-rate schedule differs from the new one
-    because the number of epochs differs. Return "" if that is not the reason.
+    """Return a clause for the message that a run cannot be resumed because its learning-rate schedule differs from the
+    new one. The clause says that it differs because the number of epochs differs. Return "" if that is not the reason.
 
     It is the reason if `train.auto` is on, which derives a schedule's `decay_steps` from the number of epochs.
     """
@@ -173,9 +173,9 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
     """Return `config` changed so that a launch can resume the run in `path`. Return `config` itself if no launch can.
 
     If an older release began the run, settings that were added since get the values that describe how that release
-    behaved, and eval.metric, whose default has changed, keeps the run's value, unless `config` has another value than
-    the default. If the run started from a model in the folder of an
-    older run that was then renamed, `train.init_from` gets the new path of that model.
+    behaved. The setting eval.metric, whose default has changed, keeps the run's value, unless `config` sets another
+    value than the default. If the run started from a model in the folder of an older run that was then renamed,
+    `train.init_from` gets the new path of that model.
     """
     if config.train.resume == "never" or not path.exists():
         return config
@@ -235,7 +235,9 @@ def describe_kept(asked: Config, config: Config) -> list[str]:
 
 
 def _get(sections: dict[str, Any], setting: str) -> Any:
-    """Return the value of `setting` (a full name such as `train.epochs`), or None if `sections` lacks the setting."""
+    """Return the value of `setting` (a full name such as `train.epochs`) in `sections`, which maps each section to its
+    settings. Return None if the setting is missing.
+    """
     # `section_of` adds missing sections to its argument, so pass it a copy.
     section, key = section_of(copy.deepcopy(sections), setting)
     return section.get(key)
@@ -282,8 +284,8 @@ def find_newest(
             if changed := difference({"config": manifest.config, "data": manifest.data}, identity):
                 raise ValueError(f"{path} is of another run: {changed}")
         except (ValueError, OSError) as error:
-            # The error advises to remove the checkpoint. Leave that out, because the training will rename the
-            # checkpoint instead.
+            # The message of the error advises to remove the checkpoint. Leave the advice out, because the training will
+            # rename the checkpoint instead.
             refused[path], _ = what_and_advice(error)
         else:
             return checkpoint, refused

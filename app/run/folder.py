@@ -58,7 +58,7 @@ class RunFolder:
         self._started = time.monotonic()
 
     def append_losses(self, lines: list[str]) -> None:
-        """Append lines to loss.log."""
+        """Append `lines`, with the losses of training steps, to the run's loss.log."""
         self._losses.append("".join(f"{line}\n" for line in lines))
 
     def append_metrics(self, **values: Any) -> None:
@@ -79,7 +79,7 @@ class RunFolder:
         self._metrics.append(json.dumps(plain) + "\n")
 
     def append_eval(self, line: str) -> None:
-        """Append a line to eval.log."""
+        """Append `line`, with the metrics of an evaluation, to the run's eval.log."""
         self._evals.append(line + "\n")
 
     def write_evaluation(self, content: dict[str, Any]) -> None:
@@ -94,7 +94,9 @@ class RunFolder:
             log.error("error: no curves of step %d: %s; training continues", content["step"], message_of(error))
 
     def sync_logs(self) -> None:
-        """Sync the logs to disk before a checkpoint, so that the lines of the steps so far survive a power cut."""
+        """Write the run's logs from the page cache to the disk (fsync) before a checkpoint is saved, so that the lines
+        of all steps so far survive a power cut.
+        """
         for file in (self._losses, self._evals, self._metrics, self._events):
             file.sync()
 

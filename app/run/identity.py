@@ -121,8 +121,8 @@ def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
     `manifest` is the checkpoint's, and `schema` that of the prepared `folder`.
     """
     keys = ("vocabulary_size", "vocabulary", "numeric", "categorical", "fields")
-    # The comparison of mappings ignores the order of numeric columns and of vectors, but the model identifies them by
-    # their order. So their names are compared as lists, too.
+    # The comparison of mappings ignores the order of their keys, but the model identifies numeric columns and vectors
+    # by their order. So the lists of their names are compared, too.
     there, here = (
         {
             **{key: data[key] for key in keys},

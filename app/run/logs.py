@@ -29,15 +29,15 @@ def forget_after(run_path: Path, manifest: Manifest) -> None:
 
     `manifest` describes the checkpoint, and `run_path` is the run folder with the logs.
     """
-    # A line of step 0 has the evaluation of the model that the run started from. This line is only written again if the
-    # run resumes from step 0, so keep it otherwise.
+    # A log line of step 0 has the evaluation of the model that the run started from. Only a run that resumes from step
+    # 0 writes this line again. So keep the line if the run resumes from a later step.
     last_evaluated = max(manifest.selection.get("last_step", -1), 0 if manifest.step else -1)
 
     def is_metric_kept(line: str) -> bool:
         try:
             step = float(parse_json(line)["step"])
         except (ValueError, KeyError, TypeError):
-            # Remove a damaged line, for example one that was cut short because the process was killed.
+            # Return False, which removes the line: it is damaged, for example cut short because the process was killed.
             return False
         return step <= manifest.step and (step <= last_evaluated or '"split"' not in line)
 
@@ -70,7 +70,7 @@ class RunLog:
 
     @property
     def is_written(self) -> bool:
-        """True if all appended lines are in the file."""
+        """True if the file contains all lines that were appended. False if some are only in memory after an error."""
         return not self._unwritten
 
     def append(self, text: str | bytes) -> None:
@@ -90,7 +90,9 @@ class RunLog:
                 )
 
     def sync(self) -> None:
-        """Sync the lines so far to disk, so that they survive a power cut. If that fails, log the error."""
+        """Write the appended lines from the page cache to the disk (fsync), so that they survive a power cut. If that
+        fails, log the error.
+        """
         try:
             sync_folder(self.path)
             sync_folder(self.path.parent)

@@ -102,8 +102,9 @@ def read_config(sections: Mapping[str, Any], where: str) -> Config:
     """Return the settings that a run or checkpoint of any release wrote. `where` names the file in error messages.
 
     Removed settings are left out, whatever their values were, because they only decided how the run trained, and a run
-    that differs in them is not resumed (`app.run.identity.difference`). The bounds of the schedule plateau remain an
-    error, because the steps that the rows of a whole-table Adam missed are computed with its learning rates.
+    that differs in them is not resumed (`app.run.identity.difference`). Removed settings of learning-rate schedules
+    (the bounds of the schedule plateau) remain an error: with the optimizer `adam`, embedding rows that no batch had
+    still have to take past steps, which are computed with the learning rates of the schedule.
 
     Raise ValueError for a setting or a value that is unknown or no longer supported.
     """

@@ -43,7 +43,9 @@ PACKAGES = ("mindspore", "numpy", "mpi4py")
 
 
 def world_rank() -> int:
-    """Return this process's rank from the environment variable that mpirun sets."""
+    """Return the rank (the number from 0 on) of this process among those that mpirun has started, from an environment
+    variable that mpirun sets.
+    """
     return int(os.environ["OMPI_COMM_WORLD_RANK"])
 
 

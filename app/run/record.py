@@ -60,7 +60,9 @@ class RunRecord:
         return sorted(by_step), [by_step[step] for step in sorted(by_step)]
 
     def keys(self, ending: str) -> list[str]:
-        """Return the keys in the lines of metrics.jsonl that end with `ending`, in order of appearance."""
+        """Return those keys of the lines of metrics.jsonl whose names end with `ending`, in the order in which they
+        first occur.
+        """
         names = dict.fromkeys(key for line in self.lines for key in line if key.endswith(ending))
         return list(names)
 

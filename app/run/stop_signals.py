@@ -53,8 +53,8 @@ class StopRequest:
 
     `check` also raises it at the time limit, `time_limit_minutes` after the construction; 0 means no limit. `clock`
     returns seconds. `all_reduce_max` takes this rank's reason to stop as a code, and returns the largest code of all
-    ranks, so that all ranks stop after the same step.
-    `ending` is a text for the log after a signal: what the program still does before it ends.
+    ranks, so that all ranks stop after the same step. `ending` is a text for the log after SIGINT or SIGTERM: what the
+    program still does before it ends.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         self._before = {number: signal.getsignal(number) for number in (*SIGNALS, *FORWARDED_SIGNALS)}
         self._listen()
-        # Threads that are started from now on inherit the blocked signals.
+        # Block SIGINT and SIGTERM. Threads that are started from now on inherit the blocked signals.
         self._mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, _END})
         self._waiter = threading.Thread(target=self._wait_for_signals, name="signals", daemon=True)
         self._waiter.start()
@@ -99,7 +99,9 @@ class StopRequest:
         self._save_seconds = 2 * seconds
 
     def check(self) -> None:
-        """Raise Stopped after a signal, or if another step and a save might end after the time limit."""
+        """Raise Stopped after SIGINT or SIGTERM, or if one more training step and a save might end after the time
+        limit.
+        """
         code = self._all_reduce_max(self._code())
         if code == TIME_LIMIT:
             raise Stopped(f"train.time_limit={self._limit_seconds / 60:g} minutes are up", 0)
@@ -107,8 +109,8 @@ class StopRequest:
             raise Stopped(f"{signal.Signals(code).name} was received", 128 + code)
 
     def _code(self) -> int:
-        """Return this rank's reason to stop as a number: a signal's number, TIME_LIMIT, or CONTINUE if there is
-        none.
+        """Return this rank's reason to stop as a number: that of the signal received, TIME_LIMIT, or CONTINUE if there
+        is no reason.
         """
         if self._received is not None:
             return self._received
@@ -120,8 +122,8 @@ class StopRequest:
         return CONTINUE
 
     def _listen(self) -> None:
-        # Also install handlers: threads of libraries that were started before the signals were blocked may receive
-        # them. Each `check` does so again, because MindSpore may have replaced the handlers.
+        # Also install handlers, because library threads that started before SIGINT and SIGTERM were blocked may receive
+        # these signals. Each call of `check` installs the handlers again, because MindSpore may have replaced them.
         for number in SIGNALS:
             signal.signal(number, self._receive)
         for number in FORWARDED_SIGNALS:
@@ -132,7 +134,8 @@ class StopRequest:
             self._note(FORWARDED_SIGNALS[signal.Signals(number)])
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        # From now on, the system handles these signals itself, even while the main thread is in a library's function.
+        # From now on, the system itself ends the process on these signals (or ignores them under mpirun), even while
+        # the main thread is in a library's function.
         for each in SIGNALS:
             signal.signal(each, signal.SIG_IGN if started_by_mpi() else signal.SIG_DFL)
         self._take(number)

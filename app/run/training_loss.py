@@ -1,6 +1,7 @@
-"""Detect a model that has learned nothing: one whose loss in the last epoch is above the loss of the click rate.
+"""Detect a model that has learned nothing: one whose mean training loss in the last epoch is above the loss of
+predicting the click rate for every row.
 
-The latter is the loss of a model that predicts the click rate of the training rows for every row.
+The click rate is that of the training rows.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def why_useless(loss_log: Path, click_rate: float, label_smoothing: float) -> st
     losses, first_step = _last_epoch(loss_log) if loss_log.is_file() else ([], 0)
     settled = losses[max(0, FIRST_STEPS - first_step) :]
     limit = MARGIN * click_rate_loss(click_rate, label_smoothing)
-    # If the run ended too early to have learned the click rate, only check for divergence.
+    # If the run ended too early to have learned the click rate, check only that its loss has not grown beyond
+    # LARGEST_FIRST_LOSS.
     if len(settled) < min(FIRST_STEPS, len(losses)):
         settled, limit = losses, LARGEST_FIRST_LOSS
     mean = math.fsum(settled) / len(settled) if settled else 0.0

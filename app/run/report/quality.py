@@ -52,7 +52,8 @@ def lines(
 
 
 def overlay(runs: Sequence[RunRecord], name: str, points: Sequence[Points], dots: bool = True) -> list[Series]:
-    """Return one line of a chart for each run. `points` has the points of each run's line, in the order of `runs`.
+    """Return lines for one chart, one line for each run. `points` has the points of each run's line, in the order of
+    `runs`. With `dots`, a short line also gets a dot at each point.
 
     The line of a single run is called `name`. If there are several runs, each line has the name of its run.
     """
@@ -93,7 +94,8 @@ def learning(runs: Sequence[RunRecord]) -> Section:
         (x, y), every = means(run.wide_losses)
         name = "training" if every == 1 else f"training, mean of {every:,} steps"
         series.append(Series(label(runs, run, name), x, y))
-    # For a single run, also draw the loss on valid rows. For several runs, the next section of the page has it.
+    # For a single run, also draw the loss on the rows of the split valid in this chart. For several runs, the next
+    # section of the page shows this loss.
     if len(runs) == 1 and one.points("log_loss", "valid")[0]:
         series.append(Series("valid", *one.points("log_loss", "valid"), points=True))
     # State the first and the last loss in words. The loss of a step is computed before the step's update, so the first

@@ -133,7 +133,7 @@ def _warnings(run: RunRecord) -> list[str]:
     }
     notes = [status[run.state["status"]]] if run.state["status"] in status else []
     notes += [str(line["stopped_early"]) for line in run.lines if "stopped_early" in line]
-    # Count failed checkpoints by step, because the checkpoint of the last step is tried twice.
+    # Use a mapping by step, so that a step counts once: the checkpoint of the last step is tried twice.
     errors = {line["step"]: line["save_error"] for line in run.lines if "save_error" in line}
     last = next(reversed(errors.values()), "")
     return [*notes, f"{len(errors)} checkpoint(s) could not be written: {last}"] if errors else notes
@@ -159,7 +159,7 @@ def settings_section(runs: Sequence[RunRecord]) -> Section:
 def differences(runs: Sequence[RunRecord]) -> list[list[str]]:
     """Return a table row for each setting that differs between the runs: its name, and its value in each run.
 
-    The value is "–" if the run has no such setting.
+    A value is "–" if the run does not have this setting.
     """
     flat = [flatten(run.config) for run in runs]
     names = dict.fromkeys(name for each in flat for name in each)

@@ -27,9 +27,10 @@ NOT_LOGGED = "Not logged yet: a line comes every train.log_every_steps steps."
 
 
 def samples_per_second(run: RunRecord) -> float | None:
-    """Return the mean training speed in rows per second, or None if no interval was logged.
+    """Return the mean training speed in rows per second, or None if metrics.jsonl has no training speed.
 
-    All intervals have the same number of steps, so this is the harmonic mean of their speeds.
+    Each line of metrics.jsonl has the speed over the same number of steps (train.log_every_steps), so the mean over all
+    steps is the harmonic mean of these speeds.
     """
     speeds = [line["samples_per_second"] for line in run.steady_lines()]
     return round(len(speeds) / sum(1 / speed for speed in speeds)) if speeds else None
@@ -48,8 +49,8 @@ def parts_of(line: dict, batch_size: int) -> dict[str, float]:
 
 
 def parts_over_steps(run: RunRecord) -> dict[str, list[float]]:
-    """Return, for each part of a training step by name, a list of its mean seconds per step, one for each logged
-    interval.
+    """Return, for each part of a training step (such as lookup) by name, the list of its mean seconds per step in each
+    interval of steps for which metrics.jsonl has a line.
 
     The first interval after each start of the training is left out (`RunRecord.steady_lines`).
     """
