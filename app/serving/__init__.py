@@ -1,7 +1,7 @@
 """Serve scores over HTTP from a bundle or a folder of bundles.
 
 - `options`: options of the command line.
-- `processes`: sockets, worker processes and signals.
+- `processes`: opens the sockets, starts the worker processes and handles signals.
 - `connections`: the HTTP server of a worker, with bounds on requests.
 - `service`: the routes and their handlers. page.html is the page that a browser shows.
 - `forms`: converts the body of a request to rows, with one module for each format. `decoding` decodes large bodies in

@@ -43,7 +43,7 @@ LEAST_QUEUE = 4  # This many requests may wait in a queue, however long each tak
 # Maximum rate at which requests are refused at once (with status 429). Above it, refusals are delayed, because clients
 # that retry immediately would take all the processor's time.
 REFUSALS_A_SECOND = 250
-FREE_REFUSALS = 25  # A burst of this many refusals (responses with status 429) is sent without delay.
+FREE_REFUSALS = 25  # This many refusals (responses with status 429) in quick succession are sent without delay.
 # Longest delay of a refusal (response with status 429) in seconds. Clients often give up after two seconds. With a
 # limit of 1.6 seconds, some gave up on a busy machine.
 MOST_DELAY = 1.5
@@ -72,8 +72,8 @@ class Work:
 
 @dataclass
 class ScoredBatch:
-    """Result of scoring a batch of requests: each request with its logits or its error (`answers`), and the models,
-    rows and logits that the service's metrics count (`scored`).
+    """Result of scoring a batch (requests that are scored together): each request with its logits or its error
+    (`answers`), and the models, rows and logits that the service counts in its metrics (`scored`).
     """
 
     answers: list[tuple[Work, Result]]
@@ -131,12 +131,13 @@ class Refusals:
         self._clock, self._last = clock, 0.0  # `_last` is the time for which the latest refusal is scheduled.
 
     def delay(self) -> float:
-        """Return how many seconds a refusal (response with status 429) that is needed now must wait before it is sent.
-        Count the refusal.
+        """Return for how many seconds a new refusal (response with status 429) must be held back before it is sent, and
+        count this refusal.
         """
         now, free = self._clock(), FREE_REFUSALS / REFUSALS_A_SECOND
         due = max(self._last, now - free) + 1 / REFUSALS_A_SECOND
-        # Without a random delay, clients that sent their requests together would also retry together.
+        # Draw the delay at random, because clients that sent their requests at the same time would otherwise also retry
+        # at the same time.
         if due > now + MOST_DELAY:
             return random.uniform(LEAST_LATE, MOST_DELAY)  # noqa: S311
         self._last = due
@@ -157,14 +158,14 @@ class _Queue:
         self._waiting: deque[Work] = deque()
         self.num_waiting = 0  # Number of requests in the queue, including those that are being scored.
         self._num_coming = 0
-        # Handle that can cancel the start of the next batch, or None if no batch is scheduled.
+        # Handle with which the scheduled start of the next batch can be cancelled. None if no batch is scheduled.
         self._next: asyncio.Handle | None = None
         self._is_scoring = False  # True while the thread scores a batch.
         # For each recent batch, the mean time per request in milliseconds and the number of requests.
         self._last: deque[tuple[float, int]] = deque(maxlen=TIMED_BATCHES)
         # Result of `pace_of(_last)`, in milliseconds. None if a batch was added to `_last` since it was computed.
         self._request_ms: float | None = 0.0
-        # CPU time of the event loop's thread, in milliseconds, when the last batch had been scored.
+        # Total CPU time that the event loop's thread had used, in milliseconds, when the last batch had been scored.
         self._loop_ms = 0.0
 
     def check_room(self) -> None:
@@ -206,8 +207,8 @@ class _Queue:
             self.num_waiting -= 1
 
     def _plan(self) -> None:
-        """Schedule the next batch if requests wait and the thread is idle. A batch that is scheduled already stays, but
-        is started at once if `max_batch` requests wait.
+        """Schedule the scoring of the next batch if requests wait and this queue's thread is idle. A batch that is
+        scheduled already stays so, but is started at once if `max_batch` requests wait.
         """
         if self._is_scoring or not self._waiting:
             return
@@ -234,8 +235,8 @@ class _Queue:
         self._finish(batch.result(), batch.result().milliseconds)
 
     def _finish(self, batch: ScoredBatch, thread_ms: float) -> None:
-        """Give each request of a batch its result. When the responses are on their way, record the time that the batch
-        took and schedule the next batch.
+        """Give each request of a scored batch its logits or its error. When the responses are on their way, record the
+        time that the batch took and schedule the next batch.
         """
         for work, result in batch.answers:
             _answer(work, result)
@@ -262,8 +263,8 @@ class _Queue:
         self._request_ms = None
 
     def _pace(self) -> float:
-        """Return the mean time per request in milliseconds, computed from recent batches. The mean is computed only
-        when needed, because the computation takes a thirtieth of the time of a one-row request.
+        """Return the mean time that a request took in recent batches, in milliseconds. The mean is computed only when
+        needed, because the computation takes a thirtieth of the time of a one-row request.
         """
         if self._request_ms is None:
             self._request_ms = pace_of(self._last)
@@ -293,7 +294,7 @@ def score_batch(queue: deque[Work], limits: Limits) -> ScoredBatch:
         work = queue.popleft()
         try:
             chunk = _decoded(work)
-        # Remove the traceback, because its frames would keep the request's body in memory.
+        # Store the error without its traceback, whose frames would keep the request's body in memory.
         except RequestError as error:
             answers.append((work, error.with_traceback(None)))
         # An error in one request must not affect the other requests.
@@ -303,8 +304,7 @@ def score_batch(queue: deque[Work], limits: Limits) -> ScoredBatch:
             decoded.append((work, chunk))
             num_rows += chunk.num_lines
     seen: list[ScoredRows] = []
-    # Rows can be scored together if they have the same model and are of the same kind. So score consecutive requests
-    # that agree in both together.
+    # Score consecutive requests together whose rows belong to the same model and are of the same kind (see `kind_of`).
     for _, alike in groupby(decoded, lambda each: (id(each[0].predictor), kind_of(each[1]))):
         works, chunks = zip(*alike, strict=True)
         results, scored = score_together(works[0].predictor, chunks)
@@ -358,8 +358,8 @@ def _answer(work: Work, result: Result) -> None:
 
 
 def kind_of(chunk: RowsToScore) -> tuple[str, bool]:
-    """Return the kind of a chunk: quoted lines, unquoted lines or a table, and True if its vectors are beside its
-    lines. `join` can join chunks of one kind.
+    """Return the kind of a chunk, a pair: whether its rows are quoted lines, unquoted lines or a table, and True if
+    arrays beside its lines hold the numbers of its vectors. `join` can join chunks whose kinds are equal.
     """
     return str(chunk.is_bare), isinstance(chunk, Chunk) and bool(chunk.vectors)
 

@@ -34,8 +34,8 @@ from app.serving.service import HEALTH, HEALTHZ, LIVE, Service
 HEADER_SECONDS = 10.0
 # Maximum number of bytes (headers, trailers, chunk sizes) that may arrive one after another without any byte of a body.
 MOST_HEADER_BYTES = 1 << 16
-# Number of bytes that are passed to the parser at once. The parser cannot stop after a request, so all requests in
-# these bytes are put into the queue.
+# Maximum number of bytes that are passed to the HTTP parser at once. The parser cannot stop at the end of a request, so
+# all requests that begin in these bytes are put into the queue.
 MOST_PARSED_BYTES = 1 << 12
 # Maximum number of bytes of a body that are received and dropped if the request is answered before its body has
 # arrived.
@@ -44,11 +44,14 @@ IDLE_SECONDS = 75  # Time after a response in which the next request must begin.
 # Delayed refusals (responses with status 429) are sent together, at multiples of this number of seconds. Sending each
 # at its own time would wake this process and a client for every one.
 TOGETHER_SECONDS = 0.02
-LOOK_TICKS = 10  # Ticks of the server, ten a second, between two checks for connections whose deadline has passed.
+# The server looks for connections whose deadline has passed at every LOOK_TICKS-th tick. It ticks ten times a second.
+LOOK_TICKS = 10
 SPARE_FILES = 128  # Number of file descriptors that connections may not use, because bundles and other files need them.
-FINISH_SECONDS = 30  # Time after the port was closed in which requests that have arrived are still answered.
+# Seconds after the closing of the port in which the worker still answers requests that have arrived.
+FINISH_SECONDS = 30
 INVALID = "Invalid HTTP request received."
-POLL_SECONDS = 0.02  # Interval at which a request that arrived before a model was open checks if one is open now.
+# Interval in seconds at which a request that arrived before the worker had opened a model checks if it has now.
+POLL_SECONDS = 0.02
 # Key in a request's `scope["extensions"]` (ASGI) under which `BoundedRequests` offers a function that writes a whole
 # response.
 WHOLE_ANSWER = "whole_answer"
@@ -84,7 +87,7 @@ class Application:
         self.most_connections = max(most_files - SPARE_FILES, most_files // 2) if most_files > 0 else sys.maxsize
 
     def open(self, service: Service) -> None:
-        """Let `service` answer all requests from now on."""
+        """Let `service`, which has opened its model, answer all requests from now on."""
         self.service = service
         service.is_draining = self.is_draining
 
@@ -197,7 +200,7 @@ class BoundedRequests(HttpToolsProtocol):
     flow: _Flow
 
     def connection_made(self, transport: Any) -> None:
-        """Set up the state of a new connection. Abort it if this worker has too many connections already."""
+        """Set up the state of a new connection, or abort it if this worker already has too many connections."""
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
         self._unparsed = b""  # Received bytes that will be parsed as soon as no request of this connection waits.
@@ -222,11 +225,11 @@ class BoundedRequests(HttpToolsProtocol):
         if not self.flow.read_paused and self.loop.time() > min(self._headers_until, self._idle_until):
             self.transport.close()
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # This is the return type in asyncio.
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio declares this return type.
         """Return True, which keeps the connection open for writing, if the client has closed its sending side but still
         waits for a response.
         """
-        if self._is_invalid:  # The response with status 400 closes the connection when it is sent.
+        if self._is_invalid:  # Keep the connection open: the response with status 400 closes it.
             return True
         if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
             return False
@@ -266,10 +269,10 @@ class BoundedRequests(HttpToolsProtocol):
         self._go_on()
 
     def _parse(self, data: bytes) -> None:
-        """Pass data to the parser. Close the connection if the client has sent more than MOST_HEADER_BYTES bytes
-        without a body, or more than MOST_DISCARDED_BYTES of a body that is dropped.
+        """Pass received data to the HTTP parser. Close the connection if the client has sent more than
+        MOST_HEADER_BYTES bytes in a row that are no body, or more than MOST_DISCARDED_BYTES of a body that is dropped.
 
-        Blank lines count as bytes without a body, so they cannot keep a connection open.
+        Blank lines count as bytes that are no body, so a client cannot keep a connection open by sending them.
         """
         self._bytes_without_body += len(data)
         try:
@@ -440,8 +443,8 @@ class BoundedRequests(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Handle the end of a request's body. For a refused request whose response is sent, continue with the next
-        request.
+        """Handle the end of a request's body. If the request was refused and its response has been sent, continue with
+        the connection's next request.
         """
         if self.parser.should_upgrade():
             return

@@ -40,7 +40,8 @@ DECODE_SECONDS = 10.0  # The decoding process is killed if it decodes a body for
 MEMORY_OF_BODIES = 16
 NICE = 5  # Nice value of the decoding process, so that it has a lower priority than the event loop.
 
-# Function that takes a body and returns its rows, and anything else that is needed to write the response.
+# Function that takes the body of a request and returns two values: its rows, and whatever else of the body is needed to
+# write the response.
 Decode = Callable[[bytes], tuple[RowsToScore, Any]]
 
 
@@ -128,8 +129,8 @@ class DecodingProcess:
         return self._connection
 
     def _failed(self, status: int, message: str) -> RequestError:
-        """End the decoding process, which has failed. Return the error for the request whose body it was decoding. The
-        next body starts a new process.
+        """Kill the decoding process, which has failed. Return the error for the request whose body it was decoding.
+        `run` starts a new process for the next body.
         """
         log.warning("%s", message)
         self.close()

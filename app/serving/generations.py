@@ -141,10 +141,11 @@ class Generations:
         self.error = error
 
     def refresh(self) -> None:
-        """Look into the folder. If another model than the current one must serve, open, check and serve it. Start
-        to fold (merge) the deltas into a whole bundle if they have grown enough.
+        """Look for new bundles in the folder. If another model than the current one must serve, open it, check it and
+        switch to it. If the deltas have grown enough, start to fold (merge) them into a whole bundle.
 
-        Raise ValueError or OSError if current.json or the folder cannot be read.
+        Raise ValueError or OSError if the folder cannot be read, or its file current.json, which states the version
+        that must serve.
         """
         with self._lock:
             if self._is_folder:
@@ -176,7 +177,7 @@ class Generations:
                 state = (path / MANIFEST).stat()
                 stamp = state.st_ctime_ns, state.st_mtime_ns, state.st_ino, state.st_size
             except (FileNotFoundError, NotADirectoryError):
-                # Skip a path without a manifest: the path is no bundle, or a bundle that is still being copied.
+                # The path has no manifest, so it is no bundle, or one that is still being copied. Skip it.
                 continue
             except OSError:
                 # Reading the manifest below raises the error again, and the error becomes the `reason` why the bundle
@@ -214,7 +215,7 @@ class Generations:
             return None
         try:
             predictor = self._checked(Predictor(chain, self._num_threads, tables))
-        # Damaged files can raise any error. The current model must continue to serve.
+        # Catch every error, because damaged files can raise any, and the current model must continue to serve.
         except Exception as error:
             self._refuse(chain[-1][0], error)
             return None
@@ -295,7 +296,8 @@ class Generations:
         finite.
         """
         predictor.check_golden()
-        # Read these properties now, because they read files, and the bundle's folder may be removed later.
+        # Compute these two values now and let the model keep them: they are read from files of the bundle's folder,
+        # which may be removed later.
         _ = predictor.example, held_out_rows(predictor)
         recent = [chunk for log_format, chunk in list(self._recent) if log_format == predictor.log_format]
         # Score the rows in large chunks. Scoring thousands of chunks of one row each would take seconds, during which
@@ -320,8 +322,8 @@ class Generations:
                 self._num_recent -= self._recent.popleft()[1].num_lines
 
     def pin(self, version: str | None) -> None:
-        """Pin `version`: serve it from now on, also after a restart and in the service's other processes. If `version`
-        is None, unpin and serve the newest version.
+        """Pin `version`, which means that this version serves from now on, also after a restart and in the service's
+        other processes. If `version` is None, remove the pin, so that the newest version serves.
 
         Raise ValueError if the version does not exist or cannot be opened, or if current.json cannot be written.
         """
@@ -357,8 +359,8 @@ class Generations:
         is none, leave the pin and the current model as they are, and return False.
         """
         for bundle in self._bundles.values():
-            # Somebody asked for the version. So try even bundles that could not be opened before, without waiting until
-            # their pauses end.
+            # A user asks for a version now. So try again even bundles that could not be opened before, without waiting
+            # until the pauses after their failures end.
             bundle.next_try = 0.0
         while choices := [chain for version, chain in self._chains().items() if is_wanted(version, chain)]:
             if (predictor := self._open(max(choices, key=rank))) is not None:
@@ -387,8 +389,8 @@ class Generations:
         }
 
     def _place(self) -> Path | None:
-        """Return the folder of a bundle that has the version of the serving model, or None if no such bundle exists any
-        more.
+        """Return the folder of a bundle with the same version as the model that serves now, or None if no such bundle
+        exists any more.
         """
         current, bundles = self.current, self._bundles.items()
         places = [path for path, bundle in bundles if bundle.manifest and bundle.manifest.version == current.version]

@@ -135,7 +135,7 @@ class Observed:
         self._swaps = self._make(Counter, "swaps", "Models that a worker has swapped to.")
         self._restarts = self._make(Counter, "restarts", "Workers that were started again.")
         self._restarts.inc(is_restart)
-        self._num_swaps = 0  # Number of model swaps that the counter `_swaps` already includes.
+        self._num_swaps = 0  # Number of switches to another model that the counter `_swaps` already includes.
         self._num_waiting = 0  # Number of waiting requests that the gauge shows.
         most = {"multiprocess_mode": "livemax"}
         self._drift_rows = self._make(Gauge, "drift_rows", "Recent rows that the figures of drift are about.", **most)
@@ -237,7 +237,8 @@ class Observed:
             self._windows = [Distribution(predictor.schema)]
         if self._windows[-1].num_rows >= WINDOW_ROWS:
             self._windows = [self._windows[-1], Distribution(predictor.schema)]
-        # Weights and keys are left out, because only some forms of rows have them.
+        # Leave out the rows' weights and keys (hashes of the texts in columns of kind id), because not every format of
+        # a request's rows (such as CSV) has them.
         rows = concatenate([replace(rows, weights=None, keys={}) for _, rows, _ in noted])
         self._windows[-1].add(rows, logits)
 
@@ -296,7 +297,9 @@ class _Processes(Collector):
     """
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each metric process_* that the operating system provides, summed over supervisor and workers."""
+        """Yield each metric whose name begins with process_ and that the operating system provides, such as
+        process_open_fds, summed over the supervisor and its workers.
+        """
         supervisor, pids = multiprocessing.parent_process(), [str(os.getpid())]
         if supervisor is not None:
             children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children")

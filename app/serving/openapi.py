@@ -107,8 +107,8 @@ def document(
 
 
 def _curl_lines(address: str, operation: dict[str, Any]) -> list[dict[str, str]]:
-    """Return a curl command for each content type in which an operation accepts a body, as objects of the OpenAPI
-    extension x-codeSamples.
+    """Return a curl command for each content type in which the operation (a route with its HTTP method) at `address`
+    accepts a body, as objects of the OpenAPI extension x-codeSamples.
 
     Remove examples that are bytes from `operation`, because a JSON document cannot contain them.
     """

@@ -17,7 +17,7 @@ RECENT_BYTES = 1 << 14
 class Limits:
     """Bounds on requests and on the work of one worker process."""
 
-    # Number of rows at which a batch (requests that are scored together) takes no further request.
+    # A batch (requests that are scored together) is full when its requests have this many rows.
     max_batch: int = 256
     # Time that the first request of a batch waits for others to join it. With 0, it does not wait.
     max_delay_ms: float = 0.0

@@ -74,8 +74,8 @@ def serve(options: ServerOptions) -> int:
     """Serve until SIGTERM or SIGINT arrives, and return the exit status of the process. Raise OSError if a port cannot
     be used.
     """
-    # Until the workers have handlers of their own, a signal ends the process with os._exit. SystemExit would be lost if
-    # the signal arrived in a callback during an import.
+    # Until other handlers are installed, SIGTERM and SIGINT end the process with os._exit. The exception of sys.exit
+    # would be lost if the signal arrived in a callback during an import.
     _handle_signals(lambda *_: os._exit(0))
     _allow_files()
     with ExitStack() as stack:
@@ -295,8 +295,8 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -
             super().__init__(filename, read_mode)
 
     values.MmapedDict = Allocated  # type: ignore[misc]
-    # Name the metrics files by the number of the worker, not by the process id, so that a restarted worker continues
-    # the counts.
+    # Name the metrics files by the number of the worker instead of the process id, so that a restarted worker continues
+    # the counts of the worker that it replaces.
     values.ValueClass = values.MultiProcessValue(lambda: seat.number)
     os._exit(run_worker(options, sockets, seat))
 
@@ -354,7 +354,7 @@ class _Watch(threading.Thread):
         gc.set_threshold(COLLECTED_OBJECTS)
         self._server.application.open(service)
         self._seat.serving[0] = 1
-        if sys.platform == "linux":  # On Linux each thread has its own priority.
+        if sys.platform == "linux":  # Only on Linux does a thread have a priority of its own.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WATCH_NICE)
         supervisor = multiprocessing.parent_process() if self._options.workers > 1 else None
         while not self.stopped.is_set():

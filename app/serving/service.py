@@ -252,7 +252,8 @@ class Service:
         header_length = request.headers.get(HEADER_LENGTH)
         decode = partial(decode_tensors, header_length)
         predictor, logits, infer = await self._logits(request, decode, header_length is not None)
-        # Check again, because the service may have switched to another model while the body arrived.
+        # Check again that the URL names the model that serves: the service may have switched to another model while the
+        # body arrived.
         self._check_model(request, predictor)
         model = (self.options.name, version_of(predictor), predictor.generation)
         body, length = tensors.answer(infer, *model, {"score": probabilities(logits), "logit": logits})
@@ -464,13 +465,15 @@ def _is_true(request: ServiceRequest, name: str) -> bool:
 
 
 def _units(log_format: LogFormat) -> dict[str, int]:
-    """Return the unit of each timestamp column whose times are numbers: x for a unit of 10 ** x milliseconds."""
+    """Return, for each timestamp column whose times are numbers, the unit of these times as a power of ten: x for a
+    unit of 10 ** x milliseconds, such as 3 for seconds.
+    """
     forms = {name: log_format.time_form(name) for name in log_format.time_fields}
     return {name: UNITS[form] for name, form in forms.items() if form in UNITS}
 
 
 def version_of(predictor: Predictor) -> str:
-    """Return the version of a predictor's model in its short form, which can be used in a URL."""
+    """Return the version of a predictor's model without the prefix "xxh3:", so that it can be used in a URL."""
     return short(predictor.version)
 
 

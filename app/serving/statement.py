@@ -1,5 +1,5 @@
-"""Read and write the file current.json, which states which version of the model must serve, and choose the model
-accordingly.
+"""Read and write the file current.json, which states which version of the model must answer requests (serve), and
+choose the bundles of this version.
 
 The file contains {"pinned": VERSION}, or {"pinned": null} if the newest version must serve. Without the file the newest
 version serves.
@@ -45,8 +45,8 @@ class Statement:
         self.path = (options.state or options.path) / STATEMENT
 
     def read(self) -> str | None:
-        """Return the pinned version in its short form, or None if the newest must serve. Raise ValueError if the file
-        is damaged.
+        """Return the version that must serve (the pinned version, without the prefix "xxh3:"), or None if the newest
+        must serve. Raise ValueError if the file is damaged.
         """
         try:
             # Bytes that are not valid UTF-8 become escape sequences, which are not valid JSON, so that the ValueError

@@ -137,8 +137,8 @@ def _are_views(cells: pa.Array) -> bool:
 
 
 def _innermost(cells: pa.Array) -> pa.Array:
-    """Return the array of single values inside an array of lists or dictionaries, however deeply nested. Return any
-    other array unchanged.
+    """Return the array of the single values that an array of lists or dictionaries contains, at any depth of nesting.
+    Return any other array unchanged.
     """
     while (is_list := _is_list(cells.type)) or pa.types.is_dictionary(cells.type):
         cells = cells.values if is_list else cells.dictionary

@@ -27,7 +27,8 @@ MOST_COPIED = 1 << 17
 # Key in `scope["extensions"]` under which the service's own server offers a function that returns True if the whole
 # body has arrived.
 BODY_ARRIVED = "body_arrived"
-# Headers of the response to a request whose body was not read, so that the connection ends.
+# Headers of the response to a request whose body was not read. They end the connection, because the next request would
+# have to be read after this body.
 CLOSE = {"connection": "close"}
 _ACCEPTED = "gzip, zstd"
 # pyarrow's name of each codec, by its name in the header content-encoding.
@@ -94,12 +95,12 @@ class Bodies:
         return bytes(body) if len(body) <= MOST_COPIED else body  # type: ignore[return-value]
 
     def release(self, request: ServiceRequest) -> None:
-        """Stop counting the memory of a request's body, because the request is answered."""
+        """Subtract the memory of the body of `request`, which is answered now, from the memory that all bodies take."""
         self.held_bytes -= request.held_bytes
 
     async def _received(self, request: ServiceRequest, most: int) -> bytearray:
-        """Receive a body and return it, still compressed if it is. Starlette's iterator over the parts would take
-        longer than decoding a row.
+        """Receive the body of a request and return it. A compressed body is not decompressed. Starlette's iterator over
+        the parts of a body is not used, because it would take longer than decoding a row.
         """
         body = bytearray()
         while True:

@@ -58,12 +58,14 @@ def _records(body: bytes) -> Iterator[tuple[int, list[str]]]:
     try:
         for cells in reader:
             width = width or len(cells)
-            # In a body with a single column, a blank line is a row whose cell is missing.
+            # Yield the record. In a body with a single column, even a blank line is a record: a row whose only cell is
+            # missing.
             if cells or width == 1:
                 if blank:
                     yield blank, [""]
                 yield line, cells or [""]
-            # In a body with several columns, a blank line is a wrong record, unless only blank lines follow.
+            # Remember the first blank line of a body with several columns. It is an error if any line after it is not
+            # blank.
             blank = 0 if cells or width == 1 else blank or line
             line = reader.line_num + 1
     except csv.Error as error:

@@ -22,7 +22,7 @@ RowsToScore = Chunk | RawTable
 NameRow = Callable[[bytes, int], str]
 # Pattern of NaN, Infinity and -Infinity, which Python's json module writes although JSON does not have them.
 _NO_NUMBER = re.compile(rb"[^\w-]?(-?(?:NaN|Infinity))\b")
-# Longer error messages are cut. They may quote the request, which may be large.
+# Error messages are cut to this many characters, because they may quote a request of any size.
 _MOST_SHOWN = 500
 
 
@@ -86,7 +86,7 @@ def check_rows(num_rows: int, limits: Limits) -> None:
 
 
 def cell_text(value: Any, between: str = "|") -> str:
-    """Return a value of an example row as the text of a cell. The numbers of a vector are put between `between`."""
+    """Return a value of an example row as the text of a cell. The numbers of a vector are separated by `between`."""
     if isinstance(value, list):
         return between.join(map(str, value))
     return "" if value is None else str(value)

@@ -236,7 +236,7 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
         )
     sizes = np.array(lengths, np.int64)
     ends = np.cumsum(sizes)
-    # Mark the bytes that belong to texts, so without the 4 bytes of the length before each text.
+    # True for the bytes that belong to a text, False for the 4 bytes before each text, which are its length.
     is_text = np.ones(len(data), np.bool_)
     starts = ends - sizes + 4 * np.arange(num_rows)
     for offset in range(4):
