@@ -15,6 +15,6 @@ the training code instead.
 - `trained`: opens a checkpoint with its data, evaluates it and exports it as a bundle.
 
 Shapes use these letters: n rows (in `bundle_tables` and `bundle_writer`: ids of one lookup), B rows of one lookup, C
-fields, P positions of their ids, N numeric columns, K columns of the log that are fields, D embedding width, T rows of
-the tables, R deleted ids, V ids, G groups of 64 ids.
+fields, P positions of their ids in a row (a field with lists has several), N numeric columns, K columns of the log that
+are fields, D embedding width, T rows of the tables, R deleted ids, V ids, G groups of 64 ids.
 """

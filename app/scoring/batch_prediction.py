@@ -37,7 +37,7 @@ STDIN = "-"
 CHUNK_BYTES = 2 << 20  # Size of a chunk of the log, some 10,000 rows.
 STATE, WORK, RESULT, SPOOLED, FINISHED = "run.json", "work", "result", "stdin", "finished"
 REPLICATES = 200
-LEAST_ROWS = 20  # With fewer rows, unknown values may be chance and are not reported.
+LEAST_ROWS = 20  # If fewer rows were scored, their unknown values may be chance and are not reported.
 LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
 
 
@@ -207,7 +207,7 @@ def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a work folder. Remove the lock file and the file FINISHED last. If this process is killed meanwhile, later
+    """Remove a work folder, its lock file and its file FINISHED last: if this process is killed before the end, later
     runs of the same prediction recognize the folder by these two files.
     """
     for path in folder.iterdir():
@@ -217,7 +217,9 @@ def _remove(folder: Path) -> None:
 
 
 def _saved(folder: Path) -> dict[str, Any] | None:
-    """Return the identity of the unfinished prediction in a work folder, {} if it is damaged, or None without one."""
+    """Return the content of run.json in a work folder, which says what the unfinished prediction was started with
+    (bundle, log and settings). Return {} if the file is damaged, and None if there is none.
+    """
     try:
         return parse_json((folder / STATE).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -41,7 +41,7 @@ TOLERANCE = "tolerance"  # Column of golden.parquet.
 
 @dataclass(frozen=True)
 class BundleManifest:
-    """Content of manifest.json."""
+    """The content of a bundle's file manifest.json."""
 
     # Description of the model: settings such as hidden_widths and activation, weights of the numeric columns, widths of
     # the vectors if there are any, and calibration.
@@ -165,8 +165,8 @@ def short(version: str) -> str:
 
 
 def chains(manifests: Mapping[Path, BundleManifest]) -> dict[str, Chain]:
-    """Return, for each version of a model, its chain: a whole bundle and the deltas (changed rows) that lead to the
-    version. The keys are the versions without their prefix (see `short`).
+    """Return, for each version of a model, its chain: a whole bundle and the deltas (bundles with changed rows only)
+    from which the version is opened. The keys are the versions without their prefix (see `short`).
 
     A version is left out if a bundle of its chain is not in `manifests`.
 
@@ -227,8 +227,8 @@ def check_files(folder: Path, manifest: BundleManifest, every_byte: bool) -> Non
 
 @contextmanager
 def opening(folder: Path) -> Iterator[None]:
-    """Convert errors that the `with` block raises about the content of the bundle's files to a ValueError that names
-    the bundle.
+    """Inside the `with` block, convert errors about the content of the bundle's files to a ValueError that names the
+    bundle.
 
     Such errors are possible even if all checksums are right, because another program may have written the files.
     OSError, MemoryError and ImportError pass through.

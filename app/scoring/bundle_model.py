@@ -26,7 +26,8 @@ from data_prep.options.log_format import LogFormat
 from data_prep.prepared.schema import Schema, read_schema
 
 DISTRIBUTION = "distribution.json"
-# Rows are looked up and scored this many at a time, so that the embeddings of these rows stay in the CPU cache.
+# Number of log rows whose embedding rows are looked up and scored at a time, so that the embedding rows are still in
+# the CPU cache when they are scored.
 ROWS_AT_ONCE = MANY
 
 
@@ -144,13 +145,14 @@ class BundleModel:
         rows of its deep fields side by side, float32 [B, deep fields · D], and the sum of its weights in the wide
         table, float32 [B].
 
-        The deep and the wide part may use different fields. The embedding rows of a list field are pooled into one row.
+        The deep and the wide part may use different fields. The embedding rows of a list field (a field with several
+        values per row, such as tags) are pooled into one row.
         """
         ids = ids[:, self._visible_fields]
         deep, wide = lookup(self.tables, np.maximum(ids, 0) if self._has_lists else ids)
         rows, wide = deep.reshape(*ids.shape, self.tables[0].spec.width)[:, self._of_deep], wide[:, self._of_wide]
         if not self._has_deep:
-            # The tower of a model without deep fields gets one embedding row of zeros as input, as in training.
+            # If the model has no deep fields, the input of its tower is one embedding row of zeros, as in training.
             rows = np.zeros((len(ids), 1, rows.shape[2]), np.float32)
         if not self._has_lists:
             return rows.reshape(len(ids), -1), sum_in_order(wide)

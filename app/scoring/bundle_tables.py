@@ -34,7 +34,9 @@ TABLES, CHECKSUMS = "tables.safetensors", "checksums.safetensors"
 # Approximate size in bytes of a block of rows, which has one checksum. The first read of a row reads its whole block to
 # check it.
 BLOCK_BYTES = 1 << 16
-ALIGNMENT = 64  # Alignment of the arrays in the file. A row of 16 float32 values then fills one cache line.
+# Each array in the file begins at a multiple of this many bytes, so that a row of 16 float32 values fills one cache
+# line.
+ALIGNMENT = 64
 INDEX, DELETED = "index", "deleted"
 # Computing a checksum holds the global interpreter lock. A lookup that has to check more than BLOCKS_OF_A_REQUEST
 # blocks (the first lookups after a model was opened) pauses after every BLOCKS_AT_ONCE further blocks, so that other
@@ -160,8 +162,8 @@ class BundleTables:
         # Bundles that were written later may have added ids from `num_ids` on, which have no row in this bundle.
         # Exclude these ids, because `take` has clipped the numbers of their groups to the last group of this bundle.
         is_known = (bits & bit != 0) & (ids < self.spec.num_ids)
-        # The row index of an id without a row may lie beyond the last row. Reading it is harmless: `rows` clips it to
-        # the last row.
+        # The row index that is returned for an id without a row may lie beyond the last row. This is harmless, because
+        # `rows` clips indices to the last row.
         return (before + count_ones(bits & (bit - _BITS[0]))).view(np.int64), is_known
 
     def _deep(self, places: np.ndarray) -> np.ndarray:
@@ -207,8 +209,8 @@ class BundleTables:
                 )
 
     def _read_ahead(self, start: int, num_bytes: int) -> None:
-        """Ask the operating system to read a block of the file in one request. Because the file is mapped with
-        MADV_RANDOM, it would otherwise read each page separately.
+        """Ask the operating system to read a block of the file in one request. Without this, it would read each memory
+        page of the block separately, because the file is mapped with MADV_RANDOM.
         """
         first_page = start // mmap.PAGESIZE * mmap.PAGESIZE
         self._map.madvise(mmap.MADV_WILLNEED, first_page, start - first_page + num_bytes)

@@ -83,8 +83,8 @@ def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
     Raise FileExistsError if `output` exists and is not a bundle, or exists and `overwrite` is not set. Raise
     FolderInUse (a ValueError) if another process is writing this bundle.
     """
-    # Write in a folder two levels below the bundles' folder. Services look for manifests only one level below, so they
-    # do not see an unfinished bundle.
+    # Write the new bundle in a folder two levels below the folder of the bundles. Services look for manifests only one
+    # level below that folder, so they do not see an unfinished bundle.
     work = output.with_name(WORK.format(output.name))
     partial, replaced = work / "new", work / "replaced"
     with lock_folder(work):
@@ -207,7 +207,7 @@ def _pieces(
 
 
 def in_pieces(array: np.ndarray, most: int = WRITTEN_ROWS) -> Iterator[np.ndarray]:
-    """Yield consecutive parts of an array, each with at most `most` elements, so that they can be processed in turn."""
+    """Yield consecutive parts of an array along its first axis. Each part has at most `most` entries."""
     for start in range(0, len(array), most):
         yield array[start : start + most]
 
@@ -271,7 +271,7 @@ def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Bund
     chain = read_chain(Path(delta))
     newest = chain[-1][1]
     newest = replace(newest, format_version=version_of(newest.model, newest.rows))
-    # Enter `new_bundle` first, because checking all files takes long, and `new_bundle` fails at once if the output
+    # Enter `new_bundle` before checking all files, which takes long, because `new_bundle` fails at once if the output
     # cannot be written.
     with new_bundle(Path(output), overwrite) as folder:
         for link in chain:

@@ -63,8 +63,8 @@ class Distribution:
         return int(self.scores.sum())
 
     def add(self, rows: Examples, logits: np.ndarray) -> None:
-        """Add n encoded rows to the counts, given their `logits` [n]. The entry -1 in `rows.ids` pads a list that is
-        shorter than its positions and is not counted.
+        """Add n encoded rows to the counts, given their `logits` [n]. A field with lists has a fixed number of
+        positions in `rows.ids`. The entry -1 fills the positions that a shorter list leaves empty, and is not counted.
         """
         ids, numeric = rows.ids, rows.numeric
         self.scores += count_scores(logits)
@@ -90,12 +90,12 @@ class Distribution:
         return np.stack([distances, missing / max(self.num_rows, 1)], axis=1)
 
     def drift_from(self, expected: Distribution) -> list[dict[str, Any]]:
-        """Return for each field, numeric column and vector how far its distribution here is from its distribution in
-        `expected`. The entry with the farthest distribution comes first.
+        """Return for each field, numeric column and vector how much its distribution in `self` differs from that in
+        `expected`. The entry with the largest difference comes first.
 
         Each entry has the name (`field`), the population stability index (`psi`, see `stability_index`), and for a
-        categorical field the shares of unknown values here (`unseen`) and in `expected` (`unseen_there`). Both are None
-        for a numeric column. `psi` is None if it could be large by chance, because there are few rows.
+        categorical field the shares of unknown values in `self` (`unseen`) and in `expected` (`unseen_there`). Both are
+        None for a numeric column. `psi` is None if it could be large by chance, because there are few rows.
 
         The entry of a vector has these figures as None. It has the `vector_figures` `distance` and `missing`, and those
         in `expected` as `distance_there` and `missing_there`. It is sorted by the difference of the distances.
@@ -121,7 +121,8 @@ class Distribution:
 
     def write(self, folder: Path) -> None:
         """Write the counts as distribution.json into a bundle's folder."""
-        # The key "vectors" is left out without vectors, so that the file has the same bytes as in earlier releases.
+        # Leave out the key "vectors" if the log has no vectors, so that the file has the same bytes as in earlier
+        # releases.
         counts = {name: getattr(self, name).tolist() for name in COUNTS if name != "vectors" or self.vector_fields}
         (folder / DISTRIBUTION).write_text(json.dumps(counts) + "\n", encoding="utf-8")
 
@@ -149,7 +150,8 @@ def held_out_rows(model: BundleModel) -> Distribution | None:
         expected = getattr(distribution, name)
         if counts.size != expected.size:
             return None
-        setattr(distribution, name, counts.reshape(expected.shape))  # The counts of no fields were written as [].
+        # Reshape, because the counts of no fields are stored as [].
+        setattr(distribution, name, counts.reshape(expected.shape))
     return distribution
 
 

@@ -43,7 +43,8 @@ _MOST_CELLS = 3  # Number of ranges or values that the text output shows for a c
 
 @dataclass(frozen=True)
 class ColumnEffect:
-    """Mean change, and mean absolute change, of the logit over some cells of a column, each compared with a blank cell.
+    """Mean change and mean absolute change of the logit over some cells of a column. The change of a cell is the row's
+    logit minus the logit of the same row with this cell blank.
 
     `cells` says which cells these are: `all`, the `missing` ones, those with a number in a `range`, those with a time
     in one `hour` or `weekday`, those with one `value`, or those with a `vector`. `rows` is their number.
@@ -51,8 +52,8 @@ class ColumnEffect:
 
     column: str
     cells: str
-    # The categorical value or, for numbers, the range such as "1 to 5", as text. None if the line is not about one of
-    # these.
+    # The categorical value, the range such as "1 to 5", the hour such as "7:00" or the weekday that `cells` refers to,
+    # as text. None for the other kinds of `cells`.
     value: str | None
     # Smallest and largest number in a range, otherwise None. Times are in milliseconds since 1970.
     low: float | None
@@ -142,8 +143,8 @@ def describe_effects(table: pa.Table) -> str:
 
 
 def _short(part: dict[str, Any]) -> str:
-    """Return the text of a table line's value or range. A value is cut to 24 characters. A range is not cut, because
-    both its numbers are needed.
+    """Return the value or range of a line of the effects table as text. A value is cut to 24 characters. A range is not
+    cut, because a reader needs both its numbers.
     """
     return str(part["value"] if part["cells"] == "range" else part["value"][:24])
 
@@ -278,8 +279,8 @@ def _time_text(milliseconds: float) -> str:
 def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the values of a categorical column in all rows, and for each value the effect of the cell that it is in.
 
-    A list counts as one value for each of its distinct items, all with the effect of the whole cell. `changes` [n]
-    holds the effects of the cells.
+    A cell with a list counts once for each distinct item of the list, each time with the effect of the whole cell.
+    `changes` [n] holds the effects of the cells.
     """
     values, places, first = [], [], 0
     for rows, _ in explained:

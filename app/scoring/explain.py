@@ -1,10 +1,10 @@
 """Explain logits: split the logit of a row into one part for each column, or compute the effect of each cell of a row.
 
 The part of a column is an estimate of its Shapley value. Blank the cells of a row one after the other, in a random
-order of the columns. The column's part is the fall of the logit when its cell becomes blank, averaged over several
-orders. The parts and the logit of a blank row therefore add up to the row's logit. Each order is used forward and
-backward, which makes the result exact if no three columns interact (R. Mitchell et al., "Sampling permutations for
-Shapley value estimation", JMLR 2022).
+order of the columns. The column's part is the logit just before its cell becomes blank minus the logit just after that,
+averaged over several orders. The parts and the logit of a blank row therefore add up to the row's logit. Each order is
+used forward and backward, which makes the result exact if no three columns interact (R. Mitchell et al., "Sampling
+permutations for Shapley value estimation", JMLR 2022).
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def changes_of_logits(model: BundleModel, rows: ParsedRows) -> np.ndarray:
 
     Each row is scored K + 1 times.
     """
-    # Blanking the column "" blanks nothing, so the first result is the logits of the rows as they are.
+    # No column is named "". So the first result, in which the column "" is blank, has the logits of the rows as they
+    # are.
     columns = ["", *(name for name, _ in model.log_format.fields)]
     at_once, logits = max(ROWS_AT_ONCE // max(len(rows.labels), 1), 1), []
     with progress_bar(total=len(columns), desc="explain", unit="column", leave=False, delay=2) as bar:
@@ -128,7 +129,7 @@ def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
 
 
 def _vector_text(vector: np.ndarray) -> str:
-    """Return the first numbers of a vector as text, and how many numbers it has."""
+    """Return a text with the first numbers of a vector and, if it has more, the number of its components."""
     shown = " ".join(f"{number:.4g}" for number in vector[:_SHOWN_NUMBERS])
     return shown if len(vector) <= _SHOWN_NUMBERS else f"{shown} … ({len(vector):,} numbers)"
 

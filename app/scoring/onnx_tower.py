@@ -61,8 +61,8 @@ class OnnxTower:
 
     def __call__(self, deep_rows: np.ndarray, wide_rows: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
         """Return the logits, float32 [n], of n rows: their deep rows side by side [n, C * D], the sums of their wide
-        rows [n] and, as `numbers`, their numeric columns [n, N] and their vectors [n, K]. The vectors of a model
-        without any may be left out.
+        rows [n] and, as `numbers`, their numeric columns [n, N] and their vectors [n, K]. If the model has no vectors,
+        they may be left out.
         """
         values = [deep_rows, wide_rows, *numbers][: len(self._names)]
         if len(wide_rows) in self._sizes:

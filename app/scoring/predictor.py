@@ -75,7 +75,7 @@ class Predictor(BundleModel):
         return _reopen, (links, self._num_threads)
 
     def __copy__(self) -> Predictor:
-        # A predictor never changes, so `copy.copy` may return the same object.
+        # Return the object itself as its copy, because a predictor never changes.
         return self
 
     def __deepcopy__(self, _: dict[int, Any]) -> Predictor:

@@ -14,7 +14,8 @@ from common.files import parse_json, write_whole
 
 TRAINED_PARTS = "parts.json"
 MOST_BYTES = 1 << 20
-# Text before a quoted log line in the reason why the trainer does not train on a file of the log.
+# The reason why the trainer does not train on a file of the log may quote a log line. This text stands before the
+# quoted line.
 ROW = "; the first: "
 
 

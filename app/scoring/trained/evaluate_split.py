@@ -101,7 +101,8 @@ def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Sco
     checkpoint, config, schema = trained.checkpoint, trained.config, trained.schema
     step = checkpoint.manifest.step
     spec = table_spec(config, schema)
-    if not Path(config.tables.storage).is_dir():  # The folder may be on the machine that trained the model.
+    # The folder of the setting tables.storage may only exist on the machine that trained the model.
+    if not Path(config.tables.storage).is_dir():
         config = replace(config, tables=replace(config.tables, storage=AUTO))
     rates = LearningRates(config.optimizers)
     rates.load_state(checkpoint.manifest.schedules)

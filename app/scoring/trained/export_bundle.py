@@ -44,7 +44,8 @@ log = logging.getLogger("app")
 
 # Number of made-up rows that are scored by a new bundle and by the training code, to compare the two.
 SELF_TEST_ROWS = 1000
-# A user is advised to calibrate if the sum of the scores differs from that of the clicks by more than this share.
+# A user is advised to calibrate the bundle (fit its scores to click rates) if the sum of the scores differs from the
+# number of clicks by more than this share of that number.
 MOST_OFF = 0.1
 
 
@@ -63,7 +64,7 @@ def export(
     scores to the click rates of the valid split. `rows` is the type in which embedding rows are stored. `overwrite`
     allows replacing an existing bundle.
     """
-    # Bundles compute in float32.
+    # A bundle computes in float32, so the training code must do so too for the comparison.
     trained = trained.with_device(precision="float32")
     for split in ("train", "valid") if calibrate else ("train",):
         check_split(trained.folder, trained.schema, split)
@@ -132,7 +133,8 @@ def _why_no_probabilities(label_smoothing: float, evaluated: Evaluated | None) -
     if evaluated is None:
         return smoothed
     metrics = evaluated.metrics
-    # Three standard errors of the number of clicks, relative to that number.
+    # By chance alone, the number of clicks may differ from its expectation by three standard errors. Compute these
+    # relative to the number of clicks.
     noise = 3 / math.sqrt(max(metrics.click_rate * metrics.rows, 1))
     if not abs(metrics.calibration - 1) > max(MOST_OFF, noise):
         return ""

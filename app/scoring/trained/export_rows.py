@@ -37,8 +37,9 @@ def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schem
     does not name every touched row.
     """
     manifest = checkpoint.manifest
-    # Saved rows of the deep table may lack steps if the optimizer is `adam`. `scored_table` computes these steps from
-    # `history`. Saved rows of the wide table lack no steps.
+    # The optimizer `adam` moves all rows of the deep table in each training step, but postpones the steps of rows that
+    # no batch had. `scored_table` adds the postponed steps of saved rows, which `history` records. The optimizers of
+    # the wide table postpone nothing.
     history = step_history(manifest) if table == DEEP else None
     saved = scored_table(FileTable(checkpoint, table), manifest.step, history, running_mean(manifest))
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
@@ -73,8 +74,8 @@ def _parquet_schema(width: int) -> pa.Schema:
 
 
 def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
-    """Yield tables with the columns field, value and row (its id) that together name every row. Rows that belong to no
-    single value come first, with a null as value.
+    """Yield tables with the columns field, value and row (the id), which together name every row of the embedding
+    table. Rows that belong to no single value come first, with a null as value.
     """
     valueless = [(field.name, place) for place, field in enumerate(schema.numeric)]
     # Fields that share a vocabulary share its out-of-vocabulary rows. Name each of these rows after the first of its

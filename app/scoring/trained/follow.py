@@ -81,8 +81,8 @@ def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep
     idle_seconds, waits_for = 0.0, ""
     read = ManifestReader()
     while True:
-        # Look at the run's lock before looking for checkpoints. If the run ends in between, `runs` is still True, and
-        # the next round sees its last checkpoints.
+        # Ask for the run's lock before looking for checkpoints. If the run ends between the two, `runs` is still True,
+        # so that the next round of this loop finds the run's last checkpoints.
         runs = is_locked(run_path)
         has_begun = (run_path / CONFIG_FILE).is_file()
         status = read_state(run_path).get("status", "running")

@@ -1,4 +1,6 @@
-"""Make up raw rows. Each cell is drawn for itself, from the vocabulary or outside of it. No row of a log is copied."""
+"""Make up raw rows, for examples and to compare a bundle with the training code. Each cell is drawn on its own, as a
+value of the vocabulary or another one. No row of a log is copied.
+"""
 
 from __future__ import annotations
 

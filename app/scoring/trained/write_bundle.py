@@ -94,7 +94,9 @@ class ExportedModel:
     expired: np.ndarray | None = None
 
     def row_ids(self, schema: Schema) -> np.ndarray:
-        """Return the ascending ids whose rows the bundle has to store (or, for a delta, those in `changed`)."""
+        """Return the ascending ids whose rows the bundle has to store (for a delta with `changed`, only ids in
+        `changed`). Ids of numeric fields are left out, because their rows are part of the tower.
+        """
         if self.changed is not None:
             return self.changed[self.changed >= schema.num_numeric]
         if self.history is not None:

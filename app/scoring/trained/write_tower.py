@@ -22,9 +22,11 @@ from app.scoring.onnx_tower import TOWER
 if TYPE_CHECKING:
     import onnx
 
-# Opset 20 is the first with Gelu. IR version 9 is readable by onnxruntime 1.16 and later.
+# Versions of ONNX's operators (opset) and file format (IR). Opset 20 is the first with the operator Gelu, and
+# onnxruntime 1.16 and later can read IR version 9.
 OPSET, IR_VERSION = 20, 9
-# If the weights take more bytes, they go to a second file, because protobuf cannot read files above 2 GiB.
+# If the weights take more than this many bytes, they are written to a second file, because protobuf cannot read files
+# above 2 GiB.
 MOST_BYTES = 2_000_000_000
 NORM_EPSILON = 1e-5  # Epsilon of batch normalization. It must equal the constant in app/model/batch_norm.py.
 # ONNX operator of each activation and the operator's attributes. Silu is missing, because `build_tower` composes it of
