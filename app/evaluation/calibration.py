@@ -11,7 +11,8 @@ import numpy as np
 
 from app.evaluation.score_bins import Bins
 
-# Upper bound of the factor that `fit_temperature` fits. A larger one means that valid has too few rows.
+# Upper bound of the factor for logits that `fit_temperature` fits. A larger factor means that the split valid has too
+# few rows to fit one.
 LARGEST_FACTOR = 10.0
 Calibrate = bool | Literal["platt", "auto"]  # How scores are calibrated on the split valid. True is "platt".
 
@@ -67,7 +68,7 @@ def fit_temperature(bins: Bins, rows: int) -> Calibration | None:
         return None
     slope, _ = _fit_line(bins, has_intercept=False)
     logits = bins.keys.astype(np.float64)
-    # How much lower the log loss of a row without a click is with the logit multiplied by `slope`.
+    # For each logit, the log loss of a row without a click minus its log loss after the logit is multiplied by `slope`.
     of_negative = np.logaddexp(0, logits) - np.logaddexp(0, slope * logits)
     gains = np.concatenate([of_negative, of_negative + (slope - 1) * logits])
     weights = np.concatenate([bins.negatives, bins.positives])

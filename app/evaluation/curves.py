@@ -13,7 +13,8 @@ HISTOGRAM_BINS = 50
 
 
 def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return the false positive rates and the true positive rates of the ROC curve, from (0, 0) to (1, 1).
+    """Return two arrays, the false positive rates and the true positive rates of the points of the ROC curve, from the
+    point (0, 0) to (1, 1).
 
     There are at most `most` points, at about equal steps along the curve. There must be rows of both labels.
     """
@@ -56,7 +57,8 @@ class CalibrationBin:
 
 
 def calibration_deciles(bins: Bins, parts: int = 10) -> list[CalibrationBin]:
-    """Divide the rows by ascending prediction into `parts` parts with about equal numbers of rows, and return these.
+    """Sort the rows by predicted probability and divide them into `parts` parts with about equal numbers of rows.
+    Return the number of rows, the mean prediction and the click rate of each part.
 
     As in scikit-learn's `calibration_curve(strategy="quantile")`, rows with equal predictions are in the same part, and
     a part without rows is left out.
@@ -74,7 +76,8 @@ def calibration_deciles(bins: Bins, parts: int = 10) -> list[CalibrationBin]:
 
 
 def _quantiles(values: np.ndarray, counts: np.ndarray, fractions: np.ndarray) -> np.ndarray:
-    """Return the quantiles of rows at `fractions`. The ascending values[i] occurs in counts[i] rows.
+    """Return the quantiles at `fractions` (such as 0.5 for the median) of a quantity of rows that takes the ascending
+    `values`: counts[i] rows have values[i].
 
     Quantiles are interpolated as `numpy.quantile` does. If `counts` are sums of weights, they are not interpolated.
     """

@@ -5,8 +5,8 @@ over all rows also rewards a model that only knows which users click often. Rows
 its own, belong to no group. They are left out, and their number is recorded.
 
 A cell is a pair (id of the group, logit); rows are counted by cell. With up to `most_cells` cells every count is exact.
-Beyond that, logits are rounded by one more bit at a time until there are at most `most_cells` cells. Logits that become
-equal by this are ties.
+Beyond that, logits are rounded by one more bit at a time until there are at most `most_cells` cells. Rows of a group
+whose logits become equal by this rounding count as ranked equally.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class GroupedRows:
 
     @property
     def share_left_out(self) -> float:
-        """The fraction of rows without a group."""
+        """The number of rows without a group, as a fraction of all rows."""
         return float(self.left_out / (self.rows.sum() + self.left_out)) if self.left_out else 0.0
 
     def mean(self, values: np.ndarray) -> float:

@@ -186,9 +186,11 @@ def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float
 
 
 def best_on(folder: Path, schema: Schema, split: str) -> Best | None:
-    """Return the metrics of the true click probabilities on the rows of valid or test, the best that a model can reach.
+    """Return the metrics of the true click probabilities, which only a synthetic log has, on the rows of the split
+    valid or test. No model can reach better metrics.
 
-    Return None unless the log is synthetic, its truth file still exists, and the line numbers of the split are stored.
+    Return None if the log is not synthetic, if its file of true probabilities no longer exists, or if the prepared
+    folder does not store the line numbers of the split's rows.
     """
     truth, rows = schema.source.get("truth"), folder / row_numbers_file(split)
     if not truth or not Path(truth).is_file() or not rows.is_file():

@@ -100,7 +100,8 @@ def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:
 
 
 def _beside(best: Best | None, name: str) -> str:
-    """Return the remark that follows a metric's value: the best possible value, or how the metric is computed.
+    """Return the remark that is printed after the value of the metric `name`: the best possible value from `best`, or
+    how the metric is computed.
 
     Return "" if neither is known.
     """

@@ -190,7 +190,9 @@ class MetricStream:
         return self._num_rows
 
     def _spill(self) -> None:
-        """Add the rows that are kept in memory to the counts in `_bins`, with rounded logits, and drop the rows."""
+        """Round the logits of the rows in memory, add the rows to the counts by logit in `_bins`, and remove the rows
+        from memory.
+        """
         self._bins = self._bins.plus(self._count_kept(binned))
         self._logits, self._labels, self._weights, self._num_in_memory = [], [], [], 0
 
@@ -255,8 +257,8 @@ MOST_BINS = 2**14
 
 
 def few_clicks_note(metrics: Sequence[tuple[float, float]]) -> str:
-    """Return a remark that intervals from few clicks are too narrow, or "" if every set of rows in `metrics` has enough
-    clicks.
+    """Return a remark for the reader of confidence intervals that those from few clicks are too narrow, or "" if every
+    set of rows in `metrics` has at least FEW_CLICKS clicks.
 
     `metrics` has the number of rows and the click rate of each set of rows for which intervals are shown.
     """

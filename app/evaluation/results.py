@@ -112,7 +112,9 @@ def name_in_group(name: str) -> str:
 
 
 def interval_ends(intervals: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Convert intervals (low, high) by metric to a flat mapping with the keys `auc_low`, `auc_high` and so on."""
+    """Return confidence intervals, which `intervals` maps from each metric to (low, high), as a flat mapping with the
+    keys `auc_low`, `auc_high` and so on.
+    """
     return {
         f"{name}_{end}": value
         for name, interval in intervals.items()
@@ -183,7 +185,7 @@ UNKNOWN = "(id {})"  # Name of an id whose value is unknown, because no vocabula
 def first_column(schema: Schema, name: str) -> int:
     """Return the index of the first column of `Batch.ids` that has ids of the categorical field `name`.
 
-    A list field has several columns there.
+    A list field (a field with several values per row, such as tags) has several columns in `Batch.ids`.
     """
     before = [field.name for field in schema.categorical].index(name)
     return sum(field.max_length for field in schema.categorical[:before])

@@ -101,7 +101,7 @@ class Bins:
         return Bins(self.keys, draws[0], draws[1])
 
     def coarsened(self, most: int) -> Bins:
-        """Return the same rows in at most `most` bins with about equal numbers of rows.
+        """Return the counts of the same rows in at most `most` bins, which have about equal numbers of rows.
 
         The key of a bin is the mean logit of its rows.
         """
@@ -168,5 +168,5 @@ def entropy(rate: float) -> float:
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Return the quotient, or NaN if the denominator is 0."""
+    """Return `numerator` divided by `denominator`, or NaN if the denominator is 0."""
     return float(numerator / denominator) if denominator else float("nan")

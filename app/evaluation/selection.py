@@ -18,9 +18,9 @@ class SelectionState:
     resumed runs.
 
     `best` is the best value of the metric so far, and `reference` the last value that counted as an improvement for
-    early stopping. A step of -1 means that there was no evaluation yet. `basis` says on what the values were measured:
-    the checksums of the files of valid, and `eval.group_field` for a metric of groups. Values with another basis are
-    not compared.
+    early stopping. A step of -1 means that there was no evaluation yet. `basis` identifies the rows on which the values
+    were measured: the checksums of the files of the split valid and, for a metric of groups, the setting
+    `eval.group_field`. Values with a different basis are not compared.
     """
 
     metric: str
@@ -38,7 +38,9 @@ class Selection:
     """
 
     def __init__(self, options: EvalOptions, valid_files: Sequence[DataFile] = ()) -> None:
-        """Start without evaluations. `valid_files` are the files of the split valid, whose rows are evaluated."""
+        """Start before the first evaluation. `valid_files` are the files of the split valid, on whose rows the model is
+        evaluated.
+        """
         self._options = options
         of_groups = [options.group_field] if METRICS[options.metric].in_groups else []
         self._state = SelectionState(options.metric, [*(file.checksum for file in valid_files), *of_groups])

@@ -155,8 +155,8 @@ def _by_unseen(schema: Schema) -> Slices:
 def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
     column = first_column(schema, by)
     field = next(field for field in schema.categorical if field.name == by)
-    # The field's first range of ids has the values from the preparation, the most frequent one first. Other ranges have
-    # values that were added later.
+    # The field's first range of ids belongs to the values that the preparation of the log found, the most frequent one
+    # first. Other ranges belong to values that got ids later.
     start, stop = field.id_ranges[0] if field.id_ranges else (0, 0)
     num_alone = stop - start if stop - start <= FEW_VALUES else TOP_VALUES
     names = names_of_ids(folder, schema, field, np.arange(start, start + num_alone))
@@ -185,7 +185,8 @@ def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
 def _by_number(by: str, folder: Path, schema: Schema) -> Slices:
     columns = {field.name: (place, field) for place, field in enumerate(schema.numeric)}
     column, field = columns[by]
-    # Folders for the MindSpore model zoo have no indicators, and a missing cell is 0 there.
+    # Find the numeric column that is 1 where a cell is missing (the indicator). A prepared folder for the MindSpore
+    # model zoo has no such column; a missing cell is 0 in it.
     indicator, _ = columns.get(f"{field.source}_{INDICATOR}", (None, None))
 
     def is_missing(rows: Examples) -> np.ndarray:
@@ -195,10 +196,12 @@ def _by_number(by: str, folder: Path, schema: Schema) -> Slices:
     sample = read_blocks(folder, schema, "train", range(0, num_blocks, -(-num_blocks // QUANTILE_BLOCKS) or 1))
     numbers = [number for block in sample for number in block.numeric[~is_missing(block), column]] or [0.0]
     highs = np.unique(np.quantile(numbers, np.arange(1, NUMBER_PARTS) / NUMBER_PARTS, method="inverted_cdf"))
-    # The first part of whole numbers after the part that ends with 4 is "5 to 11", of other numbers "4 to 11".
+    # A part's name is a range such as "5 to 11". If the part before ends with 4, a range of whole numbers begins with
+    # 5, a range of other numbers with 4 itself.
     is_whole = schema.log_format.columns[field.source] == "integer"
     ends = inverse_transform(field, highs)
-    # Standardized numbers are rounded to float32, so the inverse of a zero is a tiny number. It is shown as 0, not -0.
+    # Standardized numbers are rounded to float32, so converting a zero back gives a tiny number instead of 0. Show such
+    # a number as 0, and not as -0.
     is_zero = np.abs(ends) < 1e-6 * field.parameters.get("standard_deviation", 0)
     ends = np.where(is_zero, 0, np.rint(ends) if is_whole else ends) + 0.0
     is_distinct = [text != after for text, after in pairwise([*map(number_text, ends), ""])]
