@@ -139,7 +139,8 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         if name == "report":
             _add_report(commands)
         else:
-            module = "fold" if name == "bundle" else name  # It adds all of bundle's subcommands.
+            # The module `fold` adds all subcommands of the command `bundle`.
+            module = "fold" if name == "bundle" else name
             importlib.import_module(f"app.cli.{module}").add_parser(commands)
     _add_examples(commands)
     return parser
@@ -156,7 +157,8 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _add_examples(commands: argparse._SubParsersAction[argparse.ArgumentParser], before: str = "") -> None:
     for name, parser in commands.choices.items():
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter  # This class keeps the line of an example whole.
+        # This class of argparse does not break the line of an example.
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.description = textwrap.fill(parser.description or "", 100)
         if example := EXAMPLES.get(f"{before}{name}"):
             parser.epilog = f"example:\n  {parser.prog} {example}"

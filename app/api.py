@@ -418,7 +418,9 @@ class Run:
         """
         best, folder = best_of_run(self.path), self.path / BUNDLE
         if self._predictor is None or self._predictor.manifest.checkpoint["id"] != best.manifest.id:
-            exported = ""  # Id of the checkpoint from which the existing bundle was exported.
+            # Id of the checkpoint from which the bundle in the run's folder was exported, or "" if there is no readable
+            # bundle.
+            exported = ""
             with suppress(OSError, ValueError):
                 exported = str(read_manifest(folder).checkpoint["id"])
             if exported != best.manifest.id:
@@ -499,8 +501,8 @@ def _name_of(config: Config | str | Path | None) -> str:
 
 
 def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ...]:
-    """Return a tuple of one training callback, which takes a `RunFolder` and passes a `Run` to the user's callback
-    `call`. Return an empty tuple if `call` is None.
+    """Return the user's callback `call` as a tuple of callbacks for the training: a single one, which turns the
+    training's `RunFolder` into the `Run` that `call` takes. Return an empty tuple if `call` is None.
     """
     if call is None:
         return ()

@@ -26,7 +26,8 @@ from data_prep.prepared.data_files import check_files
 from data_prep.prepared.schema import read_schema
 
 PRINTED_METRICS = ("auc", "log_loss", "normalized_entropy")
-# Crosses are tried if training rows times pairs of fields is at most this. Trying them then takes seconds.
+# Crosses (fields that combine two other fields) are tried if the number of training rows times the number of pairs of
+# fields is at most this. Trying them then takes seconds.
 MOST_TRIED = 20_000_000
 
 

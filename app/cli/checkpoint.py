@@ -85,7 +85,7 @@ def _list(arguments: argparse.Namespace) -> None:
         raise FileNotFoundError(f"no checkpoint in {folder}")
     best = None
     if not arguments.folder:
-        with suppress(FileNotFoundError):  # The error means that no checkpoint of the run is complete.
+        with suppress(FileNotFoundError):  # A FileNotFoundError means that the run has no complete checkpoint.
             best = best_of_run(run).path
     for path in paths:
         show(f"{path.name}  {_one_line(path)}{'  <- evaluate takes this one' if path == best else ''}")
@@ -207,7 +207,7 @@ def _own(folder: Path, advice: str) -> Iterator[None]:
         except BaseException:
             if is_new:
                 (folder / LOCK_FILE).unlink()
-                with suppress(OSError):  # The error means that the folder is not empty, so it stays.
+                with suppress(OSError):  # An OSError means that the folder is not empty, so it stays.
                     folder.rmdir()
             raise
 

@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command: evaluate a checkpoint, or with --follow each checkpoint of a run. Print and save the metrics,
     and return the exit status.
     """
-    # `--by` takes all words until the next option, which may include settings.
+    # `--by` takes all words up to the next option, so settings such as eval.bootstrap=100 may be among its words. Move
+    # them to the settings.
     arguments.settings = [*arguments.settings, *(word for word in arguments.by if word.startswith("eval."))]
     arguments.by = [word for word in arguments.by if not word.startswith("eval.")]
     check_num_processes(arguments.ranks, host_file=arguments.hostfile)
@@ -90,8 +91,8 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
         timeout_s = trained.config.cluster.timeout_s
         status = launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path), timeout_s)
         if status == WRONG_INPUT and arguments.follow:
-            # The exit status of the ranks does not say if the checkpoint was damaged. If it was, `verify` raises an
-            # error, and `follow` skips this checkpoint.
+            # The ranks failed, but their exit status does not say whether a damaged checkpoint was the reason. If it
+            # was, `verify` raises an error, and `follow` then skips this checkpoint.
             checkpoint.verify()
         return status
     try:

@@ -28,7 +28,8 @@ from common.text import show
 def add_parser(commands: Any) -> None:
     """Add the command `bundle` with all its subcommands to the parser of `python -m app`.
 
-    This is not in `app.cli.bundle`, which bundles contain: they cannot fold.
+    This function is not part of the module `app.cli.bundle`, because bundles contain a copy of that module but not the
+    code of `fold`.
     """
     subcommands = bundle.add_arguments(commands.add_parser("bundle", help="verify a bundle, or explain its scores"))
     summary = "write a delta and the bundles that it needs as one whole bundle"

@@ -38,9 +38,11 @@ from data_prep.options.options_file import RECIPE
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema, Split, read_schema
 
-# Largest vocabulary whose counts are read to estimate the distinct ids of a batch. Reading them takes 0.2 s.
+# Largest vocabulary (in values) for which the number of occurrences of each value is read, to estimate how many
+# distinct ids a batch has. Reading these numbers takes 0.2 s.
 _MOST_COUNTS = 2_000_000
-# Click rate of a log that only --rows and --values describe. The checks of settings need rows with and without a click.
+# Click rate that is assumed for a log that only --rows and --values describe. It is neither 0 nor 1, because the checks
+# of settings need rows with and rows without a click.
 _CLICKS = 0.25
 
 
@@ -62,9 +64,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command: print the plan, and return 0 if the training fits into this host's memory, else 2."""
+    """Run the command: print the memory and disk space that the training would take. Return the exit status: 0 if the
+    training fits into this host's memory, otherwise 2.
+    """
     words = [word for word in (arguments.dataset, *arguments.settings) if word is not None]
-    # The first argument is a setting if there is no prepared folder.
+    # The prepared folder is the first word that is not a setting (`section.key=value`), or none if all are settings.
     folder = next((word for word in words if "=" not in word or Path(word).exists()), None)
     words = [word for word in words if word != folder]
     dataset = None if folder is None else Path(folder)
@@ -94,9 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plan(config: Config, schema: Schema, dataset: Path | None, num_ranks: int, num_servers: int) -> MemoryPlan:
-    """Check the settings, complete them as a training would, and return the plan.
+    """Check the settings, complete them as a training would, and return the plan: the memory that the training would
+    take.
 
-    Where a training would measure something first, the choice that takes more memory is assumed.
+    A training may first measure which way of computing is faster, such as that of the first layer of the tower. The
+    plan assumes the way that takes the most memory.
     """
     if config.device.precision == "auto":
         precision: Precision = "bfloat16" if cpu_flags() & BFLOAT16_FLAGS else "float32"
@@ -142,7 +148,9 @@ def _schema(dataset: Path | None, arguments: argparse.Namespace, words: Sequence
 
 
 def imagined_schema(options: PrepareOptions, num_rows: int, num_values: int) -> Schema:
-    """Return the schema of a log that was not prepared yet, whose values are spread evenly over its fields."""
+    """Return a made-up schema, for a log that was not prepared yet: `num_values` distinct values are spread evenly over
+    its categorical fields, and `num_rows` rows are divided into the splits.
+    """
     columns, numeric = options.categorical_columns, options.data.numeric_fields
     # Each numeric field also has an indicator that tells where its number is missing.
     names = [*numeric, *(f"{name}_missing" for name in numeric)]

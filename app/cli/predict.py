@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _max_reject_fraction(arguments: argparse.Namespace) -> float:
     bound = arguments.max_reject_fraction
     if bound is None:
-        # If the folder is not a bundle, `read_manifest` raises an error that says so.
+        # Raise an error if the folder is not a bundle, before its schema is read.
         read_manifest(arguments.bundle)
         bound = float(read_schema(arguments.bundle).options["max_reject_fraction"])
     if not 0 <= bound <= 1:

@@ -124,7 +124,7 @@ class OnlineTrainer(Trainer):
                 start = time.monotonic()
                 if (part_and_checksum := self.source.next_part(self.ledger)) is not None:
                     self._take_part(*part_and_checksum)
-                    give_back_freed_memory()  # Return the memory that the part's rows took to the system.
+                    give_back_freed_memory()  # Let the system reuse the memory of the part's rows.
                     continue
                 self._write_status(is_idle=True)
                 if self.options.once:
@@ -333,7 +333,7 @@ class OnlineTrainer(Trainer):
 
     def _table_rows(self) -> ByPosition:
         step = self.training.step
-        assert isinstance(step, HostTablesStep)  # `run` has checked this.
+        assert isinstance(step, HostTablesStep)  # `plan_online` accepts only backends that have this step.
         return step.rows
 
     def _save_and_publish(self) -> Path | None:

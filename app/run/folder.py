@@ -222,4 +222,4 @@ def _commit() -> str:
         result = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (fixed words)
         return result.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"  # The sources may be an unpacked copy without a repository.
+        return "unknown"  # The project may be an unpacked copy without a git repository.

@@ -23,7 +23,9 @@ FREE_TRAIN_KEYS = ("auto", "epochs", "steps", "log_every_steps", "resume", "prof
 # Settings of section eval that belong to the identity of a run with a plateau schedule: this schedule lowers the
 # learning rate after evaluations, so their frequency and metric affect the steps.
 PLATEAU_EVAL_KEYS = ("every_steps", "metric", "group_field")
-VECTORS = "vectors"  # Key in the description of the data. Data without vectors lack it, as those of earlier releases.
+# Key of the vectors in the description of the data (`data_identity`). Descriptions of data without vectors lack this
+# key, and so do those that earlier releases wrote.
+VECTORS = "vectors"
 
 
 def identity(config: Config, schema: Schema) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from common.signals import SIGNALS
 
 log = logging.getLogger(__name__)
 
-_END = signal.SIGRTMIN  # Signal that tells the thread that waits for signals to end.
+_END = signal.SIGRTMIN  # Signal to this module's thread, which waits for signals, that it must end.
 # Under mpirun, the launcher sends SIGUSR1 instead of SIGINT and SIGUSR2 instead of SIGTERM. mpirun forwards these two
 # to the ranks. A rank may receive a signal repeatedly: scancel and systemd send SIGTERM to the ranks as well as to the
 # launcher. So only the launcher ends the job after a second signal.
