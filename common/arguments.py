@@ -53,7 +53,7 @@ SHARED: dict[str, dict[str, Any]] = {
 
 
 def add_shared(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
-    """Add the arguments with the given names to a command's parser, or to a group of the parser's options.
+    """Add the shared arguments `names` to `parser`, which is a command's parser or a group of its options.
 
     `SHARED` has the name, type, default and help of each argument. `changes` are keywords of `add_argument` that
     replace those in `SHARED`.

@@ -116,8 +116,8 @@ class AboveBars(logging.StreamHandler[TextIO]):
 class _Lines:
     """Output stream for tqdm that writes each state of a progress bar as a line of its own.
 
-    If the bar looks as it did in the line before, no line is written. If the underlying stream cannot be written, for
-    example because its reader has closed it, output is dropped.
+    If the bar has not changed since the last line, no line is written. If the underlying stream cannot be written, for
+    example because its reader has closed it, the text is dropped.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -37,7 +37,8 @@ class FolderInUse(ValueError):
 
 
 def fill(readinto: Callable[[memoryview], int], buffer: Any) -> int:
-    """Call `readinto` with the rest of `buffer` until `buffer` is full or the stream ends.
+    """Call `readinto`, a stream's function that reads bytes into a buffer, with the unfilled rest of `buffer` until
+    `buffer` is full or the stream ends.
 
     Return the number of bytes read. A single call is not enough: a pipe or a server may return only a byte or two at
     first, which is too little to recognize the format of a file.
@@ -178,7 +179,7 @@ def from_dict(plain: Mapping[str, Any], cls: type[Plain]) -> Plain:
 
 
 def fields_of(cls: type, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `recorded` whose keys are names of fields of the dataclass `cls`.
+    """Return those entries of the mapping `recorded` whose keys are also fields of the dataclass `cls`.
 
     `recorded` maps names of options to values. Options that an earlier release recorded in a file, and a later release
     removed from `cls`, are left out.
@@ -264,7 +265,8 @@ def write_whole(path: Path, text: str) -> None:
                 raise
             sync_folder(path.parent)
     except OSError as error:
-        error.filename = error.filename and str(path)  # The error shall name the file that the user knows.
+        # Let the error name the file `path`, which the user knows, instead of the temporary file.
+        error.filename = error.filename and str(path)
         raise
 
 
@@ -281,7 +283,8 @@ def sole_writer(path: Path, waits: bool = True) -> Iterator[IO[bytes]]:
                 fcntl.flock(file, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise FolderInUse(f"another process writes {path}; wait for its end, or give another name") from None
-            # The process that held the lock may have renamed the file. In this case, open the file at `path` again.
+            # While this process waited for the lock, the process that held it may have renamed the file. If so, begin
+            # again with the file that is at `path` now.
             if is_at(file, path):
                 file.truncate(0)
                 yield file

@@ -60,7 +60,8 @@ class Interface:
             self.functions[name] = self._type(result), [self._type(argument) for argument in arguments.split(",")]
 
     def _type(self, declaration: str) -> Any:
-        """Return the ctypes type of a C declaration, such as `const int64_t* values` or `float l1, l2`.
+        """Return the ctypes type of the values that a C declaration, such as `const int64_t* values` or `float l1, l2`,
+        declares.
 
         Return None for void.
         """
@@ -95,7 +96,8 @@ def loaded_library(name: str) -> ctypes.CDLL | None:
 
 
 def let_idle_threads_sleep() -> None:
-    """If OpenMP was loaded without a wait policy, let its idle threads sleep after a short time of spinning.
+    """If this process has loaded OpenMP without a wait policy, let OpenMP's idle threads sleep soon: they spin (wait in
+    a busy loop) only for a short time.
 
     Do nothing if OpenMP is not loaded, or if the user has set a policy (OMP_WAIT_POLICY).
     """
@@ -156,7 +158,8 @@ class NativeLibrary:
         return True
 
     def load(self) -> ctypes.CDLL:
-        """Load the library at the first call. Return it with the argument and result types of its functions declared.
+        """Load the library (only at the first call), declare the argument and result types of its functions, and return
+        it.
 
         Raise OSError if the file is missing, older than its sources, or cannot be loaded. The message says how to build
         the library.
@@ -195,7 +198,7 @@ class NativeLibrary:
             for name, (result, arguments) in self.interface.functions.items():
                 function = getattr(library, name)
                 function.restype, function.argtypes = result, arguments
-        # The file is no library, or a library of another release, which lacks functions.
+        # The file is no library, or it lacks functions, because it was built from the sources of another release.
         except (OSError, AttributeError) as error:
             raise OSError(
                 f"{path} cannot be loaded: {error}; run `{make_command('native')}` to build it for this machine"

@@ -93,7 +93,7 @@ def keep_pandas_out() -> None:
 
 
 def load(package: str) -> ModuleType:
-    """Import and return a package that only some commands need.
+    """Import the package `package`, which only some commands need, and return its module.
 
     If the package is missing, raise ModuleNotFoundError with a message that says how to install the package.
     """

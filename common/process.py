@@ -54,7 +54,7 @@ class MemoryLimit:
 
 
 def require_memory(num_bytes: int, purpose: str, reserved_bytes: int = 0) -> None:
-    """Raise MemoryError unless this process can take `num_bytes` more bytes under every known memory limit.
+    """Raise MemoryError if taking `num_bytes` more bytes would bring this process above one of its memory limits.
 
     `purpose` begins the message, which also names the tightest limit. `reserved_bytes` is memory that this process has
     allocated but not written yet. Most limits count it as free, so it is subtracted from what is free.
@@ -70,8 +70,9 @@ def require_memory(num_bytes: int, purpose: str, reserved_bytes: int = 0) -> Non
 
 
 def available_memory() -> MemoryLimit:
-    """Return the limit that leaves this process the least memory. Its attribute `free` also counts the memory that the
-    process has already taken, so `free` is what the process may take in all.
+    """Return the memory limit that leaves the least memory to this process, with the process's own memory subtracted
+    from `used`. So its attribute `free` is the memory that the process may take in all. A limit that also counts
+    allocated memory that was never written (`counts_reserved`) is left out.
     """
     own = int((PROC / "self/statm").read_text().split()[1]) * resource.getpagesize()
     limits = [replace(limit, used=limit.used - own) for limit in memory_limits() if not limit.counts_reserved]
@@ -124,7 +125,8 @@ def memory_limits() -> list[MemoryLimit]:
 
 
 def _cgroups(controller: str) -> Iterator[Path]:
-    """Yield the folder of the cgroup that this process belongs to for `controller`, and those of all cgroups above it.
+    """Yield the folder of the cgroup that this process belongs to for `controller` (such as memory or cpu), and the
+    folders of all cgroups above it.
 
     With version 1 of cgroups each controller has a tree of its own. With version 2 there is a single tree.
     """
@@ -145,7 +147,8 @@ def _cgroup_memory() -> Iterator[MemoryLimit]:
                 limit = (folder / limit_file).read_text().strip()
                 if limit != "max" and int(limit) < UNLIMITED:
                     fields = dict(field.split() for field in (folder / "memory.stat").read_text().splitlines())
-                    # The file cache counts as used, but the system frees it before it kills a process.
+                    # Subtract the file cache: it counts as used memory, but the system frees it before it kills a
+                    # process.
                     kinds = ("inactive_file", "active_file")
                     freed = sum(int(fields.get(f"total_{kind}", fields.get(kind, 0))) for kind in kinds)
                     num_bytes = int((folder / used_file).read_text()) - freed
@@ -166,7 +169,8 @@ def held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # Deferred SIGINT signals that arrived at other threads, which were started earlier and do not block the signal.
+    # SIGINT signals to be handled after the block. They arrived at threads that were started earlier and do not block
+    # SIGINT.
     numbers: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, _: numbers.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -97,7 +97,7 @@ class Checked:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return the end of an error message about the unknown name `name`, which says what the user may have meant.
+    """Return a text for the end of an error message about the unknown name `name`: what the user may have meant.
 
     The text asks about the name in `known` that is most similar, or lists all names in `known` if none is similar.
     """
@@ -243,7 +243,7 @@ def convert(value: Any, hint: Any, where: str, key: str) -> Any:
             raise ValueError(f"{where}: '{key}' must be one of {', '.join(map(str, arguments))}; found {value!r}")
         return value
     if origin is tuple:
-        # A scalar in place of a list is converted to a list of one element.
+        # Treat a scalar in place of a list as a list of one element.
         if arguments[0] in _SCALARS and isinstance(value, (str, int, float)):
             value = [value]
         if not isinstance(value, (list, tuple)):
@@ -262,8 +262,8 @@ def convert(value: Any, hint: Any, where: str, key: str) -> Any:
     return _convert_scalar(value, hint, where, key)
 
 
-# The types that YAML may give for each scalar type, and how messages call the type. YAML parses 1e-3 (without a dot) as
-# text, so text that is a number is accepted as one.
+# For each scalar type of a setting: the types of values read from YAML that are accepted for it, and its name in
+# messages. YAML reads 1e-3 (without a dot) as text, so a float may be given as text.
 _SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),

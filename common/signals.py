@@ -1,4 +1,4 @@
-"""Handle or defer the signals that end a program.
+"""Handle or defer SIGINT and SIGTERM, the signals that end a program.
 
 With `stop_by_signals`, a program ends at the next safe point (a call of `check_stop`). If the signal handler raised an
 exception instead, it could end the program anywhere, such as in an import or while a process is started, and leave a
@@ -85,7 +85,8 @@ def children_without_interrupt() -> Iterator[None]:
     A terminal sends the SIGINT of Ctrl-C to all processes of the command, and a worker that is still starting would
     print a traceback.
     """
-    # Start multiprocessing's resource tracker before the signal is blocked, because its start unblocks the signal.
+    # Start the resource tracker, a process that multiprocessing needs, before SIGINT is blocked, because starting it
+    # unblocks SIGINT.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:

@@ -53,7 +53,7 @@ def shortened(texts: Sequence[str], most: int, between: str = ", ") -> str:
 
 def natural_order(name: str) -> list[tuple[int, str]]:
     """Return the sort key of a name, such that numbers in names are compared by value: day_2 comes before day_10."""
-    parts = re.split(r"([0-9]+)", name)  # Text and numbers alternate in the result.
+    parts = re.split(r"([0-9]+)", name)  # The elements of the list are text and number in turn.
     return [(int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts)]
 
 

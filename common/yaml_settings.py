@@ -23,7 +23,8 @@ class CommandParser(argparse.ArgumentParser):
     the options.
     """
 
-    # True during the two passes of argparse, which parses first the options and then the positional arguments.
+    # True while argparse parses: it calls `parse_known_args` again for each of its two passes, first for the options
+    # and then for the positional arguments.
     _in_passes = False
 
     def parse_known_args(  # type: ignore[override]
@@ -61,9 +62,9 @@ class CommandParser(argparse.ArgumentParser):
 def resolve(
     cls: type[Settings], yaml_path: Path | None = None, overrides: Iterable[str] = (), base: Settings | None = None
 ) -> Settings:
-    """Return settings that are changed first by a YAML file and then by `section.key=value` arguments.
+    """Return the settings `base` after changing them by a YAML file and then by `section.key=value` arguments.
 
-    The settings start from `base`, by default the defaults of `cls`. Raise ValueError for an unknown key, a wrong type,
+    `base` is by default an object of `cls` with its default values. Raise ValueError for an unknown key, a wrong type,
     or an argument without `=`. Raise FileNotFoundError if the YAML file is missing.
     """
     settings = cls() if base is None else base

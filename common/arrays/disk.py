@@ -33,12 +33,14 @@ Progress = Callable[[int], object]
 class RowSource:
     """`count` rows of `row_bytes` bytes each that will be written to a file.
 
-    `read` copies a range of the rows from memory directly into the buffer that is then written to the disk.
+    `read` copies a range of the rows from memory into the buffer from which they are written to the disk, without
+    another copy in between.
     """
 
     count: int
     row_bytes: int
-    # Called with a slice and a uint8 array. Copies the bytes of the rows in the slice into the array.
+    # Function that is called with a slice of row indices and a uint8 array, and copies the bytes of these rows into the
+    # array.
     read: Callable[[slice, np.ndarray], None]
 
 
@@ -115,7 +117,7 @@ class _Writer:
                 room = np.frombuffer(self._views[0], np.uint8, num_bytes, self._filled)
                 rows.read(slice(start, start + count), room)
                 yield self._advance(num_bytes)
-            else:  # The next row does not fit into the rest of the buffer, so it is divided between two buffers.
+            else:  # The next row does not fit into the rest of this buffer, so its last bytes go to the next buffer.
                 count, row = 1, np.empty(rows.row_bytes, np.uint8)
                 rows.read(slice(start, start + 1), row)
                 yield from self.write(row.data)
@@ -161,7 +163,8 @@ class _Writer:
 
 
 def open_direct(path: Path, flags: int) -> int:
-    """Open a file so that reads and writes bypass the page cache, if the file system supports it.
+    """Open a file for reads and writes that bypass the system's page cache (O_DIRECT). If the file system does not
+    support this, open the file as usual.
 
     Return the file descriptor.
     """
@@ -199,7 +202,7 @@ class ArraySource:
 
     dtype: str
     shape: tuple[int, ...]
-    # Returns consecutive parts of the array, which together are all its values. Parts that are arrays are C-contiguous.
+    # Function that returns the values of the array as consecutive parts. Parts that are arrays are C-contiguous.
     pieces: Callable[[], Iterable[np.ndarray | RowSource]]
 
 

@@ -59,7 +59,8 @@ def dtype_of(name: str) -> np.dtype:
     this name. Arrays of the two dtypes have the same bits, but the dtypes compare as different.
     """
     if name == "bfloat16":
-        import ml_dtypes  # Imported only if needed: an exported model (bundle) is used without this package.
+        # Import ml_dtypes only if it is needed, because an exported model (bundle) is used without this package.
+        import ml_dtypes
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)

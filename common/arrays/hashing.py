@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # The increment of SplitMix64's state.
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # The number that the generator SplitMix64 adds to its state at each step.
 GOLDEN32 = np.uint32(0x9E3779B9)  # 2³² divided by the golden ratio. GOLDEN is 2⁶⁴ divided by the golden ratio.
-# The shift and the factors with which `mix32` is the finalizer of MurmurHash3 (A. Appleby, public domain).
+# Arguments `shift` and `factors` for `mix32`. With these, it computes the finalizer of MurmurHash3 (A. Appleby, public
+# domain).
 MURMUR3 = 13, (np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35))
 
 

@@ -46,7 +46,9 @@ def huge_pages(num_bytes: int) -> np.ndarray:
 
 
 def give_back_freed_memory() -> None:
-    """Return memory to the system that the program has freed but malloc, or pyarrow if it is loaded, still holds."""
+    """Give memory back to the system that the program has freed, but that malloc (or pyarrow, if it is loaded) has kept
+    for later allocations.
+    """
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
     libc = ctypes.CDLL(None)

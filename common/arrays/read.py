@@ -98,7 +98,9 @@ class FileReader:
 
 @contextmanager
 def read_file(path: Path) -> Iterator[FileReader]:
-    """Open the file at `path` inside a `with` block, and yield a reader that reads it once, from start to end."""
+    """Open the file at `path` for the `with` block, and yield a `FileReader`, which reads the file once, from start to
+    end.
+    """
     descriptor = open_direct(path, os.O_RDONLY)
     try:
         with lend_buffers(READS_AHEAD + 1) as buffers, ThreadPoolExecutor(READS_AHEAD, "disk") as threads:

@@ -115,7 +115,7 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Siz
         shown = {"x": x_shown.values(p[0] for p in points), "y": y_shown.values(p[1] for p in points)}
         drawn = {"name": line.name, "dots": line.points, "colour": None if line.reference else next(colours)}
         drawn |= {} if line.line else {"bare": True}
-        # The legend shall not have a name for which nothing is drawn.
+        # Leave out a line without any point that can be drawn, because its name would still be in the legend.
         lines += [drawn | shown] if any(value is not None for value in shown["y"]) else []
     places = sorted({place for line in series for place in line.x})
     places = places[:: -(-len(places) // _MOST_HOVERED[size]) or 1]
@@ -131,7 +131,8 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Siz
 
 
 def _split_far(series: Sequence[Series]) -> tuple[list[float], list[tuple[str, float, float]]]:
-    """Return the y values that decide the range of a logarithmic axis, and the points whose y lies far outside it.
+    """Divide the points of the lines `series` in two for a chart with a logarithmic y axis. Return the y values that
+    the axis must cover, and the points whose y is far from nearly all others.
 
     A point is (name of the line, x, y). The farthest point is first.
     """
@@ -232,7 +233,7 @@ class _Scale:
         self.divisor, self._suffix = readable_unit(self.largest, axis.unit)
 
     def values(self, values: Iterable[float]) -> list[float | None]:
-        """Return values for drawing, converted to the axis's unit.
+        """Return `values` in the form in which charts.js draws them: divided by the axis's unit.
 
         A value that cannot be drawn becomes None, which is a gap.
         """
