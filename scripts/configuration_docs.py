@@ -44,7 +44,8 @@ SCHEDULES = """Each optimizer has a schedule, such as `deep_optimizer.schedule.n
 """
 GROUPS: dict[str, Any] = {"wide": WideOptimizer, "deep": DeepOptimizer, "tower": TowerOptimizer}
 WRONG_VALUES: tuple[Any, ...] = (-1, "?", "", ())
-# Functions that check a section. Sections that are not listed check themselves.
+# For classes of sections whose values another function checks: this function. All other classes check their values when
+# an object is created.
 CHECKS: dict[type, Any] = {LogFormat: checked_format, ListForm: check_list, VectorForm: check_vector}
 TYPES = {
     bool: "true or false",
@@ -56,7 +57,7 @@ TYPES = {
 
 
 def markdown() -> str:
-    """Return the whole page as Markdown."""
+    """Return the text of docs/configuration.md, the page of all settings."""
     return "\n".join([OPENING, *_sections(), *_optimizers(), *_schedules()])
 
 
@@ -88,7 +89,9 @@ def _schedules() -> Iterator[str]:
 
 
 def _variants(what: str, classes: Sequence[Any], prefix: str) -> Iterator[str]:
-    """Yield the lines of two tables: the classes that a section's key `name` selects, and all settings of these."""
+    """Yield the lines of two Markdown tables: one of the variants (`classes`) that the key `name` of a section selects,
+    such as the optimizers, and one of all settings of these classes.
+    """
     yield f"| {what} | |\n|---|---|"
     yield from (f"| `{cls.name}` | {' '.join(cls.__doc__.split())} |" for cls in classes)
     # For each setting: its default values, each with the names of the classes that have this default.

@@ -61,7 +61,9 @@ def instruction_set() -> str:
 
 
 def cores() -> Line:
-    """Return two texts: how many cores this process may use, and the default of device.threads that follows."""
+    """Return two texts: how many cores this process may use, and the default that the setting device.threads has
+    because of that.
+    """
     usable = num_cores()
     return f"{usable} of {os.cpu_count()} may be used{cpu_quota()[1]}", f"{usable} host threads (device.threads)"
 
@@ -97,7 +99,7 @@ def huge_pages() -> Line:
 def compiler() -> Line:
     """Return two texts: the compiler that builds the C++ libraries, and what it is used for.
 
-    If it is missing, they say so, and how to go on.
+    If there is no compiler, the texts say so, and how to use the project without one or install one.
     """
     name = os.environ.get("CXX", "g++")
     missing = [tool for tool in (name, "make") if shutil.which(tool) is None]
@@ -129,7 +131,9 @@ def mindspore() -> Line:
 
 
 def mpi() -> Line:
-    """Return two texts: the mpirun that starts several ranks or why there is none, and what follows for training."""
+    """Return two texts: which mpirun starts several ranks, or why there is none, and whether a training can therefore
+    run on several ranks.
+    """
     try:
         mpirun = find_mpirun()
         load_mpi()

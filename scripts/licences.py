@@ -37,7 +37,7 @@ def locked() -> dict[str, str]:
 
 
 def markdown() -> str:
-    """Return the page."""
+    """Return the text of docs/licences.md."""
     packages: dict[str, list[str]] = {}
     for name, version in locked().items():
         packages.setdefault(licence(name), []).append(f"{name} {version}")

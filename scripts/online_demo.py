@@ -26,7 +26,7 @@ PROJECT = Path(__file__).parents[1]
 FOLDER = Path(os.environ.get("ONLINE_DEMO_DIR", PROJECT / "demo/online"))
 # Number of rows of the log. The model is first trained on half of them; the other half is in the parts.
 ROWS = int(os.environ.get("ONLINE_DEMO_ROWS", "400000"))
-# With this environment, the project's modules are found from any folder.
+# Environment variables with which Python finds the project's modules from any working folder.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROJECT)}
 NUM_PARTS = 10
 TIMEOUT_SECONDS = 300
@@ -126,7 +126,8 @@ def main() -> None:
         version = await_it(lambda: served(port), trainer, service)
         for path in later:
             for each in (truth_path(path), path):
-                # The log was made earlier, so set the time at which the part was closed.
+                # Set the file's time to now, because the online run takes it as the time at which the part was
+                # complete.
                 (coming / each.name).touch()
                 (coming / each.name).rename(FOLDER / "parts" / each.name)
             closed = time.monotonic()
