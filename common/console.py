@@ -1,4 +1,4 @@
-"""Show the output of a command: progress bars and log lines.
+"""Show the progress bars and log lines of a command.
 
 On a terminal and in a notebook, progress is a bar with log lines above it. Elsewhere (a file, a pipe, mpirun) it is a
 plain line every ten seconds, without carriage returns or escape sequences. `has_no_reader` lets a command end quietly

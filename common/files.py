@@ -33,7 +33,7 @@ PROBE_TRIES, PROBE_SECONDS = 3, 0.02
 
 
 class FolderInUse(ValueError):
-    """Raised if another process holds the lock of a folder."""
+    """Raised if a folder cannot be locked because another process holds its lock."""
 
 
 def fill(readinto: Callable[[memoryview], int], buffer: Any) -> int:

@@ -69,7 +69,8 @@ class Removed:
     """
 
     now: str  # Text for the error message: how the program behaves now, and what to use in place of the setting.
-    value: Any = ANY_VALUE  # The program now behaves as if the setting had this value.
+    # Value of the removed setting with which an earlier release behaved as the program does now.
+    value: Any = ANY_VALUE
 
 
 class OutOfBoundsError(ValueError):
@@ -87,7 +88,9 @@ class Checked:
     """
 
     def __post_init__(self) -> None:
-        """Raise OutOfBoundsError for the first field whose number is out of bounds."""
+        """Check the numbers of a new object. Raise OutOfBoundsError for the first field whose number is outside of its
+        `Bounds`.
+        """
         for name, bounds in bounds_of(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
             if not bounds.admit(value):

@@ -19,7 +19,9 @@ _received: list[int] = []
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]) -> Iterator[None]:
-    """Install `handler` for the given signals inside the `with` block. Restore the former handlers at its end."""
+    """Install `handler` for the signals `numbers` inside the `with` block. At the end of the block, restore the
+    handlers that were installed before.
+    """
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

@@ -24,7 +24,8 @@ from data_prep.prepared.truth import truth_path
 
 PROJECT = Path(__file__).parents[1]
 FOLDER = Path(os.environ.get("ONLINE_DEMO_DIR", PROJECT / "demo/online"))
-# Number of rows of the log. The model is first trained on half of them; the other half is in the parts.
+# Number of rows of the log. The model is first trained on half of them. The other half is divided into the parts
+# (files) on which the online trainer trains it.
 ROWS = int(os.environ.get("ONLINE_DEMO_ROWS", "400000"))
 # Environment variables with which Python finds the project's modules from any working folder.
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROJECT)}

@@ -14,7 +14,8 @@ from app.evaluation.score_bins import Bins
 # Upper bound of the factor for logits that `fit_temperature` fits. A larger factor means that the split valid has too
 # few rows to fit one.
 LARGEST_FACTOR = 10.0
-Calibrate = bool | Literal["platt", "auto"]  # How scores are calibrated on the split valid. True is "platt".
+# Method by which scores are fitted to the click rates of the split valid. True stands for "platt", False for none.
+Calibrate = bool | Literal["platt", "auto"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def _fit_line(bins: Bins, has_intercept: bool) -> tuple[float, float]:
 
     The rows must have both labels. Without `has_intercept`, the intercept is 0.
     """
-    from sklearn.linear_model import LogisticRegression  # The import takes a second, so it is done only when needed.
+    # scikit-learn is imported only when it is needed, because the import takes a second.
+    from sklearn.linear_model import LogisticRegression
 
     logits = bins.keys.astype(np.float64)
     labels = np.repeat([0, 1], len(logits))

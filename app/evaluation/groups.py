@@ -115,7 +115,8 @@ class GroupStream:
         self._pending: list[tuple[np.ndarray, ...]] = []
         self._num_pending = 0
         self._left_out = 0.0  # Number of rows without a group, or the sum of their weights.
-        self._cells = np.zeros(0, np.uint64)  # The counted cells in the form that `GroupedRows` takes, ascending.
+        # The counted cells (pairs of group and logit), ascending, as numbers in the form that `GroupedRows` takes.
+        self._cells = np.zeros(0, np.uint64)
         self._negatives: np.ndarray = np.zeros(0, np.int64)
         self._positives: np.ndarray = np.zeros(0, np.int64)
 

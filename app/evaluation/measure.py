@@ -99,7 +99,8 @@ class Evaluation:
     def frame(self) -> pd.DataFrame:
         """The metrics and their 95 % intervals as a pandas table.
 
-        The first row is for all rows, the others for slices.
+        The first row of the table has the metrics of all evaluated rows, and each further row those of a slice (a part
+        of the evaluated rows).
         """
         whole = {"by": "", "part": "", **asdict(self.metrics), **interval_ends(self.intervals)}
         parts = [

@@ -153,11 +153,14 @@ class MetricStream:
         self._exact_rows = exact_rows
         self._logits: list[np.ndarray] = []
         self._labels: list[np.ndarray] = []
-        self._weights: list[np.ndarray] = []  # Weights of the rows in `_labels`, or [] if rows have no weights.
+        # Weights of the rows whose labels are in `_labels`. Empty if rows have no weights.
+        self._weights: list[np.ndarray] = []
         self._num_rows = 0
         self._num_in_memory = 0
         self._bins = Bins.empty()
-        self._sums = np.zeros(4)  # Sums of weights, clicks, cross-entropy and predictions.
+        # Four sums over the rows so far, weighted by the rows' weights: of 1, of the labels, of the cross-entropies and
+        # of the predicted probabilities.
+        self._sums = np.zeros(4)
 
     def add(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> None:
         """Add n rows: `logits` [n] float32, `labels` [n] 0 or 1, `weights` [n] 0 or more.
@@ -248,7 +251,9 @@ def defined(metrics: Metrics) -> dict[str, float]:
     return {name: value for name, value in asdict(metrics).items() if not np.isnan(value)}
 
 
-FEW_CLICKS = 20  # Confidence intervals from fewer clicks are too narrow, see `few_clicks_note`.
+# Confidence intervals that are computed from fewer clicks than this are too narrow, which `few_clicks_note` tells the
+# user.
+FEW_CLICKS = 20
 LEVEL = 0.95
 
 # Number of bins to which rows are reduced for the bootstrap. With this many, ties of logits in the same bin do not

@@ -46,7 +46,7 @@ class Groups:
     field: str
     rows: GroupedRows
     values: dict[str, np.ndarray]
-    names: list[str]  # Names of the most frequent values.
+    names: list[str]  # Texts of the values that the groups with the most rows stand for.
     by_key: bool = False  # Whether the column has the kind id, so that rows are grouped by a hash of their text.
 
     @property

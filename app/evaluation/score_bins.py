@@ -65,11 +65,11 @@ class Bins:
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Predicted click probability of each logit, [K] float64."""
+        """Click probability that each distinct logit predicts, the sigmoid of the logit, [K] float64."""
         return sigmoid(self.keys.astype(np.float64))
 
     def plus(self, other: Bins) -> Bins:
-        """Return bins that count the rows of both `self` and `other`."""
+        """Return the counts of all rows that `self` or `other` counts, by logit."""
         if not self.keys.size or not other.keys.size:
             return self if self.keys.size else other
         keys, inverse = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
@@ -151,7 +151,8 @@ def from_ordered_bits(bits: np.ndarray) -> np.ndarray:
 
 def binned(logits: np.ndarray) -> np.ndarray:
     """Return each float32 logit rounded to the middle of its bin (see BIN_SHIFT)."""
-    bits = (logits + np.float32(0)).view(np.uint32)  # Adding 0 turns -0 into 0, so that the two are ties.
+    # Add 0, which turns -0 into 0, so that the two count as equal logits.
+    bits = (logits + np.float32(0)).view(np.uint32)
     return (bits >> BIN_SHIFT << BIN_SHIFT | 1 << BIN_SHIFT - 1).view(np.float32)
 
 

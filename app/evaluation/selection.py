@@ -28,7 +28,7 @@ class SelectionState:
     best: float | None = None
     best_step: int = -1
     reference: float | None = None
-    since_reference: int = 0  # Number of evaluations since the last improvement.
+    since_reference: int = 0  # Number of evaluations after the one whose value is `reference`.
     last_step: int = -1  # Step of the last evaluation.
 
 
@@ -52,7 +52,7 @@ class Selection:
 
     @property
     def is_over(self) -> bool:
-        """True if the last `patience` evaluations did not improve the metric."""
+        """True if none of the last `patience` evaluations improved the metric, so that the training stops early."""
         return 0 < self._options.patience <= self._state.since_reference
 
     @property

@@ -19,7 +19,8 @@ from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import INDICATOR, Schema, inverse_transform
 
-TIME, UNSEEN = "time", "unseen"  # Ways to divide the rows other than by the values of a field.
+# Names of the two ways to divide the rows of a split other than by the values of a field.
+TIME, UNSEEN = "time", "unseen"
 # A categorical field with at most FEW_VALUES values, such as the hours of a day, has a part for each value. In a field
 # with more values, each of the TOP_VALUES most frequent ones has a part of its own.
 FEW_VALUES = 25
@@ -27,8 +28,10 @@ TOP_VALUES = 10
 TIME_PARTS = 10
 NUMBER_PARTS = 10  # Number of parts of a numeric field, which have about the same number of training rows.
 QUANTILE_BLOCKS = 256  # Number of blocks of training rows, at most, from which quantiles are computed.
-UNSEEN_COUNTS = (0, 1, 2, 4, 8)  # Rows of part i have at least UNSEEN_COUNTS[i] out-of-vocabulary values.
-EXACT_ROWS = 2**20  # The metrics of a part with more rows are computed from rounded logits.
+# Division by unseen values: rows of part i have at least UNSEEN_COUNTS[i] out-of-vocabulary values, and fewer than
+# UNSEEN_COUNTS[i + 1].
+UNSEEN_COUNTS = (0, 1, 2, 4, 8)
+EXACT_ROWS = 2**20  # If a part of the split has more rows than this, its metrics are computed from rounded logits.
 # Parts with fewer clicks, or fewer other rows, get no confidence intervals: bootstrap samples of them would often have
 # only one of the two labels.
 LEAST_OF_A_CLASS = 10

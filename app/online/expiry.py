@@ -21,7 +21,9 @@ IN_ROWS, IN_SECONDS = "rows", "seconds"
 
 @dataclass(frozen=True)
 class ExpiryOptions:
-    """Options that decide when the values of categorical fields lose their ids."""
+    """Options that decide when the values of categorical fields lose their ids (expire) because they no longer occur in
+    the log.
+    """
 
     after: float = 0.0  # Age, in the unit `ages_in`, above which a value loses its id. 0 stands for never.
     ages_in: str = IN_ROWS  # IN_ROWS: the age of a value is a number of rows of the log. IN_SECONDS: seconds.
@@ -30,7 +32,7 @@ class ExpiryOptions:
 
     @property
     def is_wanted(self) -> bool:
-        """True if these options let values lose their ids."""
+        """True if any value can lose its id under these options."""
         return self.after > 0 or self.most_ids > 0
 
 
@@ -51,7 +53,7 @@ class Expiry:
         self.is_new = touched is None
         self.moment = int(saved.expiry()[MOMENT][0]) if saved is not None and not self.is_new else 0
         self._touched = np.full(num_ids, self.moment) if touched is None else touched
-        self._expired = NO_IDS  # Ids that expired in the last call of `expire`, ascending.
+        self._expired = NO_IDS  # Ids of values that expired in the last call of `expire`, ascending.
 
     def touch(self, ids: np.ndarray, num_ids: int, moment: int) -> None:
         """Record that training touched (updated) the rows of `ids` at `moment`. The vocabulary now has `num_ids` ids.

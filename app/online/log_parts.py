@@ -61,10 +61,11 @@ class Part:
     file: LogFile
     checksum: str
     parsed: Sequence[ParsedRows]  # The good lines after parsing: one `ParsedRows` for each chunk of the file, in order.
-    rows: Examples  # The good lines after encoding (ids, numbers, labels, weights).
+    rows: Examples  # The part's good lines in encoded form: ids, numbers, labels and weights.
     num_lines: int
     first_reject: str  # Reason and text of the first bad line, "" if all lines are good.
-    missing: Sequence[float] = ()  # Share of missing cells in each column, see `GrowingVocabulary.shares`.
+    # For each column, the share of the part's rows in which the cell is missing, see `GrowingVocabulary.shares`.
+    missing: Sequence[float] = ()
     # For each categorical column, the share of this part's rows whose value had no id when the part was read.
     unknown: Sequence[float] = ()
     # Sum of the scores, divided by the number of clicks. The scores are those of the model before this part.
@@ -114,8 +115,8 @@ class GuardBounds:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The record of the parts that a model was trained on, and of the decision to publish the model. The manifest of
-    each checkpoint of an online run stores this record as JSON.
+    """The record of the parts (files of the log) that a model was trained on, and of the decision whether to publish
+    the model. The manifest of each checkpoint of an online run stores this record as JSON.
     """
 
     # The parts, by name, in the order of training. Each record has the checksum of the file's content (`checksum`) and
@@ -125,7 +126,8 @@ class Ledger:
     recent: list[dict[str, Any]] = field(default_factory=list)
     # Names of the files with sampled rows of the last parts, which `candidate.Samples` writes.
     samples: list[str] = field(default_factory=list)
-    withheld: str = ""  # Reason why the model after the last part is not published, or "" if it is.
+    # Reason why the model is not published that resulted from training on the last part, or "" if it is published.
+    withheld: str = ""
     # Unit in which the ages of values are measured ("rows" or "seconds"), or "" if no value ever expires.
     ages_in: str = ""
 
@@ -211,10 +213,11 @@ class PartSource:
         return path.is_file() and path.read_bytes().strip() == checksum.encode()
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
-        """Return the next part that the model may be trained on, and the checksum of its content. Return None if no
-        part is left, or if the next part must still wait.
+        """Return the next part (file of the log) that the model may be trained on, and the checksum of its content.
+        Return None if no part is left, or if the next part must still wait, because its file has changed within the
+        last `delay_seconds`.
 
-        Hold aside all earlier parts that the model must not be trained on.
+        Earlier parts that the model must not be trained on are held aside.
         """
         files, self.waiting = self._files(), ""
         no_files = self._no_files(files)
@@ -348,8 +351,8 @@ class PartSource:
         return {path: name for path, name in names.items() if is_part(name)}
 
     def _log_no_parts(self, names: set[str]) -> None:
-        """Log a warning for files whose names are not names of parts, once for each file, because a user may have
-        intended them as parts.
+        """Log a warning for each file in the folder of the log whose name is not that of a log file (a part), because a
+        user may have meant it as one. Each file is named only once.
         """
         names = {name for name in names if not name.startswith((".", "_")) and not name.endswith(".truth.parquet")}
         if new := shortened(sorted(names - self._no_parts), 5):
@@ -396,8 +399,9 @@ def read_part(file: LogFile, checksum: str, encoder: RowEncoder, files: Sequence
 def why_suspicious(
     part: Part, ledger: Ledger, click_rate: float, bounds: GuardBounds, columns: Sequence[str] = ()
 ) -> str | None:
-    """Return the reason why a part is suspicious, or None if it is similar to the last parts. It is suspicious if its
-    share of bad lines, click rate, or a column's share of missing cells or of values without ids exceeds a bound.
+    """Return the reason why a part (file of the log) is suspicious, or None if its figures are similar to those of the
+    last parts. It is suspicious if its share of bad lines, click rate, or a column's share of missing cells or of
+    values without ids exceeds a bound.
 
     `click_rate` is used for the first part: the click rate of the data that the model was trained on before. `columns`
     are the names of the columns that the shares in the part belong to.
@@ -433,10 +437,11 @@ def why_suspicious(
 
 
 def why_miscalibrated(part: Part, ledger: Ledger, bounds: GuardBounds) -> str | None:
-    """Return the reason why a part is suspicious because of its calibration (the sum of the model's scores divided by
-    the number of clicks), or None if the calibration is near the median of the last parts'.
+    """Return the reason why a part (file of the log) is suspicious because of its calibration (the sum of the model's
+    scores divided by the number of clicks), or None if the calibration is near the median of the last parts'.
 
-    Return None also if the model was not published, because the model, not the part, may then be wrong.
+    Return None also if the model that scored the part was not published, because the reason may then lie in the model
+    instead of the part.
     """
     last = [each["calibration"] for each in ledger.recent if each.get("calibration")]
     clicks, actual = part.counts["clicks"], part.calibration
@@ -457,8 +462,8 @@ def _is_far(value: float, usual: float, factor: float) -> bool:
 
 
 def why_useless(part: Part) -> str | None:
-    """Return the reason why a model cannot be trained on a part (no line is good, or all labels are equal), otherwise
-    None.
+    """Return the reason why a model cannot be trained on a part (file of the log): no line is good, or all labels are
+    equal. Otherwise return None.
     """
     if 0 < part.counts["clicks"] < part.counts["rows"]:
         return None

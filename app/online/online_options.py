@@ -1,4 +1,4 @@
-"""Define the options of an online run."""
+"""Define the options of an online run, which trains a model on a growing log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.online.candidate import MOST_WORSE
 from app.online.expiry import ExpiryOptions
 from app.online.log_parts import GuardBounds
 
-KEPT, ADMISSION_MIB = 14, 64  # Defaults of the options `keep` and `admission_mib`.
+KEPT, ADMISSION_MIB = 14, 64  # Default values of the options --keep and --admission-mib.
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class OnlineOptions:
     # Bounds beyond which a part (file of the log) counts as suspicious and is not trained on.
     bounds: GuardBounds = field(default_factory=GuardBounds)
     once: bool = False  # True: the run ends when no part (file of the log) is left. False: it waits for further parts.
-    # Bundle that also scores each part, so that its metrics can be compared with those of the online model. None: there
-    # is no comparison.
+    # Bundle that also scores each part (file of the log), so that its metrics can be compared with those of the model
+    # in training. None: there is no comparison.
     frozen: Path | None = None
     # Time after the last change of a part's file before the part is trained on, so that its labels are complete.
     delay_seconds: float = 0.0

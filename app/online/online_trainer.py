@@ -302,8 +302,8 @@ class OnlineTrainer(Trainer):
         return sorted({*columns_of(fields, "wide"), *columns_of(fields, "deep")})
 
     def _renumber(self) -> None:
-        """Give new ids without gaps to all values that have not expired. Change the ids in the vocabulary (in a new
-        prepared folder), the tables, the kept rows of the last parts and the record of ages.
+        """Give new ids without gaps to all categorical values that have not expired. Change the ids in the vocabulary
+        (in a new prepared folder), the tables, the kept rows of the last parts and the record of ages.
         """
         counts, expired = self.vocabulary.counts(), self.vocabulary.expired
         folder = self.run.path / f"{PREPARED}-{self.position.step:08d}"
@@ -377,8 +377,8 @@ class OnlineTrainer(Trainer):
                 yield counting, self.training.step.prepare(counting, will_change=True)
 
     def _measure_part(self, part: Part) -> tuple[dict[str, Any], np.ndarray]:
-        """Score a part that the model was not trained on yet. Return metrics by name, and the number of rows in each
-        bin of the score (see `count_scores`).
+        """Score a part (file of the log) that the model was not trained on yet. Return metrics by name, and the number
+        of rows in each bin of the score (see `count_scores`).
 
         The metrics include those of the bundle of the option --frozen, which serves for comparison, with the prefix
         frozen_, and those of the true click probabilities of a synthetic log, with the prefix best_, if there are any.
@@ -452,8 +452,8 @@ class OnlineTrainer(Trainer):
 
 
 def _described(values: dict[str, Any]) -> str:
-    """Return a text for the training log with a part's name and measurements: number of rows, AUC, log loss and
-    calibration.
+    """Return a text for the training log with the name and the measurements of a part (file of the log): number of
+    rows, AUC, log loss and calibration.
     """
     beside = [f"{of} {values[f'{of}_auc']:.4f}" for of in ("frozen", "best") if f"{of}_auc" in values]
     between = f" ({', '.join(beside)})" if beside else ""

@@ -41,7 +41,7 @@ PRINTED = (
     *("new_values", "pending_values", "expired_values", "ids_in_use"),
     *("scores_psi", "fields_psi", "shifted_field", "lag_seconds"),
 )
-Line = Mapping[str, Any]  # The measurements of one part (file of the log), as in metrics.jsonl.
+Line = Mapping[str, Any]  # The measurements of one part (file of the log) by name, as a line of metrics.jsonl has them.
 
 IN_TABLE = 50  # Maximum number of parts (files of the log) in the page's table.
 X = Axis("part")

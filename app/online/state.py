@@ -26,7 +26,9 @@ log = logging.getLogger("app")
 STATUS, RELEASED = "status.json", "released"
 # Name of the folder in the run's folder that stores how often each value that has no id yet has occurred.
 VALUE_COUNTS = "value_counts"
-HELD_ASIDE, NOT_RUNNING = 5, 6  # Exit statuses of `python -m app online status`.
+# Exit statuses of the commands `online` and `online status`: the run refuses to train on a part or to publish the
+# newest model (HELD_ASIDE), or its process has ended with an error (NOT_RUNNING).
+HELD_ASIDE, NOT_RUNNING = 5, 6
 REMOVED, ADDED = ".removed", ".added.npz"
 # Name of the prepared folder in the run's folder, which contains the growing vocabulary. After ids were renumbered,
 # another folder is used, with the step appended to this name.

@@ -19,7 +19,8 @@ from data_prep.raw_log.storage import LogFile, file_name, file_state, inner, is_
 
 log = logging.getLogger("app")
 
-_ENTRY = re.compile(r"(\d{20})\.json")  # Name of the file in a Delta table's log that describes one version.
+# Name of a file in the log of a Delta table (the folder _delta_log). The file describes one version of the table.
+_ENTRY = re.compile(r"(\d{20})\.json")
 _PART = "version-{}"
 
 
@@ -53,7 +54,8 @@ class TableSource(PartSource):
 
     def __init__(self, root: str, released: Path, delay_seconds: float, first: int) -> None:
         self._root, self._first = root, first
-        self._decided = first - 1  # The newest version that was trained on, passed over or held aside.
+        # The newest version of the table that was already trained on, passed over or held aside.
+        self._decided = first - 1
         # The data files of the version that `next_part` has looked at last, by their locations, and those of the
         # version that it has returned last.
         self._added: dict[str, LakeFile] = {}
@@ -89,7 +91,8 @@ class TableSource(PartSource):
         Raise ValueError if the table's log no longer has an entry for an earlier version that this object has not
         looked at.
         """
-        from data_prep.raw_log.lake.delta_table import files_added  # It imports deltalake, which may be missing.
+        # The module delta_table imports the package deltalake, which may be missing.
+        from data_prep.raw_log.lake.delta_table import files_added
 
         number = _number(file.name)
         if number > self._decided + 1:

@@ -35,7 +35,8 @@ class Plan:
     `checkpoint` is None if training starts at step 0.
     """
 
-    kind: str  # One of new, resume, continue and finished.
+    # What to do with the run folder: new, resume, continue (a finished run for more epochs) or finished (nothing).
+    kind: str
     reason: str
     checkpoint: Checkpoint | None
     # Checkpoints that are newer than `checkpoint` but cannot be used, each with the reason.

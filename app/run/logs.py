@@ -96,7 +96,7 @@ class RunLog:
         try:
             sync_folder(self.path)
             sync_folder(self.path.parent)
-        except FileNotFoundError:  # No line has been written yet.
+        except FileNotFoundError:  # The file does not exist, because no line has been written yet.
             pass
         except OSError as error:
             log.error(
@@ -164,7 +164,7 @@ def without_torch() -> Iterator[None]:
     if "torch" in sys.modules:
         yield
         return
-    # Python raises ImportError for a module that is None in `sys.modules`.
+    # Python's `import` raises ImportError for a module whose entry in `sys.modules` is None.
     sys.modules["torch"] = None  # type: ignore[assignment]
     try:
         yield
@@ -174,6 +174,7 @@ def without_torch() -> Iterator[None]:
 
 PROFILED_STEPS = 5
 
-PROFILE_FOLDER = "profile"  # Name of the profile's folder within a run folder.
+# Name of the folder within a run folder that contains MindSpore's profile of some training steps.
+PROFILE_FOLDER = "profile"
 
 OP_TIMES = "op_times.json"

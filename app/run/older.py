@@ -52,7 +52,7 @@ def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
     prepare = result.get("prepare", {})
     if of_fields := fields_as_set(prepare):
         prepare["fields"] = of_fields
-    for name in RECORDED:  # The setting prepare.fields replaces these older settings.
+    for name in RECORDED:  # Drop these older settings, which the setting prepare.fields has replaced.
         prepare.pop(name, None)
     return result
 

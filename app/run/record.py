@@ -36,12 +36,12 @@ Points = tuple[list[float], list[float]]  # x and y values.
 class RunRecord:
     """The content of the files in one run folder, as far as the report needs it."""
 
-    name: str  # Name of the run, unique within the report.
+    name: str  # Name of the run in the report, different from the names of all other runs in it.
     state: dict[str, Any]
     config: dict[str, Any]
     wide_losses: np.ndarray  # The loss `wide_loss` of each step, from the first step on.
     lines: list[dict[str, Any]]  # Lines of metrics.jsonl.
-    evaluations: list[dict[str, Any]]  # Contents of the evaluation files, by ascending step.
+    evaluations: list[dict[str, Any]]  # Contents of the run's evaluation files (evaluations/*.json), by ascending step.
     op_times: list[dict[str, Any]]
     # Metadata and rows of the table in effects.parquet, which says how much each column of the log changes the logit.
     # Both are empty if the run has no such file.
@@ -138,7 +138,7 @@ class RunRecord:
 
     @property
     def steps(self) -> int:
-        """Number of steps that the run has taken."""
+        """Number of training steps that the run has taken, as its loss.log shows."""
         return len(self.wide_losses)
 
 

@@ -34,7 +34,8 @@ from data_prep.encoding.rows_to_score import LogToScore, ending_of
 from data_prep.options.executor import ExecutorChoice
 
 STDIN = "-"
-CHUNK_BYTES = 2 << 20  # Size of a chunk of the log, some 10,000 rows.
+# Size in bytes of a chunk: consecutive lines of the log (some 10,000) that a worker process scores at a time.
+CHUNK_BYTES = 2 << 20
 STATE, WORK, RESULT, SPOOLED, FINISHED = "run.json", "work", "result", "stdin", "finished"
 REPLICATES = 200
 LEAST_ROWS = 20  # If fewer rows were scored, their unknown values may be chance and are not reported.

@@ -50,9 +50,10 @@ class BundleManifest:
     vocabulary: dict[str, Any]  # Record returned by `data_prep.encoding.prepared_vocabulary.write_lookup`.
     # Step, epoch and id of the exported checkpoint, and the numbers of rows and clicks that the model was trained on.
     checkpoint: dict[str, Any]
-    versions: dict[str, str]  # Versions of the packages that scoring needs.
+    versions: dict[str, str]  # Version of each package that scoring with the bundle needs, by name.
     files: dict[str, FileRecord] = field(default_factory=dict)
-    # Deltas only: id and folder name of the parent bundle.
+    # Only for deltas (bundles with changed rows only): id and folder name of the parent, the bundle whose rows have
+    # changed.
     parent: dict[str, str] | None = None
     generation: int = 0  # 0 for a whole bundle as exported. A delta has its parent's generation plus one.
     # Whole bundles made by `fold` only: version of the newest delta that was merged into this bundle.
@@ -66,8 +67,8 @@ class BundleManifest:
 
     @property
     def version(self) -> str:
-        """Name of the model's version, a checksum. A bundle that `fold` made by merging deltas keeps the version of the
-        newest delta.
+        """Version of the model, a checksum such as xxh3:0123456789abcdef. A bundle that `fold` made by merging deltas
+        has the version of the newest delta.
         """
         return self.folded or self.id
 

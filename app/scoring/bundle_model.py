@@ -37,7 +37,7 @@ class Scored:
     why the other lines were rejected.
     """
 
-    places: np.ndarray  # Indices [n] of the good lines within the chunk.
+    places: np.ndarray  # Indices [n] of the lines of the chunk that were not rejected as bad (the good lines).
     # Logits [n] of the good lines, float32.
     logits: np.ndarray
     # Reason for each line that was rejected as bad, by the line's index within the chunk.
@@ -129,7 +129,7 @@ class BundleModel:
         return Scored(places, self.logits_of_encoded(rows), reasons, rows)
 
     def logits_of_encoded(self, rows: Examples) -> np.ndarray:
-        """Return the logits, float32 [n], of n encoded rows."""
+        """Return the logits, float32 [n], of n rows whose cells are already encoded as ids and numbers."""
         slices = [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(rows), ROWS_AT_ONCE)]
         parts = [
             self._tower(*self.tower_inputs(rows.ids[part]), rows.numeric[part], rows.vectors[part]) for part in slices

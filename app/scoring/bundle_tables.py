@@ -44,7 +44,8 @@ INDEX, DELETED = "index", "deleted"
 BLOCKS_OF_A_REQUEST, BLOCKS_AT_ONCE, PAUSE_SECONDS = 64, 4, 5e-5
 GROUPS_A_BLOCK = BLOCK_BYTES // 16
 _BITS = np.uint64(1) << np.arange(64, dtype=np.uint64)
-_ONES = np.array([number.bit_count() for number in range(1 << 16)], np.uint8)  # Number of ones in each uint16.
+# For each number from 0 to 65535, how many of its bits are 1.
+_ONES = np.array([number.bit_count() for number in range(1 << 16)], np.uint8)
 
 RowType = Literal["float32", "float16", "int8"]
 
@@ -60,7 +61,8 @@ class BundleTablesSpec:
     seed: int  # Seed of the initial rows.
     initial_scale: float
     num_deleted: int = 0  # Deltas only: number of ids whose rows the delta removes.
-    initial_dtype: str = "float32"  # Data type to which the values of rows before training are rounded.
+    # Data type to which the initial values of an embedding row, those before training, are rounded.
+    initial_dtype: str = "float32"
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of this class by name, as the manifest stores them.

@@ -39,7 +39,7 @@ class FieldEffect:
     field: str
     # The cell. A time that the log writes as a number is written as a date here, and a vector by its first numbers.
     value: str | None
-    in_vocabulary: bool | None  # None for numeric columns and vectors.
+    in_vocabulary: bool | None  # True if the categorical value has an id. None for numeric columns and vectors.
     wide: float
     change: float
 

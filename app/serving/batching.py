@@ -128,7 +128,8 @@ class Refusals:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._last = clock, 0.0  # `_last` is the time for which the latest refusal is scheduled.
+        # `_last` is the time (in seconds of `clock`) at which the latest refusal so far is to be sent.
+        self._clock, self._last = clock, 0.0
 
     def delay(self) -> float:
         """Return for how many seconds a new refusal (response with status 429) must be held back before it is sent, and

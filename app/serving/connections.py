@@ -92,8 +92,8 @@ class Application:
         service.is_draining = self.is_draining
 
     def drain(self) -> None:
-        """Answer readiness checks (asked by load balancers) with status 503 from now on, so that no new requests are
-        sent here.
+        """Answer readiness checks (requests of load balancers) with status 503 from now on, so that load balancers send
+        no new requests to this worker.
         """
         self.is_draining = True
         if self.service is not None:
@@ -372,7 +372,8 @@ class BoundedRequests(HttpToolsProtocol):
                 self.parser.feed_data(b"\r\n".join([first, *lines, b"\r\n"]))
                 self.parser.feed_data(rest)
                 return
-            except httptools.HttpParserUpgrade as offer:  # A later request in `rest` offers another protocol, too.
+            # The error means that a later request in `rest` also offers to switch to another protocol.
+            except httptools.HttpParserUpgrade as offer:
                 rest = rest[offer.args[0] :]
 
     def on_message_begin(self) -> None:

@@ -67,8 +67,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 @dataclass
 class _BundleState:
-    """What the service knows about a bundle in the folder. The service forgets this state when the bundle's manifest
-    file changes.
+    """What the service knows about one bundle in the folder of bundles. The object is replaced by a new one when the
+    bundle's manifest file changes.
     """
 
     stamp: tuple[int, ...]  # Times, inode and size of the manifest file. If they change, the file was replaced.

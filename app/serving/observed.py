@@ -136,7 +136,7 @@ class Observed:
         self._restarts = self._make(Counter, "restarts", "Workers that were started again.")
         self._restarts.inc(is_restart)
         self._num_swaps = 0  # Number of switches to another model that the counter `_swaps` already includes.
-        self._num_waiting = 0  # Number of waiting requests that the gauge shows.
+        self._num_waiting = 0  # Number of waiting requests that the gauge of waiting requests shows now.
         most = {"multiprocess_mode": "livemax"}
         self._drift_rows = self._make(Gauge, "drift_rows", "Recent rows that the figures of drift are about.", **most)
         # Gauges of drift, by the name of the figure in the result of `Distribution.drift_from`.
@@ -149,7 +149,8 @@ class Observed:
                 ("missing", "Share of rows without a vector."),
             )
         }
-        self._drift_shown: set[tuple[str, str]] = set()  # Pairs (gauge, field) that have been set.
+        # The gauges of drift that have been set, as pairs (name of the gauge, name of the field).
+        self._drift_shown: set[tuple[str, str]] = set()
         self._refused = self._make(Gauge, "refused_bundles", "Bundles of the folder that are refused.", **most)
         text = "Time for which the newest bundle is in the folder and does not serve."
         self._newest_age = self._make(Gauge, "newest_age_seconds", text, **most)

@@ -37,12 +37,12 @@ class ServerOptions:
     """Options of the HTTP service, as given on its command line: bundles, addresses, processes, logging and limits."""
 
     path: Path  # A bundle, or a folder of bundles from which the newest or the pinned version serves.
-    name: str  # Name of the model in URLs.
+    name: str  # Name of the model in URLs, such as /v2/models/NAME/infer.
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1  # Number of processes that answer requests.
     threads: int = 1  # Number of onnxruntime's threads in each worker.
-    watch_seconds: float = 0.5  # Time between two checks of the folder for newer bundles.
+    watch_seconds: float = 0.5  # Time in seconds between two checks whether the folder `path` has newer bundles.
     # Folder of the file current.json, which says which version must serve. If it is None, the file is in the folder
     # `path`.
     state: Path | None = None

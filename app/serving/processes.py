@@ -150,7 +150,7 @@ class _Seat:
     process: BaseProcess | None = None
     is_restart: bool = False
     start_time: float = 0.0
-    pause_seconds: float = 0.0  # Pause before the worker is started again if it ends soon.
+    pause_seconds: float = 0.0  # Pause before the next restart of the worker if it ends soon after its last start.
     due: float = 0.0
 
     def beat(self, is_ending: bool) -> None:

@@ -60,7 +60,8 @@ MOST_EXPLAINED_BYTES = 1 << 17
 # to 40 ms if a client has made the JSON deliberately slow to decode.
 MOST_DECODED_HERE = 1 << 17
 LIVE, READY, HEALTHZ = "/v2/health/live", "/v2/health/ready", "/healthz"
-HEALTH = (LIVE, READY, HEALTHZ)  # HEALTHZ is a common name for the check at LIVE.
+# Paths of the health checks. HEALTHZ is another path for the check at LIVE that many systems use.
+HEALTH = (LIVE, READY, HEALTHZ)
 MODEL = "/v2/models/{model}"
 _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
 _CHARSET, _UTF_8 = re.compile(r'charset\s*=\s*"?([^";\s]*)', re.IGNORECASE), ("utf-8", "utf8", "us-ascii", "ascii")

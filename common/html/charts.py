@@ -63,8 +63,9 @@ class Series:
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    points: bool = False  # Draw a dot at each point.
-    reference: bool = False  # Draw the line thin and grey, as a reference for the other lines.
+    points: bool = False  # True draws a dot at each point of the line.
+    # True draws the line thin and grey, as a reference with which the other lines are compared.
+    reference: bool = False
     line: bool = True  # False draws dots only. Then several points may have the same x.
 
 

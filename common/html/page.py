@@ -32,7 +32,7 @@ class PagePart:
 class Section:
     """A section of a page: a title, parts and a note. All titles are listed at the top of the page.
 
-    `note` is text that the reader needs before the parts.
+    `note` is a text that is shown between the title and the parts.
     """
 
     def __init__(self, title: str, *parts: PagePart, note: str = "") -> None:

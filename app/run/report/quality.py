@@ -30,7 +30,8 @@ MOST_DOTS = 60  # In a chart, a line with more points than this is drawn without
 # confidence intervals.
 MOST_BESIDE = 3
 
-Evaluated = Sequence[tuple[RunRecord, dict[str, Any]]]  # Runs, each with the evaluation whose curves are drawn.
+# Pairs of a run and the content of that run's evaluation file whose curves are drawn.
+Evaluated = Sequence[tuple[RunRecord, dict[str, Any]]]
 
 
 def lines(
@@ -110,7 +111,9 @@ def learning(runs: Sequence[RunRecord]) -> Section:
 
 
 def _learning_rates(runs: Sequence[RunRecord]) -> list[Chart]:
-    """Return the charts of the optimizers' learning rates. If all rates are constant, return a text in their place."""
+    """Return the charts of the optimizers' learning rates over the training steps. If all rates are constant, return a
+    single chart that only states them as text.
+    """
     keys = list(dict.fromkeys(key for run in runs for key in run.keys("learning_rate")))
     if all(len(set(run.points(key)[1])) <= 1 for run in runs for key in keys):
         rates = [_constant_rates(run) for run in runs]

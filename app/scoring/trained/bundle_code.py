@@ -15,9 +15,9 @@ CODE = "code"
 # hide modules of the same name in a user's project.
 CODE_PACKAGE = "wide_deep_bundle"
 _OWN_IMPORT = re.compile(r"^( *(?:from|import) )((?:app|data_prep|common)[. ])", re.MULTILINE)
-# Matches a whole import statement, which may have several lines in parentheses.
+# Pattern of a whole import statement of a module of this project. It may have several lines in parentheses.
 _OWN_STATEMENT = re.compile(rf"{_OWN_IMPORT.pattern}(?:[^(\n]*\([^)]*\)|.*)", re.MULTILINE)
-# Matches `if TYPE_CHECKING:` with the indented and empty lines below it.
+# Pattern of `if TYPE_CHECKING:` with the indented and empty lines below it.
 _TYPES_ONLY = re.compile(r"^( *)if TYPE_CHECKING:.*\n(?:(?:\1 +.*)?\n)*", re.MULTILINE)
 # A bundle contains copies of these modules and of all modules of the project that they import.
 CODE_ROOTS = (

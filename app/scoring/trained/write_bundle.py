@@ -59,7 +59,7 @@ GOLDEN_ROWS, NEW_GOLDEN_ROWS = 100, 10
 # Lower bound of the tolerances in golden.parquet, within which other machines must reproduce the logits of made-up
 # rows. On the machine of the export, logits have the same bits, but another processor may round differently.
 GOLDEN_TOLERANCE = 1e-5
-# Packages that scoring with a bundle needs.
+# Packages that scoring with a bundle needs. The manifest records their versions.
 PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm", "tzdata")
 
 

@@ -31,7 +31,7 @@ BODY_ARRIVED = "body_arrived"
 # have to be read after this body.
 CLOSE = {"connection": "close"}
 _ACCEPTED = "gzip, zstd"
-# pyarrow's name of each codec, by its name in the header content-encoding.
+# For each accepted value of the header content-encoding, pyarrow's name of the codec.
 _CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
 _PIECE = 1 << 20
 

@@ -17,7 +17,7 @@ from app.serving.forms.form import Form, RequestError, RowsToScore, cell_text, c
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
-FOUND_CHARACTERS = 100  # Number of characters of line 1 that an error message quotes.
+FOUND_CHARACTERS = 100  # An error message about the header quotes at most this many characters of line 1.
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
