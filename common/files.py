@@ -86,7 +86,8 @@ def _lock(folder: Path, mode: int, in_use: str) -> IO[str]:
             raise FolderInUse(in_use or usual) from None
         if is_at(lock, path):
             return lock
-        # The folder was renamed or removed while the lock was taken. Begin again with the folder that now has the path.
+        # Another process renamed or removed the folder while this one locked it. Begin again with the folder that has
+        # this path now.
         lock.close()
 
 
@@ -313,7 +314,8 @@ def new_file(path: Path, lone_writer: bool = False) -> Iterator[Path]:
 
 
 class NoRoomError(OSError):
-    """Raised if the disk is full, or a quota or a limit of file sizes is reached.
+    """Raised if a file cannot be written because the disk is full, or because a quota or a limit of file sizes is
+    reached.
 
     The message names the file and says what to do.
     """
@@ -357,7 +359,7 @@ def sync_folder(folder: Path) -> None:
 def make_folder(folder: Path, mode: int = 0o777) -> None:
     """Create a folder and its missing parents.
 
-    Also sync the folders that contain the new ones, so that the new ones survive a power cut.
+    Also sync the folders that contain the new folders, so that the new folders survive a power cut.
     """
     if folder.is_dir():
         return

@@ -116,8 +116,9 @@ def _start_surplus_threads() -> None:
     libgomp, has_started = ctypes.CDLL(_LIBGOMP), threading.Event()
 
     def start_and_stay() -> None:
-        # The parallel region needs a function as its body. omp_get_thread_num serves, because it ignores its argument.
-        # libgomp takes the number of cores from the affinity mask, so a CPU quota does not count here.
+        # A parallel region of OpenMP needs a function that its threads call. omp_get_thread_num will do, because it
+        # ignores its argument. libgomp takes the number of cores from the affinity mask, so a CPU quota does not count
+        # here.
         libgomp.GOMP_parallel(libgomp.omp_get_thread_num, None, len(os.sched_getaffinity(0)) + 1, 0)
         has_started.set()
         threading.Event().wait()

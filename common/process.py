@@ -140,7 +140,9 @@ def _cgroups(controller: str) -> Iterator[Path]:
 
 
 def _cgroup_memory() -> Iterator[MemoryLimit]:
-    """Yield the memory limits of the cgroup that this process belongs to, and of all cgroups above it."""
+    """Yield the memory limit and the memory in use of the cgroup that this process belongs to, and of all cgroups above
+    it.
+    """
     for folder in _cgroups("memory"):
         for limit_file, used_file in MEMORY_FILES:
             if (folder / limit_file).is_file():

@@ -97,7 +97,7 @@ def _merge_into(changes: dict[str, Any], more: dict[str, Any]) -> None:
 class _UniqueKeys(yaml.constructor.SafeConstructor):
     """YAML constructor that raises an error if a mapping has a key twice.
 
-    PyYAML would silently take the later value.
+    Without this class, PyYAML would silently take the later of the two values.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -41,7 +41,9 @@ Line = tuple[str, str]  # Two texts about a part of the machine: what was found,
 
 
 def processor() -> Line:
-    """Return the processor's name and instruction sets, and which of them the kernels and bfloat16 will use."""
+    """Return two texts: the processor's name and instruction sets, and which of these the tables' kernels and the
+    computation in bfloat16 will use.
+    """
     flags = device.cpu_flags()
     has = ", ".join(name for name in FEATURES if name in flags) or "none of the features that are made use of"
     bfloat16 = "in hardware" if flags & device.BFLOAT16_FLAGS else "without hardware for it, so slower than float32"
@@ -163,7 +165,7 @@ CHECKS: dict[str, Callable[[], Line]] = {
 
 
 def main() -> int:
-    """Print what was found and what will be used for each check. Return the exit status."""
+    """Print for each part of the machine what was found and what will be used. Return the exit status."""
     failed = False
     for name, check in CHECKS.items():
         try:

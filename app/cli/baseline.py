@@ -63,9 +63,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the command: fit logistic regression, evaluate it, and print its metrics beside those of a run, then what
-    suggest-crosses finds if the folder is small and has no crosses (fields that combine other fields). With --crosses,
-    print instead how much the folder's crosses improve the regression.
+    """Run the command: fit logistic regression, evaluate it, and print its metrics beside the metrics of a run, then
+    what suggest-crosses finds if the folder is small and has no crosses (fields that combine other fields). With
+    --crosses, print instead how much the folder's crosses improve the regression.
     """
     if arguments.max_rows < 1:
         raise ValueError(f"--max-rows must be 1 or more, found {arguments.max_rows}")

@@ -97,9 +97,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command: train on the log's parts (files) until a signal arrives or, with --once, until no part is left.
-    `online status` prints the status of the run instead. `online release PART` allows training on a part that the run
-    refused as suspicious.
+    """Run the command: train on the log's parts (files) until SIGINT or SIGTERM arrives or, with --once, until no part
+    is left. `online status` prints the status of the run instead. `online release PART` allows training on a part that
+    the run refused as suspicious.
 
     Return the exit status.
     """

@@ -134,8 +134,8 @@ def describe(summary: dict[str, Any], output: str) -> str:
 
 
 def main(add: Callable[[argparse.ArgumentParser], None], module: str, words: list[str] | None = None) -> int:
-    """Run a command as a program of its own, without `python -m app`, and return its exit status. Errors of users are
-    logged without a traceback.
+    """Run a command as a program of its own, without `python -m app`, and return its exit status. Errors that a user's
+    input causes are logged without a traceback.
 
     `add` adds the command's arguments to a parser, `module` is the module's name for the help text, and `words` are the
     arguments (those of the process by default).

@@ -86,7 +86,8 @@ class GroupedRows:
         return float(self.left_out / (self.rows.sum() + self.left_out)) if self.left_out else 0.0
 
     def mean(self, values: np.ndarray) -> float:
-        """Return the mean of `values` [G], one per group, over the groups with both labels, weighted by their rows.
+        """Return the mean of `values` [G], which has a value for each group, over the groups that have rows of both
+        labels. A group's weight is its number of rows.
 
         The mean is NaN if no group has both labels.
         """
@@ -157,8 +158,8 @@ class GroupStream:
         return GroupedRows(self._cells, self._negatives, self._positives, self._left_out)
 
     def _count(self) -> None:
-        """Count the rows of `_pending` by cell and add them to the earlier counts. Round logits until there are at most
-        `most_cells` cells.
+        """Count the rows in `_pending` by cell (pair of group and logit) and add them to the earlier counts. Round
+        logits by one bit at a time until there are at most `most_cells` cells.
         """
         if not self._pending:
             return

@@ -43,7 +43,7 @@ class CountedRows:
 
 
 def top_decile_lift(rows: CountedRows) -> float:
-    """Return the click rate among the tenth of the rows with the highest scores, divided by that of all rows.
+    """Return the click rate among the tenth of the rows with the highest scores, divided by the click rate of all rows.
 
     If only a fraction of the rows with equal scores fits into the tenth, each of these rows counts with that fraction.
     """
@@ -247,7 +247,9 @@ def as_score(name: str, value: float) -> float:
 
 
 def defined(metrics: Metrics) -> dict[str, float]:
-    """Return the fields of `metrics` by name, without those that are NaN, that is, undefined for these rows."""
+    """Return the fields of `metrics` by name, except those that are NaN because the metric is undefined for the
+    measured rows.
+    """
     return {name: value for name, value in asdict(metrics).items() if not np.isnan(value)}
 
 

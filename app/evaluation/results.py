@@ -151,7 +151,8 @@ def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
 
 
 def read_evaluations(run_path: Path) -> list[dict[str, Any]]:
-    """Return all evaluations of a run by ascending step, and those of a step by split, the newest last.
+    """Return the contents of all evaluation files of a run, sorted by step, then by split, then by the time of the
+    file.
 
     Damaged files are skipped.
     """

@@ -95,7 +95,9 @@ class Selection:
         return is_best
 
     def state(self) -> dict[str, Any]:
-        """Return the fields of `SelectionState` by name, which a checkpoint stores and `load_state` takes."""
+        """Return the state of this selection as a mapping (the fields of `SelectionState` by name). A checkpoint stores
+        the mapping, and `load_state` takes it.
+        """
         return asdict(self._state)
 
     def load_state(self, saved: dict[str, Any]) -> None:

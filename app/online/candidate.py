@@ -98,7 +98,8 @@ class Samples:
         earlier rows `names`. Return its name as `shifted_field` and its population stability index as `fields_psi`, or
         {} if no file can be read.
 
-        Fields derived from times are left out, because a part that covers one day, for example, has a single weekday.
+        Fields derived from times, such as the weekday, are left out: a part that covers one day, for example, has a
+        single weekday, so these fields always differ.
         """
         earlier = [rows for _, rows in self._load(names)]
         if not earlier:

@@ -68,9 +68,11 @@ class Part:
     missing: Sequence[float] = ()
     # For each categorical column, the share of this part's rows whose value had no id when the part was read.
     unknown: Sequence[float] = ()
-    # Sum of the scores, divided by the number of clicks. The scores are those of the model before this part.
+    # Sum of the part's scores, divided by its number of clicks. The scores are those of the model before it is trained
+    # on this part.
     calibration: float | None = None
-    # Number of rows in each bin of the score, see `count_scores`. The scores are those of the model before this part.
+    # Number of the part's rows in each bin of the score, see `count_scores`. The scores are those of the model before
+    # it is trained on this part.
     scores: Sequence[int] = ()
 
     @property
@@ -330,8 +332,8 @@ class PartSource:
 
     def _files(self) -> list[LogFile]:
         paths = files_in(self.folder)
-        # Listing a folder is not atomic: the list may contain a part and miss an earlier part that got its name before.
-        # Repeat it until two lists are equal.
+        # Listing a folder is not atomic: a list may contain a part and miss an earlier part that appeared in the folder
+        # before it. So list the folder until two lists in a row are equal.
         while paths != (again := files_in(self.folder)):
             paths = again
         if paths is None:
@@ -400,8 +402,8 @@ def why_suspicious(
     part: Part, ledger: Ledger, click_rate: float, bounds: GuardBounds, columns: Sequence[str] = ()
 ) -> str | None:
     """Return the reason why a part (file of the log) is suspicious, or None if its figures are similar to those of the
-    last parts. It is suspicious if its share of bad lines, click rate, or a column's share of missing cells or of
-    values without ids exceeds a bound.
+    last parts. It is suspicious if one of these figures exceeds a bound: the share of bad lines, the change of the
+    click rate, or a column's share of missing cells or of values without ids.
 
     `click_rate` is used for the first part: the click rate of the data that the model was trained on before. `columns`
     are the names of the columns that the shares in the part belong to.

@@ -1,7 +1,7 @@
 """Start an online run: determine its settings, and check that it can begin or resume.
 
-The settings are those of the run that it starts from, except those that make no sense for a training without end, such
-as schedules of the learning rate.
+An online run takes over the settings of the run whose model it starts from, except those that make no sense for a
+training without end, such as schedules of the learning rate.
 """
 
 from __future__ import annotations

@@ -262,11 +262,11 @@ class OnlineTrainer(Trainer):
         return expiry
 
     def _expire(self, part: Part) -> int:
-        """Record which embedding rows training on `part` has updated. Then expire values whose rows were not updated
-        for long: remove their ids from the vocabulary and their rows from the tables. Return the number of expired
-        values.
+        """Record which embedding rows the training on `part` has updated. Then expire categorical values whose
+        embedding rows were not updated for long: remove their ids from the vocabulary and their rows from the tables.
+        Return the number of expired values.
 
-        If the next checkpoint is a full one, renumber all ids without the expired ones.
+        If the next checkpoint is a full one (no delta), also give new ids to all values that have not expired.
         """
         expiry, rows = self.expiry, part.rows
         assert expiry is not None

@@ -136,7 +136,8 @@ def save_counts(folder: Path, step: int, counts: dict[str, Any], since: int | No
     make_folder(folder)
     if since is None:
         # A process that was killed before it wrote a delta checkpoint at this step may have left a file of changes.
-        # Remove it, because `load_counts` would prefer it.
+        # Remove the file, because `load_counts` would otherwise read it in place of the whole counts that are written
+        # now.
         (folder / f"{step_name(step)}{ADDED}").unlink(missing_ok=True)
         write_arrays(folder / f"{step_name(step)}.npz", **counts)
     else:

@@ -56,8 +56,8 @@ class TableSource(PartSource):
         self._root, self._first = root, first
         # The newest version of the table that was already trained on, passed over or held aside.
         self._decided = first - 1
-        # The data files of the version that `next_part` has looked at last, by their locations, and those of the
-        # version that it has returned last.
+        # `_added`: the data files of the table version that `next_part` examined last, by their locations.
+        # `_data_files`: the data files of the version that `next_part` returned last.
         self._added: dict[str, LakeFile] = {}
         self._data_files: list[LogFile] = []
         super().__init__(inner(root, DELTA_LOG), released, delay_seconds)

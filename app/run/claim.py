@@ -2,7 +2,7 @@
 holds.
 
 The folder of rank r is `device_<r>/`, or for a run with a name `NAME/` (rank 0) and `NAME.rank<r>/`, in the folder
-where the launcher is started. It always holds the newest run:
+where the launcher is started. This folder always holds the newest run:
 
 - If there is no run, a new one starts.
 - An unfinished run with the same settings and data is resumed.
@@ -156,7 +156,8 @@ class Claim:
         if plan.kind == "new" and self.path.exists():
             self.path.rename(self.path.with_name(f"{self.path.name}.{number}"))
         if plan.kind == "new" or not self._existed:
-            # If there was an older run, its folder has been renamed; release the lock on it.
+            # If there was an older run, its folder has been renamed. Release the lock on the renamed folder before
+            # locking the new one.
             self._locks_in_run.close()
             self._locks_in_run.enter_context(_lock(self.path))
             if self.rank == 0 and self._is_within:

@@ -211,7 +211,7 @@ def is_run_of(path: Path, config: Config, schema: Schema) -> bool:
 
 
 def asked_otherwise(asked: Config, config: Config) -> dict[str, Any]:
-    """Return the settings that have another value in the run than the user asked for.
+    """Return the settings for which the run uses another value than the user asked for.
 
     `asked` are the settings that the user gave, and `config` those of the run. The result maps the full name of each
     differing setting to the value in `asked`.

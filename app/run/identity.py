@@ -118,9 +118,10 @@ def _vector_meaning(field: VectorField) -> dict[str, Any]:
 
 
 def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
-    """Raise ValueError unless the ids and numeric columns of a prepared folder mean the same as those in training.
+    """Raise ValueError unless the ids and numeric columns of the prepared folder `folder` mean the same as those of the
+    data on which the checkpoint's model was trained.
 
-    `manifest` is the checkpoint's, and `schema` that of the prepared `folder`.
+    `manifest` is the manifest of the checkpoint, and `schema` is the schema of `folder`.
     """
     keys = ("vocabulary_size", "vocabulary", "numeric", "categorical", "fields")
     # The comparison of mappings ignores the order of their keys, but the model identifies numeric columns and vectors

@@ -26,7 +26,8 @@ from common.yaml_settings import load_yaml
 
 log = logging.getLogger(__name__)
 
-# File in the run folder, written by `python -m app bundle effects`: how much each column changes the logit over a log.
+# Name of a table in the run folder that `python -m app bundle effects` writes. It says how much each column of a log
+# changes the logit on average.
 EFFECTS = "effects.parquet"
 _LOSSES = re.compile(r"wide_loss is (\S+), deep_loss is \S+")
 Points = tuple[list[float], list[float]]  # x and y values.

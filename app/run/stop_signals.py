@@ -30,8 +30,8 @@ _END = signal.SIGRTMIN  # Signal to this module's thread, which waits for signal
 # launcher. So only the launcher ends the job after a second signal.
 FORWARDED_SIGNALS = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
 
-# A rank's reason to stop is one of these codes or a signal's number. If ranks differ, the largest code counts, so a
-# signal wins.
+# A rank's reason to stop is one of these codes or the number of the signal that it received. If ranks have different
+# reasons, the largest number counts, so a signal counts before the time limit.
 CONTINUE, TIME_LIMIT = -1, 0
 # Time that is reserved for the last save before any save has been timed: a tenth of the time limit, at most five
 # minutes.
@@ -152,7 +152,9 @@ class StopRequest:
 
 
 def quit_at_once(number: int) -> None:
-    """End the process by the signal `number`, as if it had no handler. Any thread may call this function."""
+    """End this process by the signal `number` (SIGINT or SIGTERM), as if the process had no handler for it. Any thread
+    may call this function.
+    """
     # Reset the handler with C's signal(number, SIG_DFL), because Python's signal.signal only works in the main thread.
     ctypes.CDLL(None).signal(ctypes.c_int(number), None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

@@ -34,7 +34,8 @@ _LINE = re.compile(r"epoch: (\d+) step: \d+, wide_loss is ([^,]+),")
 
 
 def trained_click_rate(dataset: Path, schema: Schema) -> float:
-    """Return the click rate of the training rows. If rows have weights, estimate the weighted rate from some blocks.
+    """Return the click rate of the training rows. If rows have weights, return an estimate of the weighted click rate
+    from about WEIGHED_BLOCKS blocks of rows.
 
     The rate is NaN if all weights in these blocks are 0.
     """

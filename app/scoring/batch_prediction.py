@@ -244,8 +244,8 @@ def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> N
 
 
 def _spool(folder: Path) -> str:
-    """Copy standard input to a file in the work folder and return its path. Workers need a file, because each reads
-    another part of the log. Raise StopSignal after SIGINT or SIGTERM.
+    """Copy standard input, which is a log, to a file in the work folder, and return the file's path. Worker processes
+    need a file, because each reads another part of the log. Raise StopSignal after SIGINT or SIGTERM.
     """
     stream: Any = sys.stdin.buffer
 

@@ -59,7 +59,8 @@ class BundleManifest:
     # Whole bundles made by `fold` only: version of the newest delta that was merged into this bundle.
     folded: str = ""
     whole_serial: int = 0  # Serial number of the whole bundle on which this bundle's chain of deltas builds.
-    # Serial number of this export, higher than those of all bundles that were in the same folder before.
+    # Serial number of this bundle, higher than those of all bundles that were in the same folder when this bundle was
+    # written.
     serial: int = 0
     id: str = ""
     format: str = FORMAT

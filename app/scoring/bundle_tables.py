@@ -60,7 +60,8 @@ class BundleTablesSpec:
     dtype: RowType
     seed: int  # Seed of the initial rows.
     initial_scale: float
-    num_deleted: int = 0  # Deltas only: number of ids whose rows the delta removes.
+    # Only above 0 for a delta (a bundle with changed rows only): the number of ids whose rows the delta removes.
+    num_deleted: int = 0
     # Data type to which the initial values of an embedding row, those before training, are rounded.
     initial_dtype: str = "float32"
 
@@ -269,7 +270,7 @@ def count_ones(words: np.ndarray) -> np.ndarray:
 
 
 def are_among(ascending: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Return a mask, bool [n], that is True where an element of `ids` [n] occurs in the sorted array `ascending`."""
+    """Return a mask, bool [n], that is True for the elements of `ids` [n] which the sorted array `ascending` has."""
     if not ascending.size:
         return np.zeros(len(ids), np.bool_)
     places = np.minimum(np.searchsorted(ascending, ids), ascending.size - 1)

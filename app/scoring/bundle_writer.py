@@ -170,8 +170,9 @@ def write_rows(
 ) -> None:
     """Write tables.safetensors and checksums.safetensors into `folder`.
 
-    They hold the rows of the ascending ids `row_ids` [T]. The function `stored` reads these rows, and its errors pass
-    through. `deleted` holds the ids whose rows a delta removes.
+    The files hold the embedding rows of the ascending ids `row_ids` [T]. The function `stored` reads these rows, and
+    its errors pass through. For a delta (a bundle with changed rows only), `deleted` holds the ids whose rows the delta
+    removes.
     """
     checksums: dict[str, list[int]] = {}
     columns = {}

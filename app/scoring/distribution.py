@@ -20,7 +20,8 @@ SCORE_BINS = 20
 # Bins for the values of a field: bin 0 for unknown values, then bin k for values whose rank by frequency is from
 # 2^(k-1) to 2^k - 1.
 VALUE_BINS = 34
-# Bins for a numeric column: bin 0 for zero, then 16 bins by power of 2 for positive and 16 for negative numbers.
+# Number of bins for the numbers of a column: bin 0 for zero, then 16 bins by power of 2 for positive numbers and 16 for
+# negative numbers.
 NUMBER_BINS = 33
 # Least share of the rows that a bin is taken to have. A lower share is replaced by this least share, because an empty
 # bin would make the population stability index infinite.
@@ -80,7 +81,8 @@ class Distribution:
             sums += vector_distances(field, rows.vectors[~is_missing, part]).sum(), is_missing.sum()
 
     def vector_figures(self) -> np.ndarray:
-        """Return two figures of each vector, [F, 2]: the mean distance from the training mean, and the share missing.
+        """Return two figures of each vector column, [F, 2]: the mean distance of its vectors from the training mean,
+        and the share of rows without a vector.
 
         The distance of one vector is the root mean square of its components' distances in standard deviations, which is
         about 1 for rows like the training rows. The mean is 0 if all rows lack the vector.

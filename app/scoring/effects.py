@@ -37,7 +37,7 @@ VALUES = 20  # Number of values listed for a categorical column: those with the 
 # A value is not listed if it occurs in fewer than 1 in 1,000 rows, because its mean change is mostly noise.
 RARE = 1_000
 ROWS = 100_000  # Default number of lines drawn from a log.
-VECTOR = "vector"  # Name, in `ColumnEffect.cells`, of the cells of a vector column that are not missing.
+VECTOR = "vector"  # Value of `ColumnEffect.cells` that stands for those cells of a vector column that are not missing.
 _MOST_CELLS = 3  # Number of ranges or values that the text output shows for a column.
 
 

@@ -96,8 +96,8 @@ class Batcher:
         return self.small.num_waiting + self.large.num_waiting + self.huge.num_waiting
 
     def admit(self, num_bytes: int) -> None:
-        """Count a request whose body has `num_bytes` bytes as waiting from now on. Raise RequestError with status
-        REFUSED if it would wait too long.
+        """Count a new request, whose body has `num_bytes` bytes, as waiting from now on. Raise RequestError with status
+        REFUSED if the request would wait too long for its score.
         """
         self._queue(num_bytes).admit()
 

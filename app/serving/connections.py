@@ -251,7 +251,8 @@ class BoundedRequests(HttpToolsProtocol):
             start = end
 
     def _go_on(self) -> None:
-        """If no request or response waits any more, parse the data that was kept and resume reading.
+        """If the connection has no waiting request or response any more, parse the received data that `data_received`
+        has kept, and resume reading.
 
         The time for headers starts anew, because no data was read during the pause.
         """
@@ -264,7 +265,9 @@ class BoundedRequests(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def resume_writing(self) -> None:
-        """Continue to parse and read once the client has read its responses. The transport calls this method."""
+        """Continue to parse and read requests once the client has read the responses to its earlier ones. asyncio's
+        transport calls this method.
+        """
         super().resume_writing()
         self._go_on()
 

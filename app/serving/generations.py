@@ -71,7 +71,8 @@ class _BundleState:
     bundle's manifest file changes.
     """
 
-    stamp: tuple[int, ...]  # Times, inode and size of the manifest file. If they change, the file was replaced.
+    # Times, inode and size of the bundle's manifest file. If any of them changes, the file was replaced.
+    stamp: tuple[int, ...]
     since: float  # Time when the bundle was first seen, or when it was first found that it cannot serve.
     manifest: BundleManifest | None = None
     # True if the bundle is newer than the current model, or is pinned instead of the current model.

@@ -182,8 +182,8 @@ class _Supervisor:
         self._looked = time.monotonic()
 
     def run(self) -> int:
-        """Start the workers and watch over them until a signal arrives or none can be started. Return the exit status
-        of the service.
+        """Start the worker processes and watch over them until SIGTERM or SIGINT arrives, or until no worker can be
+        started. Return the exit status of the service.
         """
         _handle_signals(lambda *_: self._stop())
         status = 0
@@ -200,7 +200,9 @@ class _Supervisor:
         return status
 
     def _kill_hung(self) -> None:
-        """Kill each worker whose event loop has not run for HUNG_SECONDS. It is restarted like any worker that ends."""
+        """Kill each worker process whose event loop has not run for HUNG_SECONDS. A killed worker is restarted like any
+        other worker that ends.
+        """
         before, self._looked = self._looked, time.monotonic()
         for seat in self._seats:
             if self._looked - before > PAUSED_SECONDS:
@@ -282,8 +284,8 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -
 
         def __init__(self, filename: str, read_mode: bool = False) -> None:
             path = Path(filename)
-            # Another worker that reads an empty metrics file would crash. So allocate the space of the file under
-            # another name, and then rename the file.
+            # A worker that reads the metrics file of another one would crash if the file were still empty. So allocate
+            # the space of the file under another name, and then rename the file.
             beside = path if path.exists() else path.with_suffix(".new")
             with beside.open("ab") as file:
                 try:
@@ -312,7 +314,8 @@ def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat
     _handle_signals(server.handle_exit)
     watch = _Watch(server, options, seat)
     watch.start()
-    # A restarted worker accepts no connection before its model is open, because the other workers serve.
+    # A restarted worker waits until its model is open before it accepts a connection, because the other workers answer
+    # requests meanwhile.
     while seat.is_restart and not watch.opened.wait(0.1):
         if server.application.is_draining:
             return 0
@@ -321,7 +324,7 @@ def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat
     watch.stopped.set()
     # Wait for the thread `watch`, because it may be opening a model, and Python must not exit meanwhile.
     watch.join(END_SECONDS)
-    # From here on, another signal must not interrupt the exit of the process.
+    # From here on, ignore SIGTERM and SIGINT, so that they do not interrupt the exit of this process.
     _handle_signals(signal.SIG_IGN)
     return watch.status
 

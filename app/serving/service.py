@@ -1,4 +1,6 @@
-"""Answer the HTTP requests that reach one worker process: the routes of the service and their handlers."""
+"""Answer the HTTP requests that reach one worker process. `Service` has the routes (paths) of the HTTP service and the
+function that handles each.
+"""
 
 from __future__ import annotations
 
@@ -124,8 +126,8 @@ class Service:
         self._scoring = {path for path in self._routes if path == "/v1/score" or path.endswith("/infer")}
 
     def refresh(self) -> None:
-        """Look into the folder, switch to another model if one must serve, and update the metrics about models. The
-        thread that watches the folder calls this method.
+        """Look for new bundles in the folder of bundles, switch to another model if it must serve now, and update the
+        metrics about models. The thread that watches the folder calls this method.
         """
         self.generations.refresh_safely()
         self.observed.model(self.generations, not self.is_draining, self.batcher.num_waiting)

@@ -30,8 +30,8 @@ def choose(versions: Mapping[str, Chain], pinned: str | None, current: Chain | N
     if chain is None or current is None:
         return chain
     if chain[-1][1].version == current[-1][1].version:
-        # The chosen version serves already. Take it anew only if it is now a whole bundle, into which its deltas were
-        # folded (merged).
+        # The chosen version serves already. Open it again only if the folder now has it as a single whole bundle, into
+        # which its deltas were merged.
         return chain if len(chain) == 1 < len(current) else None
     return chain if pinned is not None or rank(chain) > rank(current) else None
 

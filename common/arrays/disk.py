@@ -93,7 +93,8 @@ class _Writer:
         self._threads = threads
         self._on_their_way: deque[Future[None]] = deque()
         self._digest = xxhash.xxh3_64()
-        # Number of bytes in the buffer that is being filled, and number of bytes before it in the file.
+        # `_filled`: number of bytes in the buffer that is being filled. `_num_written`: number of bytes of the file
+        # that came before that buffer.
         self._filled = self._num_written = 0
 
     def write(self, part: memoryview) -> Iterator[int]:

@@ -58,9 +58,11 @@ def effects(runs: Sequence[RunRecord]) -> Section:
 
 
 def _of_column(name: str, lines: Any) -> list[Chart]:
-    """Return bar charts of a column's mean effect: one for each of the `DIVISIONS` of its cells, such as by range.
+    """Return bar charts of a column's mean effect on the logit: one chart for each way to divide the column's cells (a
+    key of DIVISIONS), such as by ranges of their numbers.
 
-    `lines` are the column's rows in the table of effects. Return [] if these rows have no division.
+    `lines` are the lines about this column in the table of effects. Return [] if none of them is about a part of the
+    cells.
     """
     charts = []
     for cells, parts in itertools.groupby((line for line in lines if line["value"] is not None), itemgetter("cells")):

@@ -1,4 +1,6 @@
-"""Draw the time and memory of a run, split by the parts of a step, and the growth of its tables."""
+"""Draw report sections on a run's speed: the time of a training step by its parts (such as lookup and update), the
+memory, and the growth of the embedding tables.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,8 @@ def operators(runs: Sequence[RunRecord]) -> Section:
 
 
 def embedding_tables(runs: Sequence[RunRecord]) -> Section:
-    """Return the report's section on the embedding tables, with a chart each of two figures that every save logs.
+    """Return the report's section on the embedding tables, which has two charts. Each shows a figure that the training
+    logs whenever it saves a checkpoint.
 
     The two figures are the share of embedding rows that training has updated so far, and the norm of these rows.
     """

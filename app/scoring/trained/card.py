@@ -29,7 +29,7 @@ class Evaluated:
     split: str
     metrics: Metrics
     intervals: dict[str, tuple[float, float]]
-    trained: Metrics  # Metrics, on the rows of the split, of the scores that the training code computes.
+    trained: Metrics  # Metrics of the scores that the training code computes for the rows of the split.
     # Largest absolute difference between the bundle's logit of a row and the training code's logit of that row. The
     # training code uses float32 rows.
     largest_difference: float

@@ -57,7 +57,8 @@ def evaluate(
     calibrate: Calibrate = False,
     group: ProcessGroup = ONE_PROCESS,
 ) -> Evaluation:
-    """Evaluate a model on a split, and also on each slice of the split's rows. `by` says how the rows are sliced.
+    """Evaluate a model on a split, and also on each slice (part) of the split's rows. `by` says how the rows are
+    divided into slices.
 
     `by` holds names that `check_slices` accepts, such as those of fields. With `calibrate`, first fit the scores to the
     click rates of the valid split, as `calibrate_on_valid` does. The ranks of `group` divide the rows and the tables

@@ -225,8 +225,8 @@ def _manifest_of(
 
 
 def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> None:
-    """Raise ValueError if the model's columns, or the width, type or initial values of its rows, differ from the
-    parent's. A delta cannot express such a change.
+    """Raise ValueError if the model's columns, or the width, type or initial values of its embedding rows, differ from
+    those of the bundle `parent`. A delta (a bundle with changed rows only) cannot express such a change.
     """
     parent_spec = parent.tables[0].spec
     differences = [

@@ -125,8 +125,8 @@ class Bodies:
 
 
 def codec_of(encoding: str) -> str | None:
-    """Return pyarrow's name of the codec in a header content-encoding, or None if the body is not compressed. Raise
-    RequestError with status 415 for any other codec.
+    """Return pyarrow's name of the compression codec that `encoding`, the value of a request's header content-encoding,
+    names, or None if the body is not compressed. Raise RequestError with status 415 for any other codec.
     """
     name = encoding.strip().lower()
     if name in ("", "identity"):

@@ -62,10 +62,11 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
 
 
 def as_columns(rows: list[dict[str, Any]], log_format: LogFormat) -> RawTable | None:
-    """Convert rows directly to columns if all their cells are null, whole numbers or 8-digit hexadecimal texts. This
-    takes half the time of writing the rows as lines of the log and parsing them.
+    """Convert the rows of a JSON body directly to columns if all their cells are null, whole numbers or 8-digit
+    hexadecimal texts. This takes half the time of writing the rows as lines of the log and parsing them.
 
-    Both ways give the same columns. Return None if a cell is anything else, so that the rows must be parsed.
+    Both ways give the same columns. Return None if a cell is anything else. The rows must then be written as lines and
+    parsed.
     """
     num_plain = len(log_format.integer_fields) + len(log_format.hex_fields)
     if not rows or num_plain < len(log_format.fields) or log_format.missing:
