@@ -340,7 +340,7 @@ class Run:
     @property
     def history(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl as dictionaries, in their order: one for each `train.log_every_steps` steps, and
-        one for each evaluation. The latter have the key `split`.
+        one for each evaluation. Only lines about an evaluation have the key `split`.
         """
         (record,) = read_runs([self.path])
         return record.lines
@@ -522,7 +522,7 @@ def log_shown(*names: str) -> Iterator[None]:
     levels = [logger.level for logger in loggers]
     handler = None if logging.getLogger().handlers else AboveBars(log_stream())
     for logger in loggers:
-        # Set the level in any case, because the run's own log file needs these messages, too.
+        # Set the level even if no handler is added here, because the run's own log file needs these messages, too.
         logger.setLevel(logging.INFO)
         if handler is not None:
             logger.addHandler(handler)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-# The keywords that `add_argument` gets for each shared argument, by the argument's name.
+# For each shared argument by its name: the keyword arguments with which argparse's `add_argument` is called.
 SHARED: dict[str, dict[str, Any]] = {
     "bundle": {"type": Path, "metavar": "BUNDLE", "help": "bundle written by `export`"},
     "inputs": {

@@ -59,7 +59,7 @@ def _is_notebook() -> bool:
 
 
 def log_to_console() -> None:
-    """Make the program's log messages appear on standard error, each on its own line."""
+    """Let the program's log messages appear on standard error, each on a line of its own."""
     logging.basicConfig(level=logging.INFO, handlers=[AboveBars(sys.stderr)])
 
 

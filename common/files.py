@@ -71,8 +71,8 @@ def _lock(folder: Path, mode: int, in_use: str) -> IO[str]:
     while True:
         make_folder(folder, mode)
         path = folder / LOCK_FILE
-        # Somebody else may have created the lock file, for example as a link to another file. So a symbolic link is not
-        # followed, and the content of the file is not truncated.
+        # Do not follow a symbolic link, and do not truncate the lock file, because another user may have created it,
+        # for example as a link to an important file.
         lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -40,7 +40,9 @@ def started_by_mpi() -> bool:
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A limit on memory that applies to this process, and the memory that counts against it, both in bytes."""
+    """A limit on memory that applies to this process, and the memory in use that counts against the limit, both in
+    bytes.
+    """
 
     name: str
     limit: int

@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar
 from common.text import nearest
 
 Settings = TypeVar("Settings")
-# Cached, because evaluating the type hints of a class takes most of the time of `merge`.
+# Keep the results of this function, because evaluating the type hints of a class takes most of the time of `merge`.
 type_hints = functools.cache(typing.get_type_hints)
 
 
@@ -54,8 +54,8 @@ class Bounds:
         return value is None or bool(self.least <= value <= self.most and self.above < value < self.below)
 
 
-# `Removed.value` of a removed setting that never changed a result. Settings that were recorded with any value of the
-# removed setting are accepted.
+# Used as `Removed.value` for a removed setting that never changed a result: a run or file that recorded the setting is
+# accepted, whatever value it recorded.
 ANY_VALUE = object()
 
 

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, TextIO
 
-# Characters that move the cursor, clear the screen or turn the direction of writing, except for line feeds and tabs.
+# Pattern of control characters: those that move the cursor, clear the screen or change the direction of writing, except
+# for line feeds and tabs.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 # Kind of a number. "percent" is for fractions: 0.25 is shown as "25 %".

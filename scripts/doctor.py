@@ -1,4 +1,5 @@
-"""Print what this machine offers to the project, and what of it the project will use: `make doctor`.
+"""Print what this machine offers to the project (such as processor, memory and compiler), and what of it the project
+will use. `make doctor` runs this script.
 
 The exit status is 1 if a native part is missing or outdated, or if MindSpore cannot be used.
 """
@@ -91,7 +92,9 @@ def sockets() -> Line:
 
 
 def huge_pages() -> Line:
-    """Return two texts: the system's setting for transparent huge pages, and what it means for tables."""
+    """Return two texts: the system's setting for transparent huge pages (memory pages of 2 MiB), and whether the
+    embedding tables will use them.
+    """
     words = HUGE_PAGES.read_text(encoding="utf-8") if HUGE_PAGES.is_file() else "[never]"
     if "[never]" in words:
         return "off", f"small pages: lookups in large tables are slower; 'echo madvise > {HUGE_PAGES}' as root mends it"

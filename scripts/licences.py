@@ -22,7 +22,8 @@ under Apache-2.0 (`LICENSE`). Written by `python -m scripts.licences > docs/lice
 def licence(name: str) -> str:
     """Return the licence that the installed package `name` states.
 
-    It is the licence expression of the package, its classifiers, or the first line of its licence text.
+    The result is the licence expression in the package's metadata, else its licence classifiers, else the first line of
+    its licence text.
     """
     metadata = distribution(name).metadata
     classifiers = [text for text in metadata.get_all("Classifier") or [] if text.startswith("License :: ")]

@@ -63,7 +63,7 @@ def start(stack: ExitStack, log: str, name: str, *words: str | Path) -> subproce
 
 
 def await_it(found: Callable[[], Any], *processes: subprocess.Popen[bytes]) -> Any:
-    """Call `found` again and again until it returns a true value, and return this value.
+    """Call the function `found` repeatedly until it returns a true value, and return this value.
 
     Raise RuntimeError if one of the processes ends, or after TIMEOUT_SECONDS.
     """
@@ -85,7 +85,9 @@ def served(port: int) -> str:
 
 
 def held(part: str) -> str:
-    """Return why the trainer has put a part of the log aside, or "" if it has not."""
+    """Return the reason why the online trainer has held the part (file of the log) `part` aside, which means that it
+    does not train on it. Return "" if it has not held it aside.
+    """
     path = FOLDER / "online/status.json"
     return str(json.loads(path.read_text(encoding="utf-8"))["held"].get(part, "")) if path.exists() else ""
 

@@ -184,8 +184,8 @@ def _compact(arguments: argparse.Namespace) -> None:
         return
     advice = f"wait for its end, or write a full one elsewhere: checkpoint reshard {path} FOLDER --shards 1"
     with _own(path.parent, advice):
-        # Open the checkpoint only while holding the lock, because a training run could otherwise remove or compact a
-        # delta's parents.
+        # Open the checkpoint only while holding the lock of its folder. Without the lock, a training run could remove
+        # or rewrite the checkpoints on which it builds, if it is a delta (a checkpoint with changed rows only).
         checkpoint = open_named(path)
         with byte_bar("compact", 2 * checkpoint.num_bytes) as bar:
             compact(checkpoint, max(checkpoint.manifest.shards.values(), default=1), bar.update)
@@ -214,8 +214,8 @@ def _own(folder: Path, advice: str) -> Iterator[None]:
 
 @contextmanager
 def _kept(checkpoint: Checkpoint) -> Iterator[None]:
-    """If the `with` block, which reads `checkpoint`, fails because a training run has removed or compacted the
-    checkpoint meanwhile, raise a ValueError that says so. Pass on other errors.
+    """If the `with` block, which reads `checkpoint`, fails because a training run has removed or compacted (rewritten)
+    the checkpoint meanwhile, raise a ValueError that says so. Pass on other errors.
     """
     try:
         yield
@@ -230,7 +230,8 @@ def _kept(checkpoint: Checkpoint) -> Iterator[None]:
 
 def _export_rows(arguments: argparse.Namespace) -> None:
     from app.scoring.trained.export_rows import (
-        export_rows,  # Imported here, because this import loads pyarrow, which the other actions do not need.
+        # Imported in this function, because the import loads pyarrow, which the other actions do not need.
+        export_rows,
     )
     from app.scoring.trained.trained_model import read_trained_on
 

@@ -1,5 +1,5 @@
-"""`python -m app bundle fold`: merge a delta and the bundles that it needs into one whole bundle. `python -m
-app.cli.fold` does the same where MindSpore is not installed.
+"""`python -m app bundle fold`: merge a delta (a bundle with changed rows only) and the bundles that it builds on into
+one whole bundle. `python -m app.cli.fold` does the same where MindSpore is not installed.
 """
 
 from __future__ import annotations

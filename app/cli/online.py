@@ -1,4 +1,6 @@
-"""`python -m app online`: train on the parts of a growing log as they come, and publish a bundle after each part."""
+"""`python -m app online`: train on the parts (files) of a growing log as they come, and publish the model as a bundle
+after each part.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ from common.text import show
 # Fields of `GuardBounds` (limits that decide whether a part, which is a file of the log, is suspicious) for which the
 # command has options --most-FIELD.
 GUARDED = ("change", "miscalibration", "missing", "unknown")
-# Options that take a number, and their defaults. An option with a float must be above its lower bound (LEAST), one with
-# an integer may be equal to its lower bound.
+# Options that take a number, and their default values. If the default is a float, the user's value must be above the
+# option's lower bound (LEAST). If it is an integer, the value may be equal to the bound.
 NUMBERS: dict[str, float] = {
     **{f"most_{bound}": getattr(GuardBounds, bound) for bound in GUARDED},
     "most_worse": MOST_WORSE,

@@ -152,7 +152,7 @@ def imagined_schema(options: PrepareOptions, num_rows: int, num_values: int) -> 
     its categorical fields, and `num_rows` rows are divided into the splits.
     """
     columns, numeric = options.categorical_columns, options.data.numeric_fields
-    # Each numeric field also has an indicator that tells where its number is missing.
+    # Each numeric field also has an indicator, a field that is 1 where the number is missing and otherwise 0.
     names = [*numeric, *(f"{name}_missing" for name in numeric)]
     first = len(names) + len(columns)
     cuts = [first + num_values * place // len(columns) for place in range(len(columns) + 1)]

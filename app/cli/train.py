@@ -80,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
         what, folder = {"tables": plan.backend}, Path.cwd() / plan.config.checkpoint.dir
         group = rank.join(plan.config, plan.schema, arguments.ranks, arguments.servers, what, folder)
         if group.world.rank < arguments.servers:
-            # Imported here, because this import loads MPI, which a training in a single process does not need.
+            # Imported in this function, because the import loads MPI, which a training in a single process does not
+            # need.
             from app.training.parallel.server import serve
 
             return serve(plan.config, plan.schema, plan.backend, group, plan.path)

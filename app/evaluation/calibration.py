@@ -80,7 +80,8 @@ def fit_temperature(bins: Bins, rows: int) -> Calibration | None:
 
 
 def _fit_line(bins: Bins, has_intercept: bool) -> tuple[float, float]:
-    """Return slope and intercept of the line from logits to the logits of click rates that fits `bins` best.
+    """Return slope and intercept of the linear map of logits after which the predicted probabilities fit the click
+    rates in `bins` best.
 
     The rows must have both labels. Without `has_intercept`, the intercept is 0.
     """

@@ -37,10 +37,9 @@ def precision_recall_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.nda
 
 
 def _thinned(values: np.ndarray, most: int) -> np.ndarray:
-    """Return the indices of at most `most` of the ascending `values`, chosen so that these values are about equally far
-    apart.
+    """Choose at most `most` of the ascending `values` that are about equally far apart, and return their indices.
 
-    The first and the last value are among them.
+    The first and the last of `values` are always chosen.
     """
     if len(values) <= most:
         return np.arange(len(values))

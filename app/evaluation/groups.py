@@ -19,7 +19,8 @@ from app.evaluation.score_bins import ordered_bits
 
 MOST_CELLS = 2**23  # Upper bound of the cells (pairs of group and logit) in memory. A cell takes 24 bytes.
 PENDING_ROWS = 2**22
-COARSEST_SHIFT = 23  # Largest number of bits by which logits are rounded. Sign and exponent of the float32 remain.
+# Logits are rounded by at most this number of bits, after which only the sign and the exponent of a float32 remain.
+COARSEST_SHIFT = 23
 MOST_IDS = 2**32
 
 
@@ -38,8 +39,8 @@ class GroupedRows:
     """
 
     def __init__(self, cells: np.ndarray, negatives: np.ndarray, positives: np.ndarray, left_out: float = 0.0) -> None:
-        """Take the counts of rows by cell. `cells` [K] uint64 ascend. A cell has the group's id in its upper 32 bits,
-        and `ordered_bits` of the logit in its lower 32 bits.
+        """Store the counts of rows in each of the K cells (pairs of group and logit). `cells` [K] uint64 ascend. A cell
+        is a number with the group's id in its upper 32 bits, and `ordered_bits` of the logit in its lower 32 bits.
         """
         self.negatives, self.positives, self.left_out = negatives, positives, left_out
         ids, self._starts = np.unique(cells >> np.uint64(32), return_index=True)

@@ -230,14 +230,16 @@ class MetricStream:
 
 
 def measure(counted: CountedRows) -> dict[str, float]:
-    """Compute the metrics named in MEASURED, which are all except metrics of groups, from rows counted by logit. Return
-    the values by name.
+    """Compute the metrics that MEASURED names (all except metrics of groups) from rows counted by logit. Return the
+    metrics' values by name.
     """
     return {name: metric.of(counted) for name, metric in METRICS.items() if metric.of}
 
 
 def measure_groups(rows: GroupedRows) -> dict[str, np.ndarray]:
-    """Return the metrics of groups by name: for each metric an array [G] with its value in each group."""
+    """Return, for each metric of groups (such as the AUC within a user's rows) by name, an array [G] of its values in
+    the G groups.
+    """
     return {name: metric.in_groups(rows) for name, metric in METRICS.items() if metric.in_groups}
 
 
@@ -258,8 +260,8 @@ def defined(metrics: Metrics) -> dict[str, float]:
 FEW_CLICKS = 20
 LEVEL = 0.95
 
-# Number of bins to which rows are reduced for the bootstrap. With this many, ties of logits in the same bin do not
-# change the width of the intervals.
+# Number of bins of similar logits into which rows are counted for the bootstrap. Logits in the same bin count as equal,
+# and with this many bins this does not change the width of the confidence intervals.
 MOST_BINS = 2**14
 
 
@@ -278,7 +280,8 @@ def few_clicks_note(metrics: Sequence[tuple[float, float]]) -> str:
 
 
 def confidence_intervals(bins: Bins, replicates: int, seed: int) -> dict[str, tuple[float, float]]:
-    """Return 95 % confidence intervals (low, high) by metric, computed from `replicates` bootstrap samples of the rows.
+    """Return the 95 % confidence interval (low, high) of each metric by the metric's name, computed from `replicates`
+    bootstrap samples of the rows.
 
     The result depends only on the arguments. There must be rows of both labels.
     """

@@ -180,7 +180,7 @@ MISSING = "(missing)"
 
 OUT_OF_VOCABULARY = "(out of vocabulary)"
 
-UNKNOWN = "(id {})"  # Name of an id whose value is unknown, because no vocabulary file has it.
+UNKNOWN = "(id {})"  # Name in reports of an id for which no vocabulary file has a value. {} is the id.
 
 
 def first_column(schema: Schema, name: str) -> int:
@@ -193,7 +193,7 @@ def first_column(schema: Schema, name: str) -> int:
 
 
 def missing_id(dataset: Path, schema: Schema, field: CategoricalField) -> int:
-    """Return the id that stands for a missing cell of a field.
+    """Return the id that the categorical field `field` gives to rows whose cell is missing.
 
     Return NO_ID if vocabulary.parquet does not exist or has no such id.
     """

@@ -103,8 +103,8 @@ class Selection:
     def load_state(self, saved: dict[str, Any]) -> None:
         """Continue from the state that a checkpoint has stored.
 
-        If the state is about another metric, or was measured on other rows or groups (`basis`), only its `last_step` is
-        used.
+        If the stored values are of another metric, or were measured on other rows or groups (`basis`), only the stored
+        `last_step` is used.
         """
         state = SelectionState(**{**asdict(self._state), **saved})
         if (state.metric, state.basis) != (self._state.metric, self._state.basis):

@@ -26,14 +26,15 @@ TIME, UNSEEN = "time", "unseen"
 FEW_VALUES = 25
 TOP_VALUES = 10
 TIME_PARTS = 10
-NUMBER_PARTS = 10  # Number of parts of a numeric field, which have about the same number of training rows.
+# Number of parts into which rows are divided by a numeric field. Each part has about the same number of training rows.
+NUMBER_PARTS = 10
 QUANTILE_BLOCKS = 256  # Number of blocks of training rows, at most, from which quantiles are computed.
 # Division by unseen values: rows of part i have at least UNSEEN_COUNTS[i] out-of-vocabulary values, and fewer than
 # UNSEEN_COUNTS[i + 1].
 UNSEEN_COUNTS = (0, 1, 2, 4, 8)
 EXACT_ROWS = 2**20  # If a part of the split has more rows than this, its metrics are computed from rounded logits.
-# Parts with fewer clicks, or fewer other rows, get no confidence intervals: bootstrap samples of them would often have
-# only one of the two labels.
+# A part with fewer clicks than this, or with fewer rows without a click, gets no confidence intervals, because many of
+# its bootstrap samples would have only one of the two labels.
 LEAST_OF_A_CLASS = 10
 OTHER = "(other values)"
 

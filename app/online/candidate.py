@@ -146,7 +146,7 @@ def served_logits(served: Predictor, rows: Examples, schema: Schema) -> np.ndarr
         return None
     fields = zip(served.schema.categorical, schema.categorical, strict=True)
     if any(there != here for old, new in fields for there, here in zip(old.id_ranges, new.id_ranges, strict=False)):
-        return None  # The bundle numbers the values of a field differently, so its ids belong to other values.
+        return None  # The bundle gives other ids to the values of a field, so it cannot score these rows.
     of_positions = np.repeat([oov[0] for _, oov, _ in ours], [length for _, _, length in ours])
     ids = np.where(rows.ids >= served.schema.vocabulary_size, of_positions, rows.ids).astype(rows.ids.dtype)
     return served.logits_of_encoded(replace(rows, ids=ids))

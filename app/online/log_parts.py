@@ -40,7 +40,7 @@ log = logging.getLogger("app")
 T = TypeVar("T")
 
 CHUNK_BYTES = 8 << 20
-NO_STATE = FileState(-1, -1)  # Used in place of size and time if a path is not a file.
+NO_STATE = FileState(-1, -1)  # Used in place of a file's size and time if the path is not that of a file.
 # Number of most recent parts of the log with whose figures a new part is compared, to hold a suspicious one aside.
 RECENT = 14
 # Pauses in seconds before reading a part (file of the log) is tried again after an error of a disk or network. These
@@ -63,7 +63,7 @@ class Part:
     parsed: Sequence[ParsedRows]  # The good lines after parsing: one `ParsedRows` for each chunk of the file, in order.
     rows: Examples  # The part's good lines in encoded form: ids, numbers, labels and weights.
     num_lines: int
-    first_reject: str  # Reason and text of the first bad line, "" if all lines are good.
+    first_reject: str  # Text of the first bad line and the reason why it is bad. "" if all lines are good.
     # For each column, the share of the part's rows in which the cell is missing, see `GrowingVocabulary.shares`.
     missing: Sequence[float] = ()
     # For each categorical column, the share of this part's rows whose value had no id when the part was read.
@@ -147,7 +147,7 @@ class Ledger:
 
     def has(self, file: LogFile) -> bool:
         """Return True if the model was trained on the part in `file`, and the file's size and time have not changed
-        since.
+        since that training.
         """
         record = self.trained.get(file.name)
         return record is not None and record["state"] == vars(file.state)
@@ -208,8 +208,8 @@ class PartSource:
         return {file.name for file in self._files()}
 
     def is_released(self, name: str, checksum: str) -> bool:
-        """Return True if a user has released the part `name` (allowed to train on it although it was refused), with a
-        file of this checksum.
+        """Return True if a user has released the part `name`, that is, allowed to train on it although it was refused.
+        The user's permission must be for a file with the checksum `checksum`.
         """
         path = self._released / name
         return path.is_file() and path.read_bytes().strip() == checksum.encode()

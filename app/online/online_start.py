@@ -116,8 +116,8 @@ def _resumed(work: Path, run: Path, words: Sequence[str]) -> tuple[Config, Path]
     dataset = work / Path(newest.manifest.dataset).name
     try:
         read_schema(dataset)
-    # Replace the original error, because it advises to prepare the data again, which would lose the ids that the online
-    # run has added.
+    # Replace the original error, whose message advises to prepare the data again: the ids that the online run has added
+    # would be lost.
     except (OSError, ValueError):
         raise ValueError(f"{dataset / SCHEMA_FILE} is missing or damaged; {ANOTHER_WORK}") from None
     return replace(with_settings, train=replace(with_settings.train, resume=resume)), dataset

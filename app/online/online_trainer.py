@@ -67,8 +67,8 @@ POLL_SECONDS = 0.5
 # Of this number of consecutive checkpoints, one is full. The others are deltas, which hold only the embedding rows that
 # changed since the checkpoint before.
 FULL_EVERY = 24
-# Minimum pause between two looks into the folder of the log's files (parts), as a multiple of the time that the last
-# look took, because looking into a folder with many files takes long.
+# Minimum pause between two searches for new files (parts) in the folder of the log, as a multiple of the time that the
+# last search took. Searching a folder with many files takes long.
 REST = 20
 # Number of bins into which the logits of a part (file of the log) are counted for confidence intervals. With 8 times as
 # many, the intervals take 0.5 s of CPU time instead of 0.1 s, and change no more than with another random seed.
@@ -112,8 +112,8 @@ class OnlineTrainer(Trainer):
         self._click_rate = self.schema.splits["train"].click_rate
 
     def train(self) -> None:
-        """Train on the parts (files of the log) as they come, without end. Raise Stopped after a stop signal, or with
-        the option `once` when no part is left.
+        """Train on the parts (files of the log) as they come, without end. Raise Stopped after SIGINT or SIGTERM, or
+        with the option `once` when no part is left.
 
         Raise FloatingPointError and NotSavedError like `Trainer.train`, and OSError if a bundle cannot be written.
         """
@@ -415,8 +415,8 @@ class OnlineTrainer(Trainer):
         losses = []
         with Prefetcher(self._batches(part.rows)) as batches:
             for batch, unique in batches:
-                # A stop signal ends the process here. The steps so far on this part (file of the log) are lost, and the
-                # whole part is trained on after a restart.
+                # Raise Stopped if SIGINT or SIGTERM has arrived. The steps so far on this part (file of the log) are
+                # then lost, and a restarted process trains on the whole part.
                 self.context.stop.check()
                 losses.append(self._take_step(batch, unique))
         return {name: float(np.mean([getattr(each, name) for each in losses])) for name in ("wide_loss", "deep_loss")}

@@ -92,8 +92,8 @@ class Progress:
             self._lines = [*self._lines[1 - ON_PAGE :], dict(line)]
 
     def awaits_publishing(self, step: int) -> bool:
-        """Return True if `step` is the last step of the newest part (file of the log), and the model after this part
-        has not been published yet.
+        """Return True if `step` is the last training step on the newest part (file of the log), and the model after
+        this step has not been published yet.
         """
         return bool(self._lines) and self._lines[-1]["step"] == step and "lag_seconds" not in self._lines[-1]
 

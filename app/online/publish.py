@@ -56,7 +56,9 @@ class Publisher:
         self._lock.close()
 
     def served(self) -> Predictor | None:
-        """Open and return the newest bundle in the folder. Return None if there is none or it cannot be opened."""
+        """Open and return the newest bundle in the folder. Return None if the folder has no bundle or the newest one
+        cannot be opened.
+        """
         newest = max(chains(read_manifests(self._folder)).values(), key=rank, default=None)
         if newest is None:
             return None

@@ -281,8 +281,8 @@ def _displaced(init_from: Path, source: Path, folders: list[Path], number: int) 
     for folder in folders:
         if init_from.resolve().is_relative_to(folder.resolve()):
             path = source.resolve()
-            # If a link in the renamed folder leads to `source`, the model itself may lie in another folder, which keeps
-            # its name. Then `path` is valid as it is.
+            # Change `path` only if the model itself lies in a renamed folder. If only a link in that folder leads to
+            # the model, which lies in a folder that keeps its name, `path` stays valid.
             if path.is_relative_to(folder.resolve()):
                 path = folder.resolve().with_name(f"{folder.name}.{number}") / path.relative_to(folder.resolve())
             return str(path) if init_from.is_absolute() else os.path.relpath(path)
@@ -290,7 +290,7 @@ def _displaced(init_from: Path, source: Path, folders: list[Path], number: int) 
 
 
 def _free_number(paths: list[Path]) -> int:
-    """Return the smallest n for which no file named `<path>.<n>` exists for any of the paths."""
+    """Return the smallest number n such that `<path>.<n>` does not exist for any path in `paths`."""
     number = 1
     while any(path.with_name(f"{path.name}.{number}").exists() for path in paths):
         number += 1

@@ -117,7 +117,7 @@ def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, mani
     """
     epochs, done_epochs = config.train.epochs, manifest.epoch - 1  # `done_epochs` counts whole epochs.
     steps, done_steps = config.train.steps, manifest.step
-    # The epochs of an online run are the parts of a log without an end, so the run never finishes.
+    # Each epoch of an online run is a part (file) of a log that never ends, so the run never finishes.
     if manifest.online:
         return "resume", "unfinished, same settings and data"
     if epochs == done_epochs and manifest.epoch_step:

@@ -67,7 +67,9 @@ class RunFolder:
         self.write_events(values)
 
     def write_events(self, values: Mapping[str, Any]) -> None:
-        """Add the numbers in `values`, the content of a line of metrics.jsonl, to TensorBoard's event file."""
+        """Add the numbers in `values`, which has the content of a line of metrics.jsonl, to the run's event file for
+        TensorBoard.
+        """
         numbers = {name: value for name, value in values.items() if name not in ("step", "epoch")}
         self._events.add(values["step"], numbers, values.get("split", "train"))
 

@@ -15,7 +15,8 @@ from common.packages import python_command
 from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema, checksum_of
 from data_prep.prepared.vectors import VectorField
 
-# These settings may differ between a run and its continuation, because they do not change steps already taken.
+# A run can be resumed or continued with other values of the settings in these sections and of these keys, because they
+# do not change the steps that the run has already taken.
 FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster")
 FREE_DEVICE_KEYS = ("target", "threads")
 FREE_TABLES_KEYS = ("memory_limit", "storage")

@@ -1,5 +1,6 @@
-"""Append lines to the logs of a run, and events to its TensorBoard file, also after a full disk. When a run is resumed,
-remove the lines of the steps that it takes again.
+"""Append lines to the logs of a run, and events to its TensorBoard file. After an error such as a full disk, write what
+could not be written as soon as it is possible. When a run is resumed, remove the lines of the steps that it takes
+again.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ class EventFile(RunLog):
                 events.append(Event(step=self._purge_step, session_log=SessionLog(status=SessionLog.START)))
         scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
         events.append(Event(step=step, summary=Summary(value=scalars)))
-        # If the folder cannot be made, `append` fails to open the file and logs the error.
+        # Ignore the error if the folder of the event file cannot be made: `append` will then fail to open the file and
+        # log that error.
         with suppress(OSError):
             self.path.parent.mkdir(exist_ok=True)
         for event in events:

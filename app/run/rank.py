@@ -50,7 +50,8 @@ def world_rank() -> int:
 
 
 def run_as_rank(command: Callable[[], int], console_rank: int) -> int:
-    """Run one rank's command and return its exit status. If only this rank fails, end all ranks instead.
+    """Run the function `command` in this process, which is one rank of a job, and return its exit status. If only this
+    rank fails, end the processes of all ranks instead.
 
     The rank `console_rank` logs to the console. The other ranks print only their own errors.
     """
@@ -82,7 +83,9 @@ def _end_the_job(status: int) -> None:
 
 
 def fail(error: BaseException, status: int) -> int:
-    """Log the error, and return `status`, the exit status. If only this rank fails, end all ranks instead."""
+    """Log the error because of which this rank failed, and return `status`, its exit status. If no other rank fails,
+    end the processes of all ranks instead.
+    """
     alone = started_by_mpi() and not is_collective(error)
     if alone or shows_progress():
         log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", message_of(error))

@@ -82,7 +82,8 @@ class RunRecord:
         return max(compared, key=lambda line: (as_score(self.metric, line[self.metric]), line["step"]), default=None)
 
     def evaluation_lines(self) -> list[dict[str, Any]]:
-        """Return a mapping for each evaluation, with split, step, epoch, calibrated, the metrics, and their intervals.
+        """Return a mapping for each evaluation with the keys split, step, epoch and calibrated (True if the scores were
+        calibrated), the values of the metrics, and the ends of their confidence intervals.
 
         If the run started from the model of another run, the evaluation of that model, at step 0, comes first.
         """
@@ -174,7 +175,9 @@ def read_run(path: Path, name: str) -> RunRecord:
 
 
 def _whole(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the content of a YAML or JSON file that holds a mapping. Raise ValueError if the file is damaged."""
+    """Return the content of the YAML or JSON file at `path`, which must be a mapping. Raise ValueError if the file is
+    damaged.
+    """
     try:
         content = parse(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError):

@@ -95,7 +95,9 @@ class StopRequest:
             self._take(number)
 
     def note_save(self, seconds: float) -> None:
-        """Record that a save took `seconds`. Twice this time is reserved for the last save, because tables grow."""
+        """Record that saving a checkpoint took `seconds`. Twice this time is reserved before the time limit for the
+        last save, because tables grow.
+        """
         self._save_seconds = 2 * seconds
 
     def check(self) -> None:

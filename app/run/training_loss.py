@@ -73,7 +73,8 @@ def why_useless(loss_log: Path, click_rate: float, label_smoothing: float) -> st
     if len(settled) < min(FIRST_STEPS, len(losses)):
         settled, limit = losses, LARGEST_FIRST_LOSS
     mean = math.fsum(settled) / len(settled) if settled else 0.0
-    # `not >` instead of `<=`, so that a limit of NaN, from a click rate of NaN, also counts as not exceeded.
+    # The condition is `not >` instead of `<=`, so that it is also true if the limit is NaN because the click rate is
+    # NaN.
     if not mean > limit:
         return ""
     loss = click_rate_loss(click_rate, label_smoothing)

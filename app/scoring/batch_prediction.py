@@ -264,8 +264,8 @@ def _spool(folder: Path) -> str:
 
 
 def _wait_for(stream: Any) -> None:
-    """Wait until a read from the stream would not block. Check for stop signals meanwhile and raise StopSignal, because
-    a blocked read would ignore the signals.
+    """Wait until a read from the stream would not block. Meanwhile, raise StopSignal if SIGINT or SIGTERM arrives,
+    because a blocked read would ignore these signals.
     """
     check_stop()
     while not select.select([stream], [], [], 0.2)[0]:
@@ -299,7 +299,9 @@ def _unknown_values(predictor: Predictor, counts: Any, num_rows: int) -> dict[st
 
 
 class _ScoreWriter:
-    """Writes scored chunks to the output, in the order of the log, and counts rows, bad lines and what metrics need."""
+    """Writes scored chunks (groups of lines) to the output, in the order of the log, and counts rows, bad lines, and
+    the scores and labels from which metrics are computed.
+    """
 
     def __init__(self, path: Path, output: str, keep: Sequence[str], has_files: bool, labelled: bool) -> None:
         self._names = [LINE, *([FILE] if has_files else []), *keep, SCORE, REASON]

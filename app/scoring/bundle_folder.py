@@ -55,8 +55,11 @@ class BundleManifest:
     # Only for deltas (bundles with changed rows only): id and folder name of the parent, the bundle whose rows have
     # changed.
     parent: dict[str, str] | None = None
-    generation: int = 0  # 0 for a whole bundle as exported. A delta has its parent's generation plus one.
-    # Whole bundles made by `fold` only: version of the newest delta that was merged into this bundle.
+    # 0 for a whole bundle that was exported. A delta (a bundle with changed rows only) has the generation of its parent
+    # plus one.
+    generation: int = 0
+    # Version of the newest delta that `fold` has merged into this whole bundle. "" for a bundle that `fold` has not
+    # made.
     folded: str = ""
     whole_serial: int = 0  # Serial number of the whole bundle on which this bundle's chain of deltas builds.
     # Serial number of this bundle, higher than those of all bundles that were in the same folder when this bundle was
@@ -198,8 +201,8 @@ def rank(chain: Chain) -> tuple[int, int, int, str]:
 
 
 def check_parent(folder: Path, manifest: BundleManifest, parent: BundleManifest) -> None:
-    """Raise ValueError unless the bundle in `folder` (with the manifest `manifest`) is a delta whose parent is exactly
-    the version `parent`.
+    """Raise ValueError unless the bundle in `folder` (with the manifest `manifest`) is a delta (changed rows only) of
+    exactly the bundle whose manifest is `parent`.
     """
     if manifest.parent is None:
         raise ValueError(f"{folder} is a whole bundle and no delta; open it by itself")

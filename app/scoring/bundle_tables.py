@@ -162,8 +162,8 @@ class BundleTables:
         self._check("ids", groups, self._groups_shift)
         bits, before = self._arrays[INDEX].take(groups, axis=0, mode="clip").T
         bit = _BITS.take(ids & 63)
-        # Bundles that were written later may have added ids from `num_ids` on, which have no row in this bundle.
-        # Exclude these ids, because `take` has clipped the numbers of their groups to the last group of this bundle.
+        # Later bundles of the chain may have added ids from `num_ids` on, which have no row in this bundle. Exclude
+        # these ids explicitly: `take` has looked them up in this bundle's last group, because they have no group.
         is_known = (bits & bit != 0) & (ids < self.spec.num_ids)
         # The row index that is returned for an id without a row may lie beyond the last row. This is harmless, because
         # `rows` clips indices to the last row.

@@ -14,8 +14,8 @@ TOWER = "tower.onnx"
 # are padded to one of these. `OnnxTower` checks if the batch sizes ONE and FEW give the same bits as MANY, and does not
 # use a size that gives other bits.
 ONE, FEW, MANY = 1, 8, 256
-# Largest number of rows, for each of the batch sizes ONE and FEW, that several runs with this batch size score faster
-# than one run with the next larger batch size.
+# For the batch sizes ONE and FEW: up to how many rows it is faster to run the model several times with this batch size
+# than once with the next larger batch size.
 MOST_ROWS = {ONE: 2, FEW: 96}
 
 
@@ -31,7 +31,8 @@ class OnnxTower:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = num_threads, 1
-        # onnxruntime's memory arena never gives memory back, so it would keep as much as the largest run needed.
+        # Do not use onnxruntime's memory arena, because it never gives memory back: it would keep as much as the
+        # largest run needed.
         options.enable_cpu_mem_arena = False
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3

@@ -145,8 +145,8 @@ class Predictor(BundleModel):
             raise ValueError(f"row {place} cannot be scored: {reason}: {what} ({len(rejected):,} such rows)")
 
     def chunk_of(self, rows: Any) -> Chunk | RawTable:
-        """Return raw rows in the form that `score_chunk` takes: a `RawTable` for a table whose columns can be read as
-        they are, otherwise a `Chunk` of text lines. Raise the errors of `score`.
+        """Return the raw rows `rows` in the form that the method `score_chunk` takes: a `RawTable` for a table whose
+        columns can be read as they are, otherwise a `Chunk` of text lines. Raise the errors of `score`.
         """
         return chunk_of(rows, self.log_format)
 

@@ -39,7 +39,8 @@ HUGE_BODY = 1 << 20
 # rows of JSON, which take 2 ms). A thread scores larger batches.
 LOOP_BYTES = 1 << 14
 REFUSED = 429  # HTTP status of a request that is refused because it would wait too long.
-LEAST_QUEUE = 4  # This many requests may wait in a queue, however long each takes to score.
+# This many requests may always wait in a queue, even if scoring each takes so long that the last would wait too long.
+LEAST_QUEUE = 4
 # Maximum rate at which requests are refused at once (with status 429). Above it, refusals are delayed, because clients
 # that retry immediately would take all the processor's time.
 REFUSALS_A_SECOND = 250
@@ -164,7 +165,8 @@ class _Queue:
         self._is_scoring = False  # True while the thread scores a batch.
         # For each recent batch, the mean time per request in milliseconds and the number of requests.
         self._last: deque[tuple[float, int]] = deque(maxlen=TIMED_BATCHES)
-        # Result of `pace_of(_last)`, in milliseconds. None if a batch was added to `_last` since it was computed.
+        # Mean time of a request in milliseconds, the result of `pace_of(_last)`. None if it must be computed again,
+        # because a batch was added to `_last`.
         self._request_ms: float | None = 0.0
         # Total CPU time that the event loop's thread had used, in milliseconds, when the last batch had been scored.
         self._loop_ms = 0.0

@@ -125,7 +125,9 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, options: ServerOptions, beat: Callable[[bool], None]) -> None:
-        """Create the server. It calls `beat` ten times a second, with True if it is ending."""
+        """Create the HTTP server. It calls the function `beat` ten times a second, with True if the server is ending
+        and otherwise False.
+        """
         self.application, self._beat = Application(), beat
         super().__init__(
             uvicorn.Config(
@@ -144,8 +146,8 @@ class Server(uvicorn.Server):
         self._drain_seconds, self._end_time = options.drain_seconds, math.inf
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal to the server's process. On SIGTERM, answer readiness checks with status 503 from now on, and
-        end `drain_seconds` later. On any other signal, end now.
+        """Handle the signal `sig` to the server's process. On SIGTERM, answer readiness checks with status 503 from now
+        on, and end `drain_seconds` later. On SIGINT, end now.
         """
         if sig == signal.SIGTERM:
             self.application.drain()
@@ -204,7 +206,8 @@ class BoundedRequests(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
         self._unparsed = b""  # Received bytes that will be parsed as soon as no request of this connection waits.
-        self._is_invalid = False  # True if data was received that is not valid HTTP. It is never reset.
+        # True if the client has sent data that is not valid HTTP. It then stays True until the connection ends.
+        self._is_invalid = False
         # Number of bytes received since the last byte of a body: headers, trailers, chunk sizes.
         self._bytes_without_body = 0
         self._discarded_bytes = 0  # Number of bytes of the current body that arrived after the request was answered.
@@ -298,8 +301,8 @@ class BoundedRequests(HttpToolsProtocol):
         """
         last, pipeline = self.cycle, self.pipeline
         if last is not None and not last.response_complete and last.more_body and pipeline and pipeline[0][0] is last:
-            # The invalid data is part of the body of a request that waits in the pipeline. Remove this request. It gets
-            # the 400 as its response when its turn comes.
+            # The invalid data is part of the body of a request that waits in the pipeline. Remove this request, so that
+            # the response with status 400 is sent in its place when its turn comes.
             pipeline.popleft()
         elif last is None or last.response_complete or last.more_body:
             self.send_400_response(INVALID)
@@ -337,8 +340,8 @@ class BoundedRequests(HttpToolsProtocol):
         """Write a response's headers and body to the connection at once. ASGI would send them as two messages, which
         would wake the client twice.
         """
-        # The functions in `extensions` refer to the cycle, which refers to the scope. Break this circle of references.
-        # Otherwise only the garbage collector could free a request.
+        # The functions in `extensions` refer to the cycle, which refers to the scope. Break this circle of references,
+        # because otherwise only the garbage collector could free a request.
         cycle.scope["extensions"] = {}
         if self.flow.write_paused and not cycle.disconnected:
             await self.flow.drain()
@@ -405,7 +408,8 @@ class BoundedRequests(HttpToolsProtocol):
             raise httptools.HttpParserError("a request without a version, or of another one, is none")
         if not self.url.startswith(b"/"):
             self._take_host_of_target()
-        # `on_response_complete` of the previous request may have set this deadline after the present request had begun.
+        # Remove the deadline for the next request to begin. `on_response_complete` of the previous request may have set
+        # it after the present request had begun.
         self._idle_until = math.inf
         self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         refusal = self._refusal()
@@ -416,7 +420,7 @@ class BoundedRequests(HttpToolsProtocol):
             self._headers_until = math.inf
             super().on_headers_complete()
             return
-        # The deadline for the headers stays, so that the body of a refused request must also arrive before this
+        # Keep the deadline for the headers, so that the body of a refused request must also arrive before this
         # deadline.
         self.cycle: Any = _Refused()
         answer, delay = refusal

@@ -118,8 +118,8 @@ class DecodingProcess:
     def _start(self) -> Connection[Any, Any]:
         self._connection, theirs = Pipe()
         command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(self._memory_bytes)]
-        # Block signals while the decoding process is started. The new process inherits the blocked signals and
-        # therefore ignores them.
+        # Block SIGTERM and SIGINT while the decoding process is started. The new process inherits the blocked signals,
+        # so these two signals never end it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         try:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])  # noqa: S603

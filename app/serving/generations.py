@@ -166,8 +166,9 @@ class Generations:
         self._note_newer()
 
     def _scan(self) -> None:
-        """Read the manifests in the folder that are new, were replaced, or could not be read before. Forget bundles
-        that were removed. Raise ValueError if the service was started with one bundle instead of a folder.
+        """Read the manifests of those bundles in the folder that are new, were replaced, or could not be read before.
+        Forget bundles that were removed. Raise ValueError if the service was started with one bundle instead of a
+        folder.
         """
         if not self._is_folder:
             raise ValueError(f"{self._path} is one bundle; serve a folder of bundles to choose among them")
@@ -181,8 +182,8 @@ class Generations:
                 # The path has no manifest, so it is no bundle, or one that is still being copied. Skip it.
                 continue
             except OSError:
-                # Reading the manifest below raises the error again, and the error becomes the `reason` why the bundle
-                # does not serve.
+                # Ignore the error now. Reading the manifest below raises it again, and it then becomes the `reason` why
+                # the bundle does not serve.
                 pass
             old = self._bundles.get(path)
             bundles[path] = old if old is not None and old.stamp == stamp else _BundleState(stamp, self._clock())
@@ -206,8 +207,9 @@ class Generations:
         return chains({path: manifest for path, manifest in usable.items() if manifest is not None})
 
     def _open(self, chain: Chain, current: Predictor | None = None) -> Predictor | None:
-        """Open and check the model of a chain (a whole bundle and its deltas). If the chain only adds deltas to that of
-        `current`, share the tables that are mapped already. If the model cannot be used, record why, and return None.
+        """Open and check the model of a chain (a whole bundle and its deltas). If the chain consists of the chain of
+        the model `current` and further deltas, share the tables that `current` has already mapped into memory. If the
+        model cannot be used, record why, and return None.
         """
         tables: tuple[BundleTables, ...] = ()
         if current is not None and [m.id for _, m in current.chain] == [m.id for _, m in chain[: len(current.chain)]]:
@@ -247,8 +249,8 @@ class Generations:
         log.log(level, "%s serves, version %s", predictor.folder, short(predictor.version))
 
     def _refuse(self, path: Path, error: object) -> None:
-        """Record the error because of which a bundle does not serve, and set the time before which the bundle is not
-        tried again. An error that repeats is logged once.
+        """Record `error`, because of which the bundle at `path` does not serve, and set the time before which opening
+        the bundle is not tried again. An error that repeats is logged only once.
         """
         bundle = self._bundles[path]
         bundle.pause = min(max(2 * bundle.pause, FIRST_PAUSE), LONGEST_PAUSE)
@@ -408,7 +410,7 @@ class Generations:
                 log.warning("folding ended with status %d and is tried again later", status)
             self._folding = None
         # `is_written` raises OSError if another user's process is merging bundles and this user may not read its files.
-        # The answer is then False, as for any merge that is running.
+        # Return False in this case, as for any merge that is running.
         with suppress(OSError):
             return self._is_first and not is_written(self._path, f"*{FOLDED}")
         return False

@@ -53,7 +53,7 @@ _SLOTS = 64
 _REFUSALS = (REFUSED, 503, 504)
 ID_HEADER = "x-request-id"
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
-# Pattern of the header traceparent of W3C's Trace Context. Group 1 is the trace id.
+# Pattern of the header traceparent, which W3C's Trace Context defines. Its group 1 is the trace id.
 _TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _STANDARD_OUTPUT = 1
 
@@ -160,7 +160,8 @@ class Observed:
         self._bins = [self._scores.labels(str(number)) for number in range(SCORE_BINS)]
         self._predictor: Predictor | None = None
         self._held_out: Distribution | None = None
-        # Counts of recent rows for drift, in one or two windows of WINDOW_ROWS rows. The last window is being filled.
+        # Counts of recently scored rows, from which drift is computed. There are at most two elements. New rows are
+        # added to the last one until it has WINDOW_ROWS rows.
         self._windows: list[Distribution] = []
         self._by_route: dict[tuple[str, int], tuple[Any, Any]] = {}
 
@@ -307,7 +308,7 @@ class _Processes(Collector):
             with suppress(OSError):
                 pids = [str(supervisor.pid), *children.read_text().split()]
         of_each = [list(ProcessCollector(pid=partial(str, pid), registry=None).collect()) for pid in pids]
-        # A process that has just ended has an empty list of metrics, so leave it out.
+        # Leave out empty lists, which belong to processes that have just ended.
         for alike in zip(*filter(None, of_each), strict=False):
             metric, values = alike[0], [each.samples[0].value for each in alike]
             is_whole = metric.name in ("process_start_time_seconds", "process_max_fds")

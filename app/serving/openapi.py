@@ -164,8 +164,9 @@ def _get(text: str, *more_errors: str) -> dict[str, Any]:
 
 
 def _post(text: str, schema: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of a POST operation in OpenAPI's form. `text` is the summary, `schema` the name of the
-    response's schema, and `content` describes the body for each content type.
+    """Return the description of a POST operation (a route that accepts POST requests) as the OpenAPI document contains
+    it. `text` is the summary, `schema` the name of the response's schema, and `content` describes the body for each
+    content type.
     """
     answers: dict[str, Any] = {"application/json": {"schema": _ref(schema)}}
     if "application/octet-stream" in content:

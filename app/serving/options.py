@@ -51,8 +51,8 @@ class ServerOptions:
     # Time that the service keeps answering requests after SIGTERM. It answers readiness checks with status 503 in this
     # time, so that no new clients are sent to it.
     drain_seconds: float = 0.0
-    # Separate port for the paths in ADMIN_PATHS, which are then not available on `port`. If it is None, `port` has
-    # these paths too.
+    # Separate port for the paths of administration (ADMIN_PATHS), which are then not available on `port`. If it is
+    # None, these paths are available on `port`.
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"  # Address that the service listens on for `admin_port`.
     # Values of the header Host that are accepted. "*" accepts any value. If it is empty, the rule in the docstring of

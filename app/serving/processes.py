@@ -174,7 +174,8 @@ class _Supervisor:
 
     def __init__(self, options: ServerOptions, sockets: list[socket.socket], metrics: Path) -> None:
         self._options, self._sockets, self._metrics = options, sockets, metrics
-        # Set the variable before prometheus_client is imported, because it reads the variable then.
+        # Set this environment variable before prometheus_client is imported, because the package reads it during its
+        # import.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)
         recent = mmap.mmap(-1, options.workers * RECENT_BYTES)
         self._seats = [_Seat(number, recent) for number in range(options.workers)]
@@ -215,14 +216,14 @@ class _Supervisor:
     def _start(self, seat: _Seat) -> None:
         arguments = (self._options, self._sockets, seat)
         process = multiprocessing.get_context("fork").Process(target=_worker, args=arguments)
-        # Block signals while the worker is forked, until it has installed its own handlers. Otherwise a signal to the
-        # new worker would run the supervisor's handler there and not end the worker.
+        # Block SIGTERM and SIGINT while the worker is forked, until it has installed its own handlers. Otherwise such a
+        # signal to the new worker would call the supervisor's handler in the worker, and not end the worker.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             process.start()
             seat.process, seat.start_time = process, time.monotonic()
-            # Other threads, such as those of a library, do not block signals. So `_stop` may have run before it could
-            # see this worker.
+            # Other threads, such as those of a library, do not block SIGTERM and SIGINT. So a signal may have called
+            # `_stop` before `seat` had this worker, and `_stop` did not end the worker.
             if self._stopping:
                 process.terminate()
         finally:
@@ -381,8 +382,8 @@ class _Watch(threading.Thread):
 
 
 def _log_slow_kernels() -> None:
-    """Log a warning with the reason if rows are parsed with NumPy instead of the native library. Otherwise nobody would
-    notice.
+    """Log a warning with the reason if rows are parsed with NumPy instead of the native library, which is faster.
+    Without the warning, nobody would notice.
     """
     from data_prep.encoding.encoder import why_slow
 

@@ -42,8 +42,8 @@ from data_prep.options.log_format import LogFormat
 log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).with_name("page.html")
-# Scores of all batches within this time are counted together for the metrics. Counting after each batch would take as
-# long as encoding a row.
+# Time in seconds within which the scores of all batches are counted for the metrics in one go. Counting them after each
+# batch would take as long as encoding a row.
 COUNTED_SECONDS = 0.5
 # With these headers, a browser loads nothing from other hosts for the service's pages, and does not show them inside
 # other pages.
@@ -58,8 +58,8 @@ EXPLAIN = "/v1/explain"
 # Maximum size of a body with one row to explain, or with the version that must serve (be pinned) or that must not serve
 # any more (a rollback). It is small, because the event loop itself decodes such bodies.
 MOST_EXPLAINED_BYTES = 1 << 17
-# Larger bodies are decoded in another process. Decoding JSON of this size can hold the global interpreter lock for up
-# to 40 ms if a client has made the JSON deliberately slow to decode.
+# Bodies of more than this many bytes are decoded in another process. Even JSON of this size can hold the global
+# interpreter lock for up to 40 ms if a client has made it deliberately slow to decode.
 MOST_DECODED_HERE = 1 << 17
 LIVE, READY, HEALTHZ = "/v2/health/live", "/v2/health/ready", "/healthz"
 # Paths of the health checks. HEALTHZ is another path for the check at LIVE that many systems use.
@@ -199,7 +199,7 @@ class Service:
         return response
 
     def _note(self, number: str, method: str, path: str, status: int, num_rows: int | None, seconds: float) -> None:
-        # Do not count requests for EXPLAIN, which the service's page sends by itself.
+        # Do not count GET requests for the path EXPLAIN, which the service's HTML page sends by itself.
         if (method, path) != ("GET", EXPLAIN):
             self.observed.request(path, status, seconds, self.batcher.num_waiting)
         if path in self._scoring:
@@ -487,8 +487,8 @@ def _version_in(body: bytes) -> str:
 
 @lru_cache(maxsize=256)
 def _rest_of_refusal(message: str, version: str, generation: int) -> bytes:
-    """Return the rest of the HTTP response that refuses a request, from the end of the request id to the end of the
-    body.
+    """Return the end of the HTTP response that refuses a request: everything after the request id, which is further
+    headers and the body.
     """
     response = JSONResponse({"error": message}, REFUSED, _HEADERS_OF[REFUSED])
     headers = [*response.raw_headers, *_model_headers(version, generation)]

@@ -49,8 +49,8 @@ class Statement:
         must serve. Raise ValueError if the file is damaged.
         """
         try:
-            # Bytes that are not valid UTF-8 become escape sequences, which are not valid JSON, so that the ValueError
-            # below is raised.
+            # Let bytes that are not valid UTF-8 become escape sequences, which are not valid JSON, so that a damaged
+            # file raises the ValueError below.
             text = self.path.read_text(encoding="utf-8", errors="backslashreplace")
         except FileNotFoundError:
             return None

@@ -98,7 +98,9 @@ def arrays_in(content: mmap.mmap, entries: Mapping[str, ArrayEntry]) -> dict[str
 
 
 def map_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Map a file of arrays into memory. Return its arrays by name. Raise ValueError if the file has a bad header."""
+    """Map a file of arrays into memory, and return its arrays by name. Raise ValueError if the file's header is
+    damaged.
+    """
     entries = read_entries(path)
     return arrays_in(map_file(path), entries)
 

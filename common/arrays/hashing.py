@@ -1,4 +1,6 @@
-"""Hash numbers of 64 and of 32 bits. Different numbers have different hashes."""
+"""Compute hashes of 64-bit and of 32-bit numbers. A hash has as many bits as the number, and different numbers have
+different hashes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Read files sequentially, from start to end.
+"""Read files sequentially, from start to end, while threads read the next blocks in advance.
 
-Threads read ahead, and the checksum of the file is computed on the way.
+The checksum of a file is computed from the bytes that are read anyway.
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ from common.text import Unit, number_text, readable_unit, shortened
 Size = Literal["wide", "half", "small"]
 # Maximum number of positions on the x axis at which the mouse shows a text, by the size of the chart.
 _MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}
-_MOST_POINTS = 400  # A line with more points than this is thinned to about as many, and its peaks are kept.
-_LABEL_LETTERS = 11  # Longer labels of bars are cut to this many letters. The hover text has the full label.
+_MOST_POINTS = 400  # A line with more points than this is drawn with only about this many of them. Its peaks are kept.
+# Labels of bars with more letters than this are cut. The text that the mouse shows has the full label.
+_LABEL_LETTERS = 11
 # A chart with `Axis.clip` leaves out values far from nearly all others only if it has at least this many values.
 _FEW = 20
 # A chart with `Axis.clip` leaves out values above the 98th percentile times this factor, and values below the 2nd

@@ -21,7 +21,7 @@ from common.settings import setting_text
 MOST_OVERLAID = 8  # Charts show at most this many runs, so that their lines can be told apart.
 RUN = "run"  # Key in a `Result` whose value is the path of the run folder.
 
-# One run of a sweep: its folder, settings, metric, epochs, status and seconds.
+# What is known about one run of a sweep, by name: its folder, settings, metric, epochs, status and seconds.
 Result = Mapping[str, Any]
 
 

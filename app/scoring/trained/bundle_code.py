@@ -48,7 +48,7 @@ def write_code(folder: Path) -> None:
             shutil.copyfile(PROJECT / file, package / file)
 
 
-# An online trainer writes a bundle for each part of its log, so the result is cached.
+# Cache the result, because an online trainer writes a bundle, and so calls this function, after each file of its log.
 @functools.cache
 def code_files(roots: tuple[str, ...]) -> tuple[Path, ...]:
     """Return the files of the modules `roots` and of all modules of the project that they import, directly or
@@ -66,7 +66,8 @@ def code_files(roots: tuple[str, ...]) -> tuple[Path, ...]:
             continue
         text = _TYPES_ONLY.sub("", path.read_text(encoding="utf-8"))
         has_code[path] = path.stem != "__init__" or len(ast.parse(text).body) > 1
-        # Only the import statements are parsed. To parse whole modules takes ten times as long.
+        # Find the import statements by a pattern and parse only these, because parsing whole modules takes ten times as
+        # long.
         for found in _OWN_STATEMENT.finditer(text):
             (node,) = ast.parse(found[0].strip()).body
             if isinstance(node, ast.ImportFrom):

@@ -177,8 +177,8 @@ def write_model(
         elif model.expired is not None:
             deleted = model.expired
     spec = replace(spec, num_rows=len(row_ids), num_deleted=len(deleted))
-    # Store the sizes and checksums of the log's files. The command `predict` recognizes by them that it scores rows
-    # which the model was trained on.
+    # Store the sizes and checksums of the log's files, so that the command `predict` notices if it scores a file on
+    # which the model was trained.
     source = {key: schema.source[key] for key in ("name", "lines")}
     source["files"] = [
         {key: file[key] for key in ("size_bytes", "checksum")} for file in schema.source.get("files", ())
@@ -244,7 +244,8 @@ def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> No
 def _changed_rows(
     parent: Sequence[BundleTables], row_ids: np.ndarray, stored: ReadStored
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compare rows with those of the bundle chain `parent`, byte by byte in their stored form.
+    """Compare embedding rows with those of the bundle chain `parent` (a whole bundle and its deltas), byte by byte in
+    their stored form.
 
     Return the ids in `row_ids` (ascending) whose rows differ or are new, and the ids that have a row in the parent but
     are not in `row_ids`.

@@ -15,7 +15,8 @@ from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
 _FILE = b"ARROW1\0\0"
-# In Arrow's view types, a text of at most this many bytes is stored in its 16-byte view instead of a buffer.
+# Arrow's view types describe each text by a view of 16 bytes. A text of at most this many bytes is stored in the view
+# itself, a longer one in a buffer.
 _SHORT_VIEW = 12
 # Metadata key with which Arrow 0.17 marked compressed streams. Such streams do not state the sizes of decompressed
 # buffers.
@@ -35,7 +36,7 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
         table.validate()
         columns = [pa.chunked_array(map(_guarded, column.chunks), column.type) for column in table.columns]
         table = pa.Table.from_arrays(columns, schema=table.schema)
-        # Check how many bytes the views refer to before the full validation, which reads all these bytes.
+        # Check how many bytes the views of texts refer to before the full validation, which reads all these bytes.
         _check_bytes(sum(map(_view_bytes, table.columns)), limits)
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
@@ -104,8 +105,8 @@ def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
 
 
 def _dictionary_bytes(column: pa.ChunkedArray) -> int:
-    """Return the number of bytes that the cells of a dictionary-encoded column take if each has its own copy of its
-    text. Return 0 for other columns.
+    """Return the number of bytes that the cells of a dictionary-encoded column will take when each cell has a copy of
+    its text. Return 0 for other columns.
     """
     if _is_list(column.type):
         column = pc.list_flatten(column)

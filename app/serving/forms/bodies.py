@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 BODY_SECONDS = 30.0  # A request whose body has not arrived after this time gets status 408.
 BODIES_HELD = 4  # All bodies in memory together may have this many times the size of the largest allowed body.
-# `Bodies.read` returns bodies up to this size as bytes. It returns larger ones as bytearrays, as they were received,
-# because copying 64 MiB takes 40 ms.
+# `Bodies.read` returns bodies up to this size as bytes. It returns larger bodies as the bytearrays into which they were
+# received, because copying 64 MiB takes 40 ms.
 MOST_COPIED = 1 << 17
 # Key in `scope["extensions"]` under which the service's own server offers a function that returns True if the whole
 # body has arrived.
@@ -41,7 +41,8 @@ class DisconnectedError(Exception):
 
 
 class ServiceRequest:
-    """An HTTP request, and what becomes known about it while it is answered.
+    """An HTTP request, and what is found out while it is answered: the memory of its body, the number of its rows, and
+    the model that scores them.
 
     It replaces Starlette's class, which would search and decode the headers at each access.
     """

@@ -53,14 +53,15 @@ class Form:
     to_chunk: Callable[[bytes, LogFormat, Limits], RowsToScore]
     # Function that returns what the OpenAPI document says about a body: its schema, and the given row as an example.
     describe: Callable[[LogFormat, dict[str, Any]], dict[str, Any]]
-    # True if rows can be so short that even a small body has too many of them for the event loop to score.
+    # True if the rows of this form can be so short that even a small body has more rows than the event loop should
+    # score itself.
     has_small_rows: bool = True
     name_row: NameRow | None = None
 
 
 def rows_to_chunk(rows: Any, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return decoded rows (lines, mappings or a table) in the form that a model scores. Raise RequestError if a row is
-    wrong, or if there are none or too many.
+    """Return the rows of a request, which are decoded already (lines, mappings or a table), in the form that a model
+    scores. Raise RequestError if a row is wrong, or if there are none or too many.
     """
     check_rows(len(rows), limits)
     try:

@@ -22,7 +22,7 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
 
 def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
     """Return what the OpenAPI document says about a body of this form: its schema, and the row `row` as an example."""
-    # `row` has the fields only. A line needs all columns but the label, for example a weight, too.
+    # `row` has only the columns that are fields. A line needs all columns except the label, for example also a weight.
     blanks = {name: cell for name, cell in log_format.blank_row.items() if name != log_format.label_column}
     between = ";" if log_format.separator == "|" else "|"
     cells = [blank if row.get(name) is None else cell_text(row[name], between) for name, blank in blanks.items()]

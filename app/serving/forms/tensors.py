@@ -162,7 +162,9 @@ def _check_type(tensor: Tensor, kind: Kind) -> None:
 
 
 def _json_column(tensor: Tensor, num_rows: int, width: int) -> pa.Array:
-    """Return the n · W values of a tensor whose JSON lists them, or has a list of W values, or null, for each row."""
+    """Return the n · W values of a tensor. Its JSON is a list of all these values, or a list that has, for each of the
+    n rows, a list of W values or null.
+    """
     data = tensor.data or []
     if all(value is None or isinstance(value, list) for value in data):
         for row, value in enumerate(data):
