@@ -42,7 +42,7 @@ from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericF
 # distinct ids a batch has. Reading these numbers takes 0.2 s.
 _MOST_COUNTS = 2_000_000
 # Click rate that is assumed for a log that only --rows and --values describe. It is neither 0 nor 1, because the checks
-# of settings need rows with and rows without a click.
+# of settings need rows of both labels.
 _CLICKS = 0.25
 
 

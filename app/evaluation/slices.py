@@ -29,8 +29,8 @@ TIME_PARTS = 10
 # Number of parts into which rows are divided by a numeric field. Each part has about the same number of training rows.
 NUMBER_PARTS = 10
 QUANTILE_BLOCKS = 256  # Number of blocks of training rows, at most, from which quantiles are computed.
-# Division by unseen values: rows of part i have at least UNSEEN_COUNTS[i] out-of-vocabulary values, and fewer than
-# UNSEEN_COUNTS[i + 1].
+# Division by unseen values: a row with at least UNSEEN_COUNTS[i] out-of-vocabulary values, but fewer than
+# UNSEEN_COUNTS[i + 1], is in part i. The last part has no upper bound.
 UNSEEN_COUNTS = (0, 1, 2, 4, 8)
 EXACT_ROWS = 2**20  # If a part of the split has more rows than this, its metrics are computed from rounded logits.
 # A part with fewer clicks than this, or with fewer rows without a click, gets no confidence intervals, because many of

@@ -440,7 +440,8 @@ def why_suspicious(
 
 def why_miscalibrated(part: Part, ledger: Ledger, bounds: GuardBounds) -> str | None:
     """Return the reason why a part (file of the log) is suspicious because of its calibration (the sum of the model's
-    scores divided by the number of clicks), or None if the calibration is near the median of the last parts'.
+    scores divided by the number of clicks), or None if the calibration is near the median calibration of the last
+    parts.
 
     Return None also if the model that scored the part was not published, because the reason may then lie in the model
     instead of the part.
