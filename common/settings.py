@@ -183,7 +183,8 @@ def merge(
         return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
     except OutOfBoundsError as error:
         raise ValueError(f"{where}: {prefix}{error}") from error
-    except ValueError as error:  # Raised by `__post_init__` of the section's class, which checks rules between fields.
+    # The error comes from `__post_init__` of the section's class, which checks rules between fields.
+    except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
 

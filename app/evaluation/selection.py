@@ -57,7 +57,9 @@ class Selection:
 
     @property
     def reason(self) -> str:
-        """Message for the log that says why the run ends early. Only valid if `is_over` is true."""
+        """Message for the log that says why the training ends early: how long the metric has not improved. It is only
+        valid if `is_over` is True.
+        """
         state, options = self._state, self._options
         way = "fallen below" if METRICS[state.metric].better == "lower" else "risen above"
         return (

@@ -422,8 +422,8 @@ class OnlineTrainer(Trainer):
         return {name: float(np.mean([getattr(each, name) for each in losses])) for name in ("wide_loss", "deep_loss")}
 
     def _open_frozen(self, bundle: Path) -> Predictor:
-        """Open and return the bundle of the option --frozen, with which the online model is compared. Raise ValueError
-        if it scores a log with other columns.
+        """Open and return the bundle of the option --frozen, with which the model in training is compared. Raise
+        ValueError if this bundle scores rows with other columns than the log has.
         """
         frozen = Predictor.open(bundle, self.config.device.num_threads)
         if frozen.log_format.fields != self.vocabulary.encoder.log_format.fields:

@@ -1,5 +1,5 @@
-"""Publish the checkpoints of an online run: write each as a bundle into a folder that a service watches, as a delta
-(the rows that changed since the bundle before) if possible, otherwise as a whole bundle.
+"""Publish the checkpoints of an online run: write each as a bundle into a folder that a service watches. If possible,
+the bundle is a delta (it has only the rows that changed since the bundle before), otherwise a whole bundle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Decide whether a launch starts a new run, or resumes or continues the existing one. Nothing is changed on disk."""
+"""Decide whether a launch (one start of a training) begins a new run, resumes the existing one if it is unfinished, or
+continues it if it is finished. Nothing is changed on disk.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
     prepare = result.get("prepare", {})
     if of_fields := fields_as_set(prepare):
         prepare["fields"] = of_fields
-    for name in RECORDED:  # Drop these older settings, which the setting prepare.fields has replaced.
+    for name in RECORDED:  # Drop the settings of earlier releases that the setting prepare.fields has replaced.
         prepare.pop(name, None)
     return result
 

@@ -101,8 +101,8 @@ class StopRequest:
         self._save_seconds = 2 * seconds
 
     def check(self) -> None:
-        """Raise Stopped after SIGINT or SIGTERM, or if one more training step and a save might end after the time
-        limit.
+        """Raise Stopped after SIGINT or SIGTERM, or if one more training step and the saving of a checkpoint might end
+        after the time limit.
         """
         code = self._all_reduce_max(self._code())
         if code == TIME_LIMIT:

@@ -1,4 +1,4 @@
-"""Run a bundle's ONNX model, the tower together with the wide part's sum, in onnxruntime.
+"""Run a bundle's ONNX model (the hidden layers, and the sum with the wide part) in onnxruntime.
 app/scoring/trained/write_tower.py builds the model.
 """
 

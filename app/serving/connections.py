@@ -208,7 +208,8 @@ class BoundedRequests(HttpToolsProtocol):
         self._unparsed = b""  # Received bytes that will be parsed as soon as no request of this connection waits.
         # True if the client has sent data that is not valid HTTP. It then stays True until the connection ends.
         self._is_invalid = False
-        # Number of bytes received since the last byte of a body: headers, trailers, chunk sizes.
+        # Number of bytes received since the last byte that belonged to a body. They are headers, trailers and chunk
+        # sizes.
         self._bytes_without_body = 0
         self._discarded_bytes = 0  # Number of bytes of the current body that arrived after the request was answered.
         # Number of bytes of the current body that content-length announced and that have not arrived.
@@ -257,7 +258,7 @@ class BoundedRequests(HttpToolsProtocol):
         """If the connection has no waiting request or response any more, parse the received data that `data_received`
         has kept, and resume reading.
 
-        The time for headers starts anew, because no data was read during the pause.
+        The deadline for the headers of a request is set anew, because no data was read during the pause.
         """
         if self.flow.must_wait or not self.flow.read_paused or self.transport.is_closing():
             return

@@ -286,8 +286,8 @@ class Generations:
             elif not bundle.pause or not (bundle.is_newer or version == serving or path in needed):
                 bundle.reason = ""
             elif self._clock() >= bundle.next_try and self._check_files(((path, bundle.manifest),)):
-                # The bundle was damaged. Nothing opens the bundle again, because a version is pinned or another copy
-                # serves. Its files are good now, so clear the `reason` why the bundle does not serve.
+                # The bundle was damaged, but its files are good now, so clear the `reason` why it does not serve. This
+                # is done here, because nothing will open the bundle again: a version is pinned or another copy serves.
                 bundle.reason, bundle.pause = "", 0.0
 
     def _checked(self, predictor: Predictor) -> Predictor:

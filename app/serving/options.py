@@ -1,4 +1,4 @@
-"""Define the options of the HTTP service."""
+"""Define the options of the HTTP service on its command line, and its limits on requests."""
 
 from __future__ import annotations
 

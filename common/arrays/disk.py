@@ -57,7 +57,9 @@ WRITES_ON_THEIR_WAY = 2
 
 
 def no_progress(_: int) -> None:
-    """Do nothing. This function is the default of parameters `progress`, for callers that show no progress."""
+    """Do nothing. This function is the default value of the parameters named `progress`, for callers that show no
+    progress.
+    """
 
 
 def write_file(path: Path, parts: Iterable[Part], progress: Progress = no_progress) -> FileRecord:

@@ -22,8 +22,8 @@ MLFLOW_VERSION = "3.17.0"  # The file MLmodel has the format of this version of 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Metrics on the rows of one split, of the bundle's scores and of the scores that the training code computes with
-    the same checkpoint.
+    """Metrics of two sets of scores for the rows of one split: the scores of the bundle, and those that the training
+    code computes with the same checkpoint.
     """
 
     split: str

@@ -31,7 +31,7 @@ class Trained:
 
     @property
     def batch_size(self) -> int:
-        """Number of rows that are scored at once: the batch size of training."""
+        """Number of rows that the training code scores at once: the batch size of the training."""
         return self.config.train.batch_size
 
     def with_device(self, **changes: Any) -> Trained:
