@@ -77,8 +77,8 @@ class SliceStream:
         self._rows = 0
 
     def add(self, batch: Batch, logits: np.ndarray) -> None:
-        """Add the split's next batch: put each row, with the logit that the model gives it, into its part. `logits` is
-        [n].
+        """Add the split's next batch: put each row, with its logit, into the slice (part of the rows) that it belongs
+        to. `logits` [n] are those of the model.
         """
         of_row = self._parts.find(batch, self._rows)
         self._rows += batch.num_rows

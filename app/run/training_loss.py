@@ -82,8 +82,8 @@ def why_useless(loss_log: Path, click_rate: float, label_smoothing: float) -> st
 
 
 def _last_epoch(loss_log: Path) -> tuple[list[float], int]:
-    """Return the steps' wide losses (cross-entropies) in the last epoch, from loss.log, and the number of steps before
-    that epoch.
+    """Return the value wide_loss (the model's cross-entropy) of each step of the last epoch, from loss.log, and the
+    number of steps before that epoch.
     """
     losses: list[float] = []
     epoch, number, first = "", 0, 0

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 # Number of ranges into which the numbers of a column are divided. Each holds about the same number of rows.
 RANGES = 10
 VALUES = 20  # Number of values listed for a categorical column: those with the largest mean changes of the logit.
-# A value is not listed if it occurs in fewer than 1 in 1,000 rows, because its mean change is mostly noise.
+# A value is not listed if it occurs in fewer than 1 in 1,000 rows, because the mean change of the
+# logit that it causes is mostly noise.
 RARE = 1_000
 ROWS = 100_000  # Default number of lines drawn from a log.
 VECTOR = "vector"  # Value of `ColumnEffect.cells` that stands for those cells of a vector column that are not missing.

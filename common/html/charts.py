@@ -46,9 +46,8 @@ class Axis:
     label: str = ""
     unit: Unit = "number"
     log: bool = False  # Whether the axis is logarithmic. Values that are not positive are then left out.
-    clip: bool = (
-        False  # Whether values far from nearly all others are left out of a logarithmic axis, and listed in the note.
-    )
+    # Whether values far from nearly all others are left out of a logarithmic axis, and listed below the chart.
+    clip: bool = False
     low: float | None = None
     high: float | None = None
     labels: Sequence[str] = ()  # Labels of the positions 0, 1, …, shown instead of numbers.

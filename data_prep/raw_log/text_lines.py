@@ -50,9 +50,9 @@ _LOG_STEM = "train"  # In an archive, the log is the file with this name and any
 # Limits for the files (members) in an archive. The archive of a log has a few members with short names. An archive
 # beyond these limits was probably made to fill the memory.
 _MOST_MEMBERS = 10_000
-# Maximum size in bytes of an extension header of a member, which contains a long name or pax attributes.
+# Maximum size in bytes of an extension header of a file in a tar archive. It contains a long name or pax attributes.
 _MOST_EXTENSION_BYTES = 1 << 20
-_MOST_EXTENSIONS = 8  # Maximum number of extension headers of a member (file).
+_MOST_EXTENSIONS = 8  # Maximum number of extension headers of a file in a tar archive.
 _NAMES_SHOWN = 20
 
 

@@ -298,8 +298,8 @@ def answer(
 
 
 def inputs_of(log_format: LogFormat) -> list[dict[str, Any]]:
-    """Return name, datatype and shape of each input (one for each field of the log), as V2's metadata of a model
-    describes them.
+    """Return name, datatype and shape of each input (one for each field of the log), in the form that the Open
+    Inference Protocol V2 gives to the metadata of a model.
     """
     widths = {name: [form.width] for name, form in log_format.vectors.items()}
     return [
@@ -309,7 +309,9 @@ def inputs_of(log_format: LogFormat) -> list[dict[str, Any]]:
 
 
 def outputs_of_model() -> list[dict[str, Any]]:
-    """Return name, datatype and shape of each output (score and logit), as V2's metadata of a model describes them."""
+    """Return name, datatype and shape of each output (score and logit), in the form that the Open Inference Protocol V2
+    gives to the metadata of a model.
+    """
     return [{"name": name, "datatype": "FP32", "shape": [-1]} for name in OUTPUTS]
 
 
