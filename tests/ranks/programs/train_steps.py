@@ -154,7 +154,7 @@ def main(config_path):
             continue
         group = MpiGroup(part, servers)
         if part.rank < servers:
-            ParameterServer(config, schema, "reference", group).run()
+            ParameterServer(config, schema, "reference", group, Path()).run()
             continue
         with group:
             parts = assemble(config, schema, "reference", group)
