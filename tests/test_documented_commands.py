@@ -34,6 +34,7 @@ FILES = ("Makefile", "pyproject.toml", "requirements.lock")
 CHECKPOINT = "$(ls -d device_0/checkpoints/step-* | tail -n 1)"
 # Words in capitals stand for the reader's files, and are replaced in this order; what is optional is left out.
 WORDS = {
+    r"/mnt/ssd": "demo",
     r" \[(?!\{)[^]]*\]| …$": "",
     r"RUN\|CHECKPOINT BUNDLE": "device_0 another rows=int8 --calibrate auto",
     r"RUN\|CHECKPOINT": "device_0",
