@@ -20,7 +20,8 @@ which leaves rows outside the batch alone:
     autocast_adam               best_adam, its tower in bfloat16
     fbgemm_rowwise              the deep table in FBGEMM, with row-wise Adagrad (peers/fbgemm_wide_deep.py)
 
-With --torch, the contenders that use PyTorch also run with the PyTorch that `pip install --target FOLDER` installed.
+With --torch, the contenders that use PyTorch, but not FBGEMM, also run with the PyTorch that `pip install --target
+FOLDER` installed.
 Their names then end in @ and the folder.
 
 All of PyTorch's are peers/pytorch_wide_deep.py, whose wide part has Adam or Adagrad in place of FTRL. The bound is the
@@ -201,7 +202,9 @@ def main() -> None:
         run_command("data_prep", "prepare", "log.txt", "prepared", "--config", str(CONFIG), folder=Path(work))
         schema, config, workload = workload_of(folder, options.batch)
         names = tuple(name for name in (*NATIVE, *PEERS) if name in ("native", *options.contenders))
-        names += tuple(f"{name}@{each}" for name in names if name in PEERS for each in options.torch)
+        # FBGEMM's libraries load only with the release of PyTorch that they were built for.
+        of_pytorch = [name for name in names if name in PEERS and name != "fbgemm_rowwise"]
+        names += tuple(f"{name}@{each}" for name in of_pytorch for each in options.torch)
         form = f"default recipe, V {schema.vocabulary_size:,}"
         group = DefaultGroup(form, workload, names, (folder, options.batch))
         load, result = os.getloadavg()[0], measure(group, options.rounds, options.steps)
