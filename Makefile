@@ -27,6 +27,7 @@ ROWS ?= 1000000
 SEED ?= 1
 NUM_KILLS ?= 100
 MINUTES ?= 10
+DOORS ?= all
 ARGS ?=
 
 # $(call or_demo,PATH,VARIABLES) is PATH, or demo/PATH (from `make demo`) if the user set none of VARIABLES and PATH is missing.
@@ -156,6 +157,13 @@ test: setup  ## run the tests, without those of make test-long, in seven to fift
 .PHONY: test-long
 test-long: setup  ## run the slow tests (ranks, kills, parallel modes) in half an hour
 	$(RUN_PYTHON) -m pytest -m "$(ONE_BY_ONE)" $(ARGS)
+
+.PHONY: door doors
+door: setup  ## make the environment of an example of docs/integrations.md: DOORS=mlflow -> .venv-doors/mlflow
+	$(RUN_PYTHON) examples/doors/run.py --install-only $(DOORS)
+
+doors: setup  ## try the examples of docs/integrations.md with other tools: DOORS=all (or quick, or names)
+	$(RUN_PYTHON) examples/doors/run.py $(DOORS)
 
 .PHONY: fuzz
 fuzz: setup  ## run property tests on new examples; failures go to build/fuzz/: MINUTES=10 ARGS='--seed 1'

@@ -1,0 +1,64 @@
+"""Fixtures of the doors' tests. They run in the environment of a door, which may have no package but pytest."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+PAGE = PROJECT / "docs" / "integrations.md"
+LINKED = (".venv", ".venv-doors", "configs", "examples")  # What the page's commands use of the project.
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which the page's commands run as they do in a user's project: with the links LINKED, the logs
+    log.txt and new.txt, `prepared`, the run `device_0` and `bundle`. The test runs in it.
+    """
+    for name in LINKED:
+        (tmp_path / name).symlink_to(PROJECT / name)
+    shutil.copytree(os.environ["DOORS_MATERIAL"], tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def commands() -> Callable[[str], list[str]]:
+    """A function that returns the commands in the section of docs/integrations.md with a given heading."""
+
+    def of_section(heading: str) -> list[str]:
+        (section,) = re.findall(rf"(?ms)^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE.read_text())
+        blocks = re.findall(r"(?ms)^```bash\n(.*?)^```", section)
+        lines = [re.sub(r"\s+# .*", "", line) for block in blocks for line in block.splitlines()]
+        found = [line for line in lines if line and not line.startswith("make ")]
+        assert found, f"the section {heading} of {PAGE.name} has no command"
+        return found
+
+    return of_section
+
+
+@pytest.fixture
+def run(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A function that runs a shell command to its end in `folder`, with further variables of the environment. It fails
+    if the exit status is not `status`.
+    """
+
+    def run(command: str, status: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == status, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        return done
+
+    return run
