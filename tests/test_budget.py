@@ -12,8 +12,9 @@ from benchmarks.house import House, repeated_classes, sizes, stale_references
 
 PROJECT = Path(__file__).parents[1]
 # Vectors have three agreed settings: the mapping `vectors` and its keys `width` and `scale`. Tables in a file have two,
-# `tables.storage` and `tables.memory_limit`, and the command `plan` may have six options.
-LIMITS = {"product": 31_060, "tests": 31_840, "settings": 121 + 3 + 2, "options": 78 + 6}
+# `tables.storage` and `tables.memory_limit`, and the command `plan` may have six options. The doors have two settings,
+# `prepare.keep_negatives` and `prepare.data.serve_as`, and two options of `export`.
+LIMITS = {"product": 31_060, "tests": 31_840, "settings": 121 + 3 + 2 + 2, "options": 78 + 6 + 2}
 RAISES = {  # reason: lines of code of the product
     "read other people's data correctly, or say why not": 600,
     "faults in weights, groups and runs, and where damaged files meet": 400,
@@ -24,6 +25,7 @@ RAISES = {  # reason: lines of code of the product
     "faster from the raw log to the AUC": 200,
     "tables larger than memory, and a plan of what a training takes": 600,
     "Slurm, containers with a quota, and hosts that disappear": 300,
+    "doors: negatives sampled, constant fields, MindIR and ONNX with ids": 250,
 }
 # Vectors and tables of the lake took more lines than was agreed. Simplifications have to bring this number to 0.
 NOT_YET_PAID = 215

@@ -109,7 +109,10 @@ class OnlineTrainer(Trainer):
         self._last: dict[str, Any] = {}  # Measurements of the last part (file of the log), by name.
         self._status, self._is_shown = "", False
         self.progress = Progress(self.run.path, options.serve, self.position.step)
-        self._click_rate = self.schema.splits["train"].click_rate
+        # The model may have been trained on a sample of the negatives with larger weights (prepare.keep_negatives). A
+        # part has all its rows, so correct the click rate and the mean weight.
+        self._click_rate = self.schema.splits["train"].click_rate * self.schema.sampled_share
+        self.mean_weight *= self.schema.sampled_share
 
     def train(self) -> None:
         """Train on the parts (files of the log) as they come, without end. Raise Stopped after SIGINT or SIGTERM, or

@@ -14,6 +14,7 @@ from data_prep.options.columns import CategoricalColumn, EncodingOptions, cross_
 from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import MAX_LIST_LENGTH, LogFormat
 
+ADDED_TO_DATA = ("vectors", "serve_as")  # Keys of the log's format that schema.json has only if they are not empty.
 INDECISIVE = ("workers", "memory_limit", "kernels")  # Options that do not change any byte of the prepared folder.
 # Options of single fields, such as min_count. The keys of this mapping are the options' names in schema.json, which
 # records each option as a mapping from field names to numbers. The values are the names that users write in
@@ -85,7 +86,12 @@ class PrepareOptions(Checked):
     # valid_files nor test_files are train.
     valid_files: tuple[str, ...] = ()
     test_files: tuple[str, ...] = ()  # With split: files, the names or globs of the files whose rows are test.
-    seed: Seed = 1  # Seed of the hash that divides rows among the splits, and of the order of the training rows.
+    # The fraction of the training rows without a click that is kept, each with 1 / keep_negatives times its weight. The
+    # hashes of their line numbers decide which rows these are. Values are still counted in all training rows, and valid
+    # and test keep all rows. 1 keeps every row.
+    keep_negatives: Annotated[float, Bounds(above=0, most=1)] = 1.0
+    # Seed of the hashes that divide rows among the splits and draw negatives, and of the order of the training rows.
+    seed: Seed = 1
     # The transform of a number x of a numeric field. log1p: sign(x) · ln(1 + |x|). max: x divided by the field's
     # largest number in the training rows, or by 1 if that is larger. standardize: (x - mean) / standard deviation, both
     # over the training rows. log1p_standardize: log1p, and then standardize. quantile: the rank of x among the field's
@@ -150,6 +156,11 @@ class PrepareOptions(Checked):
             raise ValueError(
                 f"layout zoo has no place for columns of kind weight, id or vector; found {', '.join(beside)}. Give "
                 "them the kind ignored, or leave --layout zoo out"
+            )
+        if self.keep_negatives < 1:
+            raise ValueError(
+                f"layout zoo has no place for the weights of sampled negatives; found keep_negatives "
+                f"{self.keep_negatives}. Leave it out, or leave --layout zoo out"
             )
         if self.crosses:
             raise ValueError("layout zoo has one id a field of the log, so it takes no prepare.crosses; leave one out")
@@ -252,6 +263,14 @@ class PrepareOptions(Checked):
         return self.layout != "zoo"
 
     @property
+    def weight_source(self) -> str:
+        """Name of the column that decides the weights of rows, or "" if rows have no weights.
+
+        It is that of the log's format. If only a sample of the negatives is kept, labels decide weights at least.
+        """
+        return self.data.weight_source or self.data.label_column * (self.keep_negatives < 1)
+
+    @property
     def needs_counting(self) -> bool:
         """True if a vocabulary or a transform is fitted to the training rows.
 
@@ -309,9 +328,9 @@ class PrepareOptions(Checked):
     def decisive(self) -> dict[str, Any]:
         """Return the options that can change the prepared folder, as plain values for schema.json.
 
-        Options of single fields have the names in RECORDED. `field_max_length` and `data.vectors` were added in later
-        releases. They are left out if they are empty, so that schema.json stays the same, byte for byte, as earlier
-        releases wrote it.
+        Options of single fields have the names in RECORDED. `field_max_length`, `keep_negatives` and some keys of
+        `data` were added in later releases. They are left out if they have their default values, so that schema.json
+        stays the same, byte for byte, as earlier releases wrote it.
         """
         recorded = {name: self.of_fields(key) for name, key in RECORDED.items()}
         plain: dict[str, Any] = {}
@@ -323,8 +342,9 @@ class PrepareOptions(Checked):
                 plain[name] = value
             if name == "crosses" and recorded["field_max_length"]:
                 plain["field_max_length"] = recorded["field_max_length"]
-        if not plain["data"]["vectors"]:
-            del plain["data"]["vectors"]
+        if self.keep_negatives == 1:
+            del plain["keep_negatives"]
+        plain["data"] = {key: value for key, value in plain["data"].items() if value or key not in ADDED_TO_DATA}
         return plain
 
     @property

@@ -27,7 +27,7 @@ from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline import memory_and_disk
-from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows, splitmix64
+from data_prep.pipeline.split import TRAIN, SplitRule, are_sampled, assign_rows, splitmix64
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import NO_ID, SPLITS
 from data_prep.statistics.statistics import (
@@ -229,11 +229,15 @@ class Encoder:
         """Parse a chunk of the log, and encode and split the lines that are not rejected.
 
         Return a dictionary. For the name of each split, it has the encoded rows of the split. For the last key, `REST`,
-        it has the chunk's `EncodedRest`.
+        it has the chunk's `EncodedRest`. If only a sample of the negatives is kept, the other training negatives count
+        in the `EncodedRest`, but are in no split.
         """
         parsed, encoded = self.rows.encode(chunk)
         rows = parsed.rows
         splits = assign_rows(self.counter.split, rows, chunk.file.place)
+        training, is_sampled = splits == TRAIN, self.counter.options.keep_negatives < 1
+        if is_sampled:
+            encoded = self._weighed(encoded, training & rows.labelled & ~rows.labels)
         row_indices = {name: np.flatnonzero(splits == index) for index, name in enumerate(SPLITS)}
         by_split = {name: encoded.take(of_split) for name, of_split in row_indices.items()}
         counting, ids = rows.counting, by_split["train"].ids
@@ -243,6 +247,11 @@ class Encoder:
         # there are no lists, because reduceat would then take two thirds of the counting time for nothing.
         if ids.shape[1] > len(lengths):
             is_unknown = np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1)
+        if is_sampled:
+            options, of_train = self.counter.options, row_indices["train"]
+            kept = are_sampled(options.seed, rows.row_numbers[of_train], options.keep_negatives)
+            kept = np.flatnonzero(kept | rows.labels[of_train] | ~rows.labelled[of_train])
+            row_indices["train"], by_split["train"] = of_train[kept], by_split["train"].take(kept)
         rest = EncodedRest(
             {name: rows.row_numbers[of_split] for name, of_split in row_indices.items()},
             {name: int(part.labels.sum()) for name, part in by_split.items()},
@@ -250,9 +259,25 @@ class Encoder:
             {name: 0 if part.weights is None else int((part.weights == 0).sum()) for name, part in by_split.items()},
             {name: _weight_statistics(part) for name, part in by_split.items()},
             is_unknown.sum(axis=0),
-            self.counter.count_lines(chunk, parsed, (splits == TRAIN) & counting) if self.counts else None,
+            self.counter.count_lines(chunk, parsed, training & counting) if self.counts else None,
         )
         return {**by_split, REST: rest}
+
+    def _weighed(self, rows: Examples, are_negatives: NDArray[np.bool_]) -> Examples:
+        """Return rows in which the weights of the negatives are divided by the fraction of them that is kept.
+
+        `are_negatives` [n] marks these rows. Raise ValueError if a weight becomes too large for a float32.
+        """
+        factor = np.float32(1 / self.counter.options.keep_negatives)
+        weights = np.ones(len(rows), np.float32) if rows.weights is None else rows.weights
+        with np.errstate(over="ignore"):
+            weights = np.where(are_negatives, weights * factor, weights)
+        if not np.isfinite(weights).all():
+            raise ValueError(
+                f"prepare.keep_negatives multiplies the weights of negatives by {factor:g}, and one of the column "
+                f"{self.counter.options.weight_source} is then beyond the range of a float32; give smaller weights"
+            )
+        return dataclasses.replace(rows, weights=weights)
 
 
 def _weight_statistics(rows: Examples) -> NumericStatistics:

@@ -147,7 +147,7 @@ def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str)
     The bytes hold the row's ids, numbers, label, weight, vectors and keys (hashes of the cells of columns of kind id),
     and its 8-byte line number.
     """
-    beside = 4 * bool(options.data.weight_source) + 8 * len(options.data.key_fields)
+    beside = 4 * bool(options.weight_source) + 8 * len(options.data.key_fields)
     beside += sum(4 * (form.width + 1) for form in options.data.vectors.values())
     return options.num_positions * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + beside + 8
 

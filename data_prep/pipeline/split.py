@@ -50,6 +50,14 @@ def splitmix64(seed: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
     return mix64(np.uint64(seed) + (numbers.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
 
+def are_sampled(seed: int, numbers: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
+    """Return a mask [n] of the rows with the line numbers `numbers` [n] that a sample of `fraction` of all rows has.
+
+    The hash that decides is a hash of the one that splits the rows, so the sample does not depend on the splits.
+    """
+    return mix64(splitmix64(seed, numbers)) >> np.uint64(11) < round(fraction * 2**53)
+
+
 class RowsToSplit(NamedTuple):
     """Properties of n rows, from one file of the log, by which a split rule assigns them to train, valid and test.
 

@@ -210,6 +210,16 @@ class Schema:
         return len(self.numeric)
 
     @property
+    def sampled_share(self) -> float:
+        """Number of labelled training rows in the folder, divided by an estimate of their number in the log.
+
+        It is 1 unless `prepare.keep_negatives` keeps only a sample of the rows without a click.
+        """
+        train, fraction = self.splits["train"], self.options.get("keep_negatives", 1)
+        num_rows = train.clicks + (train.num_labelled - train.clicks) / fraction
+        return train.num_labelled / num_rows if num_rows else 1.0
+
+    @property
     def vector_inputs(self) -> int:
         """K, the number of inputs in a row of `Examples.vectors`: each vector's components and missing indicator."""
         return sum(field.inputs for field in self.vectors)

@@ -21,7 +21,14 @@ from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, read_schema, transform_numbers
 from data_prep.prepared.vectors import NORM_RANKS
 from data_prep.report.timing import Timing, read_timing
-from data_prep.statistics.statistics import CategoricalProfile, NumericProfile, Profile, cut_lists, read_statistics
+from data_prep.statistics.statistics import (
+    CategoricalProfile,
+    NumericProfile,
+    Profile,
+    cut_lists,
+    read_statistics,
+    sampled_rows_in_words,
+)
 
 REPORT_FILE = "report.html"
 SPLIT_COLUMNS = [("split", "text"), ("rows", "number"), ("share of all rows", "share"), ("clicks", "number"),
@@ -69,7 +76,7 @@ def write_report(folder: Path) -> Path:
         f"The {schema.log_format.label_in_words}."
     )
     sections = [
-        Section("Splits", PagePart("table", SPLIT_COLUMNS, _splits(schema)), note=SPLIT_RULES[schema.options["split"]]),
+        Section("Splits", PagePart("table", SPLIT_COLUMNS, _splits(schema)), note=_split_note(schema, profile)),
         Section("Clicks over time", PagePart("charts", _over_time(schema, profile)), note=DRIFT),
         _categorical(schema, profile),
         *_coverage(schema, profile),
@@ -79,13 +86,19 @@ def write_report(folder: Path) -> Path:
         Section("Settings", *(PagePart("definitions", entries) for entries in _settings(schema)), note=SETTINGS),
         *([_timing(schema, timing)] if timing else []),
     ]
-    figures = PagePart("tiles", _key_figures(schema, timing))
+    figures = PagePart("tiles", _key_figures(schema, profile, timing))
     content = render_page(f"Prepared data: {schema.source['name']}", subtitle, [figures], sections)
     write_whole(folder / REPORT_FILE, content)
     return folder / REPORT_FILE
 
 
-def _key_figures(schema: Schema, timing: Timing | None) -> list[tuple[str, str, str]]:
+def _split_note(schema: Schema, profile: Profile) -> str:
+    """Return the rule by which the rows are split, and how many negatives are kept if it is a sample of them."""
+    sampled = sampled_rows_in_words(schema, profile)
+    return SPLIT_RULES[schema.options["split"]] + f" {sampled}." * bool(sampled)
+
+
+def _key_figures(schema: Schema, profile: Profile, timing: Timing | None) -> list[tuple[str, str, str]]:
     """Return the figures at the top of the report, such as lines and click rate, as (quantity, number, explanation).
 
     Without `timing`, the figures of speed and memory are left out.
@@ -94,7 +107,7 @@ def _key_figures(schema: Schema, timing: Timing | None) -> list[tuple[str, str, 
     figures = [
         ("lines", f"{lines:,}", number_text(schema.source["size_bytes"], "bytes")),
         ("rows kept", f"{whole.rows:,}", f"{schema.rejected_rows:,} lines rejected"),
-        ("click rate", number_text(whole.click_rate, "percent"), f"{whole.clicks:,} clicks"),
+        ("click rate", number_text(profile.click_rate, "percent"), f"{whole.clicks:,} clicks"),
         ("ids", f"{schema.vocabulary_size:,}", f"of {schema.num_categorical + schema.num_numeric} columns"),
     ]
     if timing is None:
