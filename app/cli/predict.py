@@ -123,6 +123,7 @@ def describe(summary: dict[str, Any], output: str) -> str:
     """
     where = "standard output" if output == STDIN else output
     lines = [f"{where}: {summary['rows']:,} rows, {summary['bad_lines']:,} of them bad lines without a score"]
+    lines += [f"  ({name} is taken to be {value} in all rows)" for name, value in summary.get("served_as", {}).items()]
     for name, value in summary.get("metrics", {}).items():
         low, high = summary.get("intervals", {}).get(name, (None, None))
         text = "undefined" if value != value else f"{value:.6f}"

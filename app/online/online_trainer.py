@@ -429,7 +429,7 @@ class OnlineTrainer(Trainer):
         ValueError if this bundle scores rows with other columns than the log has.
         """
         frozen = Predictor.open(bundle, self.config.device.num_threads)
-        if frozen.log_format.fields != self.vocabulary.encoder.log_format.fields:
+        if frozen.schema.log_format.fields != self.schema.log_format.fields:
             raise ValueError(f"--frozen {bundle} is for a log with other columns than this run's; leave it out")
         return frozen
 

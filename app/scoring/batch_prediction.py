@@ -125,7 +125,8 @@ def predict(
 
     Return the numbers of rows and of bad lines. If nearly all values of a field are out of vocabulary, `unknown_values`
     says so (see `_unknown_values`). For a log with labels, the result also has metrics, whether they are `weighted`,
-    their 95 % intervals, and in `trained_on` the names of files with rows that the model was trained on.
+    their 95 % intervals, and in `trained_on` the names of files with rows that the model was trained on. For a model
+    with fields that have the same value in all rows to score, `served_as` has these values.
 
     Raise FileExistsError if the output exists and `overwrite` is not set. Raise ValueError if the input is no log of
     the model's columns, or if OUTPUT.partial belongs to another prediction and `restart` is not set.
@@ -161,6 +162,8 @@ def predict(
             (folder / RESULT).replace(output)
             sync_folder(Path(output).parent)
         summary = writer.summary(predictor)
+        if served := predictor.log_format.serve_as:
+            summary["served_as"] = served
         if "metrics" in summary and (names := log.files_among(predictor.schema.source.get("files", ()))):
             summary["trained_on"] = names
     return summary

@@ -34,6 +34,7 @@ EXPIRED_VERSION = 4  # Format version of a delta (a bundle with changed rows onl
 # Format version of a bundle whose initial rows (the embedding rows before training) are rounded to bfloat16.
 BFLOAT16_VERSION = 5
 VECTOR_VERSION = 6  # Format version of a bundle whose model has vectors, which are a further input of its tower.
+SERVED_VERSION = 7  # Format version of a bundle that gives a field the same value in all rows (`serve_as`).
 MANIFEST = "manifest.json"
 GOLDEN = "golden.parquet"
 TOLERANCE = "tolerance"  # Column of golden.parquet.
@@ -116,7 +117,7 @@ def read_manifest(folder: Path) -> BundleManifest:
     if kind != FORMAT:
         raise ValueError(f"{path} is of {kind!r}, this program reads {FORMAT!r}; give the folder of a bundle")
     advice = f"score with {folder}/code, the bundle's own, or export again"
-    check_format_version(path, version, VECTOR_VERSION, advice, FORMAT_VERSION)
+    check_format_version(path, version, SERVED_VERSION, advice, FORMAT_VERSION)
     try:
         manifest = record_of(content, BundleManifest)
         if manifest.parent is not None and not {"id", "name"} <= manifest.parent.keys():

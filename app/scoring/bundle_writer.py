@@ -24,6 +24,7 @@ from app.scoring.bundle_folder import (
     FORMAT,
     FORMAT_VERSION,
     MANIFEST,
+    SERVED_VERSION,
     VECTOR_VERSION,
     BundleManifest,
     check_files,
@@ -68,6 +69,8 @@ def version_of(model: dict[str, Any], rows: dict[str, Any], expired: bool = Fals
     """Return the lowest format version that can express a bundle. `model` and `rows` are the manifest's descriptions of
     the model and of the tables. `expired` says if the bundle is a delta that lists expired values.
     """
+    if "serve_as" in model:
+        return SERVED_VERSION
     if "vectors" in model:
         return VECTOR_VERSION
     if "initial_dtype" in rows:

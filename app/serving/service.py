@@ -412,6 +412,7 @@ class Service:
                 **self.observed.status(),
                 "trained": read_trained_parts(self.options.path),
                 "fields": dict(predictor.log_format.fields),
+                "serve_as": predictor.log_format.serve_as,
                 "units": _units(predictor.log_format),
                 "example": predictor.example,
             }

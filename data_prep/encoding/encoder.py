@@ -17,15 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.encoding.from_values import cells_to_chunk
 from data_prep.execution.pieces import storable
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.native import load as load_kernels
-from data_prep.kernels.numpy_kernels import ID_MASK, FieldLookup, StringLookup
-from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
+from data_prep.kernels.numpy_kernels import ID_BITS, ID_MASK, FieldLookup, StringLookup
+from data_prep.kernels.parsed import Cells, Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import PADDING_BYTES, Lists, Strings, are_whole, end_in_point_zero
-from data_prep.options.columns import EncodingOptions, number_groups
+from data_prep.options.columns import CategoricalColumn, EncodingOptions, number_groups
+from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import BOOLEANS, FormatToScore, LogFormat
 from data_prep.prepared.examples import NO_VECTORS, Examples
 from data_prep.prepared.schema import INDICATOR, NO_ID, NumericField, Schema, transform_numbers
@@ -34,6 +36,7 @@ from data_prep.prepared.vectors import VectorField, scale_vectors
 # If more than this fraction of a column's cells has values without an id, the log probably writes the values in another
 # form than the vocabulary, such as 7.0 instead of 7.
 MOST_UNKNOWN = 0.9
+_SHOWN_VALUES = 10  # At most so many values of a vocabulary are named in an error message.
 # Files of a delta bundle, which is an exported model that holds only changes. `EXPIRED_FILE` is its file with the ids
 # that have expired, and `NUM_EXPIRED` is the key, in the bundle's description, of the number of these ids.
 EXPIRED_FILE, NUM_EXPIRED = "expired.npy", "num_expired"
@@ -86,12 +89,58 @@ class RowEncoder:
         """Format of the log to encode, completed by the texts that stand for true and false in each text column.
 
         These are the two texts, such as 1 and 0, that the vocabulary of the column contains. If the values of a
-        vocabulary do not show which texts it uses, the format has no texts for that column.
+        vocabulary do not show which texts it uses, the format has no texts for that column. If rows to score have the
+        same value in some columns (`serve_as`), these columns have the kind ignored.
         """
-        log_format, columns = self.options.data, self.options.categorical_columns
+        log_format, columns = self._log_format, self.options.categorical_columns
         of_texts = {column.name: column.place for column in columns if column.is_text and not column.cross}
         texts = {name: self._texts_of_booleans(place) for name, place in of_texts.items()}
         return replace(log_format, booleans={**texts, **log_format.booleans})
+
+    @functools.cached_property
+    def _log_format(self) -> LogFormat:
+        """Format of the log to encode. Columns of rows to score whose cells are not used have the kind ignored."""
+        log_format = self.options.data
+        if not isinstance(log_format, FormatToScore) or not log_format.serve_as:
+            return log_format
+        return replace(log_format, columns=log_format.columns | dict.fromkeys(log_format.serve_as, "ignored"))
+
+    @functools.cached_property
+    def constants(self) -> dict[str, Cells]:
+        """The cell [1] of each column, by name, that has the same value in all rows to score (`serve_as`).
+
+        Raise ValueError if such a value is missing or wrong for the kind of its column, or if it has no id, although
+        other values of its column have ids of their own.
+        """
+        log_format, kernels = self.options.data, choose_kernels(self.options.kernels)
+        columns = {column.name: column for column in self.options.categorical_columns}
+        constants: dict[str, Cells] = {}
+        for name, value in () if self._log_format is log_format else log_format.serve_as.items():
+            what = f"prepare.data.serve_as: {name}: {value!r}"
+            parsed = kernels.parse_chunk(cells_to_chunk({name: value}, log_format), log_format)
+            if parsed.rejects_tsv or not parsed.rows.columns[name].present.all():
+                raise ValueError(f"{what} is no value of a column of kind {log_format.columns[name]}")
+            constants[name] = parsed.rows.with_whole_numbers(self._whole_numbers).columns[name]
+            known = self._some_values(columns[name]) if name in columns else []
+            if known and not self.knows(constants[name].values, columns[name].place)[0]:
+                raise ValueError(
+                    f"{what} has no id in the vocabulary; give a value that is frequent enough in the training rows, "
+                    f"such as {', '.join(known)}"
+                )
+        return constants
+
+    def _some_values(self, column: CategoricalColumn) -> list[str]:
+        """Return up to _SHOWN_VALUES values of a column that have ids, as texts.
+
+        The missing value is left out. The result is [] if the ids of the column's values are hashes.
+        """
+        if column.is_text:
+            parts = (part.take(slice(0, _SHOWN_VALUES + 1)) for part in self._texts_of(column.place))
+            texts = [text.decode() for part in parts for text in part.tolist() if text]
+        else:
+            values = (self.lookup.opened[0][column.place].words[:_SHOWN_VALUES] >> ID_BITS).tolist()
+            texts = list(map(KINDS[self.options.data.columns[column.name]].made_up, values))
+        return sorted(texts)[:_SHOWN_VALUES]
 
     @functools.cached_property
     def _whole_numbers(self) -> dict[str, bool]:
@@ -161,7 +210,7 @@ class RowEncoder:
         The parsed chunk also records the rejected lines. If the chunk's file has a header with the names of its
         columns, columns that do not affect scores may be missing.
         """
-        log_format = self.options.data
+        log_format = self._log_format
         if chunk.file.columns:
             log_format = _format_of(log_format, chunk.file.columns)
         kernels = choose_kernels(self.options.kernels)
@@ -181,8 +230,12 @@ class RowEncoder:
     def encode_rows(self, rows: ParsedRows) -> Examples:
         """Return parsed rows as encoded rows: their ids, numbers, labels, weights, keys and vectors.
 
-        The keys are hashes of the cells of columns of kind id, which identify rows.
+        The keys are hashes of the cells of columns of kind id, which identify rows. Columns with the same value in all
+        rows to score get this value, unless the rows have been parsed with their own values.
         """
+        if self.constants and (lacking := self.constants.keys() - rows.columns.keys()):
+            places = np.zeros(len(rows.labels), np.int64)
+            rows = replace(rows, separate=rows.separate | {name: self.constants[name].take(places) for name in lacking})
         kernels, labels = choose_kernels(self.options.kernels), rows.labels.astype(np.float32)
         scaled = [scale_vectors(field, *rows.columns[field.name]) for field in self.vectors]
         vectors = np.concatenate(scaled, axis=1) if len(scaled) > 1 else scaled[0] if scaled else NO_VECTORS

@@ -200,13 +200,14 @@ class ParsedRows:
     def with_whole_numbers(self, forms: Mapping[str, bool | None]) -> ParsedRows:
         """Return a copy of the rows in which each text or list column writes all whole numbers in one form.
 
-        `forms` gives the form by column name: True for 7.0, False for 7, or None to leave the numbers as they are.
+        `forms` gives the form by column name: True for 7.0, False for 7, or None to leave the numbers as they are. It
+        may name columns that the rows do not have.
         """
         lists, separate = dict(self.lists), dict(self.separate)
         for name, has_point in forms.items():
             if has_point is not None and name in lists:
                 lists[name] = replace(lists[name], values=with_whole_numbers(lists[name].values, has_point))
-            elif has_point is not None:
+            elif has_point is not None and name in separate:
                 separate[name] = Cells(with_whole_numbers(separate[name].values, has_point), separate[name].present)
         return replace(self, lists=lists, separate=separate)
 

@@ -20,6 +20,7 @@ from data_prep.options.log_format import (
     listed,
 )
 
+SERVED_KINDS = ("integer", "float", "boolean", "hex32", "string")  # Kinds of the columns in `serve_as`.
 NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
 
@@ -64,6 +65,10 @@ def checked_format(log_format: LogFormat) -> LogFormat:
     _check_lists(log_format)
     _check_vectors(log_format)
     _check_shares(log_format)
+    for name in log_format.serve_as:
+        if (kind := log_format.columns.get(name)) not in SERVED_KINDS:
+            state = f"is of kind {kind}" if kind else "is no column"
+            raise ValueError(f"serve_as: {name!r} {state}; expected a column of kind {', '.join(SERVED_KINDS)}")
     for name, form in log_format.timestamps.items():
         if name not in log_format.time_fields:
             raise ValueError(f"timestamps: {name!r} is no column of kind timestamp")

@@ -135,6 +135,10 @@ class LogFormat:
     # to their form in the vocabulary of another folder, if the preparation uses one, and stay as they are in the log
     # otherwise.
     point_zero: tuple[str, ...] = ()
+    # For a field of kind integer, float, boolean, hex32 or string: the value that it has in all rows to score, whatever
+    # the row itself has. An example is {position: 1} for the place of an ad on its page. Training and evaluation use
+    # the values of the log.
+    serve_as: dict[str, str] = field(default_factory=dict)
 
     # Text for error messages that says where the names of the expected columns come from.
     origin = "prepare.data.columns (--data FILE, which describe proposes)"

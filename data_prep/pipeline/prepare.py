@@ -270,6 +270,7 @@ def _make_files(
     )
     check_room(work_dir.folder, least_bytes(num_rows, *_row_bytes(options)))
     rows = RowEncoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, options.encoding, vectors=fitted.vectors)
+    _check_served(replace(rows, options=options.encoding.without_label()), statistics)
     encoder = Encoder(rows, ChunkCounter(split, options), counts=is_only_pass)
     blocks_folder = work_dir.work_folder if is_zoo else work_dir.folder
     whole_blocks = max(file_rows // options.block_rows, 1) * options.block_rows
@@ -288,6 +289,22 @@ def _make_files(
     clock.stages, clock.workers = reading.seconds, num_workers
     fitted = replace(fitted, vocabulary=vocabulary)
     return describe(reading, fitted, splits, options, work_dir.folder)
+
+
+def _check_served(to_score: RowEncoder, statistics: LogStatistics) -> None:
+    """Raise ValueError if the model cannot know a value that a column has in all rows to score (`serve_as`).
+
+    `to_score` is an encoder of rows to score. Numbers must be in the range of the training rows, if there was a first
+    pass that has found this range. Other values must be in the vocabulary.
+    """
+    ranges = dict(zip(statistics.log_format.numeric_fields, statistics.numeric, strict=True))
+    for name, cell in to_score.constants.items():
+        least, most = (ranges[name].minimum, ranges[name].maximum) if name in ranges else (None, None)
+        if least is not None and most is not None and not least <= cell.values[0] <= most:
+            raise ValueError(
+                f"prepare.data.serve_as: {name}: {cell.values[0]} is outside of the numbers that training rows have, "
+                f"{least} to {most}; give one of them"
+            )
 
 
 def describe(

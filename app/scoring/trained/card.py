@@ -99,6 +99,11 @@ def _card(
             f"- vector {_escaped(field.name)}: {field.width:,} numbers, scale {field.scale}, and 1 if it is missing"
             for field in schema.vectors
         ),
+        *(
+            f"- {_escaped(name)} is taken to be {_escaped(value)} in all rows to score, whatever they have. The "
+            "metrics below are for the log's own values"
+            for name, value in schema.log_format.serve_as.items()
+        ),
         "",
         "## Model",
         "",

@@ -40,7 +40,7 @@ def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, 
         columns[name] = _times(ages, newest.get(name, SOME_TIME), log_format.time_form(name))
     fields = {field.name: field for field in vocabulary.live_fields(since)}
     for column in vocabulary.columns:
-        if column.name not in log_format.columns:
+        if log_format.columns.get(column.name, "ignored") == "ignored":
             continue
         field = fields[column.shares or column.name]
         known = np.flatnonzero(field.values >= 0)

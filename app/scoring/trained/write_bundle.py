@@ -203,6 +203,7 @@ def _manifest_of(
     if not is_plain(fields):
         content["fields"] = [field._asdict() for field in fields]
     content |= {"vectors": {field.name: field.width for field in schema.vectors}} if schema.vectors else {}
+    content |= {"serve_as": schema.log_format.serve_as} if schema.log_format.serve_as else {}
     content |= {"batch_norm": options.batch_norm, "label_smoothing": model.config.loss.label_smoothing}
     content |= {"calibration": asdict(model.calibration)} if model.calibration else {}
     content["numeric_weights"] = model.state.dense.get("wide.numeric_weight", np.zeros(0)).ravel().tolist()

@@ -118,6 +118,8 @@ def to_chunk(request: InferRequest, binary: memoryview, log_format: LogFormat, l
     """
     kinds = dict(log_format.fields)
     names = [tensor.name for tensor in request.inputs]
+    # A request may have the fields that get the same value in all rows. Their tensors are read, but not used.
+    kinds |= {name: "ignored" for name in log_format.serve_as if name in names}
     if sorted(names) != sorted(kinds):
         missing, others = sorted(set(kinds) - set(names)), [n for n in names if n not in kinds or names.count(n) > 1]
         raise RequestError(
