@@ -46,9 +46,9 @@ require(
 )
 
 from app.run import rank
+from common.arguments import CommandParser
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from common.text import show
-from common.yaml_settings import CommandParser
 
 # Arguments of a typical call of each command, in the order of the help. They are shown at the end of its --help.
 EXAMPLES = {
@@ -131,7 +131,7 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     The modules of the other commands are not imported, because the imports of all take longer than most commands.
     """
     parser: argparse.ArgumentParser = CommandParser(
-        prog="python -m app", description="Train and evaluate Wide&Deep models."
+        prog="python -m app", description="Train and evaluate Wide&Deep models. --version prints the version."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

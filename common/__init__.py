@@ -2,7 +2,7 @@
 
 The modules:
 - `settings`: settings as dataclasses. `yaml_settings`: read settings from YAML files and command lines. `arguments`:
-  command-line arguments that several commands share.
+  the parser of command lines, and the arguments that several commands share.
 - `files`: atomic writes, locks, checksums. `arrays`: files of arrays, and memory for arrays.
 - `native_library`: load C++ libraries.
 - `console`: progress bars and log lines. `text`: names and numbers in messages. `html`: pages with charts.

@@ -1,10 +1,17 @@
-"""Define the command-line arguments that several commands share, so that each has the same meaning and help text."""
+"""Parse the words of a command line, and define the arguments that several commands share, so that each has the same
+meaning and help text.
+"""
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from common import RELEASE
 
 # For each shared argument by its name: the keyword arguments with which argparse's `add_argument` is called.
 SHARED: dict[str, dict[str, Any]] = {
@@ -60,3 +67,53 @@ def add_shared(parser: argparse._ActionsContainer, *names: str, **changes: Any) 
     """
     for name in names:
         parser.add_argument(name, **SHARED[name] | changes)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser that reports an unknown argument together with the usage of the subcommand that was called.
+
+    argparse itself would print the usage of the whole program. Arguments `section.key=value` may stand anywhere among
+    the options.
+
+    If the only argument of a program or of one of its commands is `--version`, the parser prints the project's version
+    and exits. This holds also for commands with an option `--version N`, which is useless without other arguments.
+    """
+
+    # True while argparse parses: it calls `parse_known_args` again for each of its two passes, first for the options
+    # and then for the positional arguments.
+    _in_passes = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Return the parsed arguments, as argparse does, but exit with a usage error if there are unknown arguments."""
+        if self._in_passes:
+            return super().parse_known_args(args, namespace)
+        words = self._with_values(sys.argv[1:] if args is None else args)
+        if words == ["--version"]:
+            print(RELEASE)
+            self.exit()
+        self._in_passes = any(action.dest == "settings" for action in self._actions)
+        try:
+            parse = super().parse_known_intermixed_args if self._in_passes else super().parse_known_args
+            parsed, unknown = parse(words, namespace)
+        finally:
+            self._in_passes = False
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
+    def _with_values(self, words: Sequence[str]) -> list[str]:
+        """Return the words of a command line in which options without their optional value get a default value.
+
+        The options concerned accept one of several choices as their value (argparse's `choices`). If none of the
+        choices follows the option, the value of argparse's `const` is added. Otherwise argparse would take a positional
+        argument or a setting after the option for the option's value.
+        """
+        optional = {name: action for action in self._actions if action.nargs == "?" for name in action.option_strings}
+        return [
+            f"{word}={optional[word].const}"
+            if word in optional and following not in (optional[word].choices or ())
+            else word
+            for word, following in itertools.zip_longest(words, words[1:], fillvalue="")
+        ]

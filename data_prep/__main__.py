@@ -23,9 +23,8 @@ from common.packages import explain_missing, keep_pandas_out, require
 # Each command that needs packages besides these checks for them itself.
 require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
-from common.arguments import add_shared
+from common.arguments import CommandParser, add_shared
 from common.text import show
-from common.yaml_settings import CommandParser
 from data_prep.options.columns import EncodingOptions
 from data_prep.options.executor import EXECUTORS, ExecutorChoice
 from data_prep.options.options_file import PREPARE_SECTION, RECIPE, read_options
@@ -96,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = CommandParser(
         prog="python -m data_prep",
         description="Prepare click logs for training.",
-        epilog="python -m data_prep COMMAND --help describes a command.",
+        epilog="python -m data_prep COMMAND --help describes a command. --version prints the version.",
     )
     parser.set_defaults(after_stop="")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="name")

@@ -24,7 +24,7 @@ require("isal", "numpy", "pyarrow", "tqdm", "xxhash")
 
 from app.scoring.batch_prediction import STDIN, predict
 from app.scoring.bundle_folder import read_manifest
-from common.arguments import add_shared
+from common.arguments import CommandParser, add_shared
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from common.files import message_of
 from common.text import show
@@ -141,7 +141,7 @@ def main(add: Callable[[argparse.ArgumentParser], None], module: str, words: lis
     `add` adds the command's arguments to a parser, `module` is the module's name for the help text, and `words` are the
     arguments (those of the process by default).
     """
-    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    parser = CommandParser(prog=f"python -m {module}")
     add(parser)
     arguments = parser.parse_args(words)
     log_to_console()
