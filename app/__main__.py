@@ -5,9 +5,9 @@ Exit status:
 - 0: done, or stopped at train.time_limit.
 - 1: training stopped at NaN or infinity.
 - 2: wrong input or settings.
-- 3: something could not be written.
+- 3: a file of the result could not be written, for example because the disk is full.
 - 4: training ended with a loss above that of predicting the click rate.
-- 5: an online run has parts of its log that it refuses to train on, or a model that it does not publish.
+- 5: an online run has parts of its log (files) that it refuses to train on, or a model that it does not publish.
 - 6: an online run whose status was asked for ended with an error.
 - 130 after Ctrl-C, 143 after SIGTERM.
 """
@@ -106,9 +106,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _refuse_foreign_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Exit with a usage error if a flag of `train` is the name of a setting, or a flag of the MindSpore model zoo.
+    """Exit with a usage error if the command is `train` and one of the `words` of the command line is a flag that
+    `train` does not have: the name of a setting (`--epochs=3`) or a flag of the MindSpore model zoo
+    (`--deep_layer_dim=64`).
 
-    The error says what to give instead. argparse would only call the flag unrecognized.
+    The error says what to give instead, such as `train.epochs=3`. argparse would only call the flag unrecognized.
     """
     if words[:1] != ["train"]:
         return
@@ -178,7 +180,8 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    # From here on, Ctrl-C and SIGTERM end the process. If one arrived during the imports, it ends now.
+    # From here on, Ctrl-C and SIGTERM end the process. If one of these signals arrived during the imports, it was
+    # blocked until now, and the next two lines let it end the process.
     die_quietly()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     raise_again()

@@ -185,7 +185,8 @@ def train(
     """Train a model in the folder `run`, as `python -m app train` does, and return the run.
 
     A run in that folder with the same settings and data is resumed. Ctrl-C (in a notebook: interrupt) finishes the
-    step, saves, and raises KeyboardInterrupt; the same call then resumes to the same bits.
+    step, saves, and raises KeyboardInterrupt. The same call then resumes the run, and the weights at its end have the
+    same bits as without the interruption.
 
     - `config`: a YAML file of settings (None: configs/auto.yaml). If it is a `Config` object, its settings are used as
       they are, and `train.auto` chooses none.

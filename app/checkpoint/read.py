@@ -142,7 +142,8 @@ class Checkpoint:
         """Copy the checkpoint's table rows into tables, and return the dense arrays (weights outside the tables) by
         name.
 
-        `place` marks rows of a table as present, and returns the function that writes them.
+        `place` is called with a table's name and row ids. It marks these rows of the table in memory as present, and
+        returns the function with which their arrays are then written (`PlaceRows`).
 
         Each file is read once, and verified meanwhile. Raise DamagedCheckpointError if a file is missing or damaged,
         and ValueError if a table's rows do not fit the tables that `spec` describes. After an error, the rows written
@@ -204,8 +205,9 @@ class Checkpoint:
         return expired
 
     def last_touched(self) -> np.ndarray | None:
-        """Return the moment at which the row of each id was last updated, int64 [V], or EXPIRED if its value has
-        expired. A moment is a number of trained rows or a time in seconds (`app/online/expiry.py`).
+        """Return the moment at which the table row of each id was last updated, int64 [V], or EXPIRED if the
+        categorical value with this id has expired (lost the id). A moment is the number of log rows that the model was
+        trained on up to then, or a time in seconds (`app/online/expiry.py`).
 
         Return None if a checkpoint of the chain does not record such moments.
         """
@@ -228,9 +230,10 @@ class Checkpoint:
 
 
 def scoring_arrays(dense: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
-    """Return the dense arrays of a checkpoint by name. Running means replace the weights if the checkpoint has them.
+    """Return the dense arrays (weights outside the tables) with which a checkpoint scores, by name.
 
-    `step` is the number of steps taken. Before the first step there are no means yet.
+    `dense` are the arrays that the checkpoint stores. If it also stores running means of the weights (train.ema_decay),
+    they replace the weights. At `step` 0, before the first step, the weights stay, because there are no means yet.
     """
     prefix = f"{MEAN}."
     means = {name.removeprefix(prefix): array for name, array in dense.items() if name.startswith(prefix)}

@@ -12,8 +12,8 @@ parent (`app/checkpoint/read.py` combines them).
 
 In expiry.safetensors, a full checkpoint has `last_touched` [V] int64: the moment at which the row of each id was last
 touched, or EXPIRED if the value of the id has expired. A delta has in `gone` [g] the ids, ascending, whose values
-expired since its parent. Both have the `moment` [1] at which they were made. A moment is a number of trained rows or a
-time in seconds.
+expired since its parent. Both have the `moment` [1] at which they were made. A moment is the number of log rows that
+the model was trained on up to then, or a time in seconds.
 """
 
 from __future__ import annotations

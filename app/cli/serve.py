@@ -32,7 +32,7 @@ from common.process import cpu_quota
 log = logging.getLogger("app")
 
 Options = TypeVar("Options", Limits, ServerOptions)
-NEWEST = "newest"  # Value of --version that removes the pin, so that the newest version serves.
+NEWEST = "newest"  # Value of --version that removes the pin (the version in current.json), so that the newest serves.
 _LIMITS = {
     "max_batch": "rows that are scored at once",
     "max_delay_ms": "time that a request waits for others to be scored with it",

@@ -1,4 +1,6 @@
-"""Process a batch whose distinct rows lie on other ranks: find distinct ids, expand rows, and sum gradients by id."""
+"""Process a batch whose embedding rows lie on other ranks: find the batch's distinct ids, copy the row of each id to
+all positions of the batch that have the id ("expand"), and sum the gradients of these positions by id.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from common.native_library import address, output_address
 
 
 class BatchKernels:
-    """Finds a batch's distinct ids, expands their rows to positions, and sums gradients by id, in NumPy.
+    """Finds a batch's distinct ids, expands their rows (copies the row of an id to all positions of the batch with that
+    id), and sums the gradients of these positions by id, in NumPy.
 
     Ranks with the table backend `reference` use these functions. The native kernels must return the same results.
     """
@@ -55,8 +58,8 @@ class BatchKernels:
 
 
 class NativeBatchKernels(BatchKernels):
-    """`BatchKernels` whose functions are C++: find a batch's distinct ids, expand rows to positions, sum gradients by
-    id.
+    """`BatchKernels` whose functions are C++: find a batch's distinct ids, copy their rows to the positions of the
+    batch, sum gradients by id.
 
     The C++ functions need a handle of tables, so this class makes tables. They stay empty and take no memory.
     """

@@ -44,7 +44,8 @@ class Operation(enum.IntEnum):
 class Header:
     """The headers that a rank has received from all ranks at the start of an operation, combined into one.
 
-    `counts` [ranks] is the number of ids that each rank requests from this rank. `scale` is the factor by which the
+    `counts` [ranks] is the number of ids that each rank requests from this rank. `scale` is the factor by which, in an
+    update, the
     owners of rows multiply the gradients. `shard` says which of a rank's shards of rows the operation is about: a rank
     has two if wide and deep rows are stored apart, else one.
     """
@@ -76,8 +77,8 @@ def start(
     request = communicator.Ialltoall(sent, received)
     with waiting():
         if operation == Operation.NONE:
-            # A server may wait long for the next operation. If MPI waited, it would keep a core busy that another rank
-            # on the host needs.
+            # A server (rank that only owns table rows) may wait long for the next operation. MPI's own wait would keep
+            # a core busy that another rank on the host needs, so the server sleeps between two checks.
             seconds = SHORTEST_SLEEP
             while not request.Test():
                 time.sleep(seconds)
@@ -92,8 +93,8 @@ def start(
 def _check_same_operation(received: np.ndarray) -> None:
     """Raise ValueError unless all training ranks sent the same operation, scale and shard.
 
-    `received` [ranks, 4] are the headers from all ranks. `mark_collective` has not marked the error, so each rank that
-    raises it ends the job without waiting for the other ranks.
+    `received` [ranks, 4] are the headers from all ranks. The error does not count as one that every rank raises
+    (`mark_collective`), so each rank that raises it ends the job without waiting for the other ranks.
     """
     trains = np.flatnonzero(received[:, 0] != Operation.NONE)
     headers = received[trains][:, [0, 2, 3]]

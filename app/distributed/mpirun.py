@@ -56,7 +56,8 @@ RULE = re.compile(rb"-{50,}\n?")
 # have a frame, a line of dashes before and after the notice.
 CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] (PMIX ERROR: |plm:ssh: Warning: setpgid)")
 
-# Exit status of a training that has ended regularly, but has learned nothing (`why_useless` has the reason).
+# Exit status of a training that has ended regularly, but has learned nothing: its loss stayed above that of predicting
+# the click rate for every row (`app.run.training_loss.why_useless` returns the message).
 DID_NOT_LEARN = 4
 
 
@@ -323,7 +324,7 @@ class OutputFilter:
         self.notices: list[str] = []
         # True once a rank has reported that it runs (`report_start`).
         self.has_started = False
-        # True once the output has a line with "error: ", so a rank has reported its error itself.
+        # True once the output has a line with "error: ", which means that a rank has printed its own error.
         self.has_error = False
         self._output = output
         # mpirun prints its notices between two lines of dashes. These are the lines of a notice whose second line of
@@ -414,7 +415,8 @@ EXAMPLE = "configs/rank_table_1p_0.json is an example"
 
 
 def check_rank_table(path: Path, num_ranks: int) -> None:
-    """Raise an error unless the rank table at `path` lists `num_ranks` ranks with one device each.
+    """Raise an error unless the rank table at `path` lists `num_ranks` ranks with one device each. A rank table is a
+    JSON file that tells Ascend's communication library HCCL which device each rank uses.
 
     The format is that of HCCL's `hccl_tools`: version, server_count, server_list[*].device[*].rank_id, status. Raise
     FileNotFoundError if there is no such file, ValueError if its content is wrong.

@@ -120,7 +120,8 @@ class MpiGroup(ProcessGroup):
         self.rank, self.size = self.communicator.rank, self.communicator.size
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        # If only this rank raises an error, the whole job is about to end, so servers need no message.
+        # If only this rank raises an error, the whole job is about to end (MPI_Abort), so this call need not end the
+        # servers.
         if error is None or is_collective(error):
             self.rpc(END)
 

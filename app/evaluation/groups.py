@@ -4,9 +4,9 @@ AUC within groups measures how well a model ranks rows that compete with each ot
 over all rows also rewards a model that only knows which users click often. Rows whose value is missing, or has no id of
 its own, belong to no group. They are left out, and their number is recorded.
 
-A cell is a pair (id of the group, logit); rows are counted by cell. With up to `most_cells` cells every count is exact.
-Beyond that, logits are rounded by one more bit at a time until there are at most `most_cells` cells. Rows of a group
-whose logits become equal by this rounding count as ranked equally.
+A cell is a pair (id of the group, logit), and rows are counted by cell. With up to `most_cells` distinct cells, logits
+are exact. Beyond that, the lowest bits of all float32 logits are set to 0, one more bit at a time, until there are at
+most `most_cells` cells. Rows of a group whose logits become equal by this rounding count as ranked equally.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from app.evaluation.score_bins import ordered_bits
 
-MOST_CELLS = 2**23  # Upper bound of the cells (pairs of group and logit) in memory. A cell takes 24 bytes.
+MOST_CELLS = 2**23  # Upper bound of the distinct pairs of group and logit (cells) in memory. A cell takes 24 bytes.
 PENDING_ROWS = 2**22
 # Logits are rounded by at most this number of bits, after which only the sign and the exponent of a float32 remain.
 COARSEST_SHIFT = 23
@@ -112,12 +112,15 @@ class GroupStream:
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most_cells = most_cells
         self._shift = 0
-        # Batches that are not counted yet, each a tuple of arrays with one value per row: the row's cell (group and
-        # logit); its weight (or 1) if its label is 0, else 0; and its weight (or 1) if its label is 1, else 0.
+        # Batches that are not counted yet, each a tuple of three arrays with one value per row. The first is the row's
+        # cell, a uint64: the id of its group in the upper 32 bits, and its exact float32 logit, as `ordered_bits`
+        # encodes it, in the lower 32. The second is the row's weight (or 1) if its label is 0, else 0. The third is its
+        # weight (or 1) if its label is 1, else 0.
         self._pending: list[tuple[np.ndarray, ...]] = []
         self._num_pending = 0
         self._left_out = 0.0  # Number of rows without a group, or the sum of their weights.
-        # The counted cells (pairs of group and logit), ascending, as numbers in the form that `GroupedRows` takes.
+        # The distinct cells of the counted rows, ascending, encoded as in `_pending`. The lowest `_shift` bits of their
+        # logits were set to 0.
         self._cells = np.zeros(0, np.uint64)
         self._negatives: np.ndarray = np.zeros(0, np.int64)
         self._positives: np.ndarray = np.zeros(0, np.int64)
@@ -159,8 +162,8 @@ class GroupStream:
         return GroupedRows(self._cells, self._negatives, self._positives, self._left_out)
 
     def _count(self) -> None:
-        """Count the rows in `_pending` by cell (pair of group and logit) and add them to the earlier counts. Round
-        logits by one bit at a time until there are at most `most_cells` cells.
+        """Count the rows in `_pending` by cell (pair of group and logit) and add them to the earlier counts. While
+        there are more than `most_cells` cells, set one more of the lowest bits of all logits to 0.
         """
         if not self._pending:
             return
@@ -183,7 +186,9 @@ class GroupStream:
 
 
 class KeyNumbers:
-    """Maps 64-bit keys to the numbers 0, 1, … in the order in which keys first occur, as ids for `GroupStream`."""
+    """Maps 64-bit keys (hashes of the texts in a column of kind id, such as user ids) to the numbers 0, 1, …
+    `GroupStream` takes these numbers as ids of groups. Keys get them in the order in which they first occur.
+    """
 
     def __init__(self) -> None:
         self._keys = np.zeros(0, np.int64)  # Ascending keys.

@@ -60,8 +60,9 @@ class Metric:
     `of` is the function that computes the metric from all rows. A metric of groups, such as users, has the function
     `in_groups` instead, which returns a value for each group [G]. The metric is then the mean of the values of those
     groups that have rows of both labels, weighted by their numbers of rows. `better` says whether higher or lower
-    values mean a better model, and is "" if neither do. `at_one` says what a value of 1 means, and `note` how the
-    metric is computed.
+    values mean a better model, and is "" if neither do. `at_one` says what a value of 1 means, such as "predicting
+    the click rate" for the normalized entropy, and `note` how the metric is computed, such as "mean prediction / mean
+    label".
 
     >>> bins = Bins.of(np.float32([-2, -1, 0, 1]), np.array([False, True, False, True]))
     >>> rows = CountedRows(bins, weight=4, clicks=2, cross_entropy=2.5, predictions=1.5)
@@ -260,8 +261,8 @@ def defined(metrics: Metrics) -> dict[str, float]:
 FEW_CLICKS = 20
 LEVEL = 0.95
 
-# Number of bins of similar logits into which rows are counted for the bootstrap. Logits in the same bin count as equal,
-# and with this many bins this does not change the width of the confidence intervals.
+# Maximum number of bins of similar logits into which rows are counted for the bootstrap. Logits in the same bin count
+# as equal. With this many bins, the confidence intervals are as wide as with exact logits.
 MOST_BINS = 2**14
 
 

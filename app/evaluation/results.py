@@ -46,7 +46,7 @@ class Groups:
     field: str
     rows: GroupedRows
     values: dict[str, np.ndarray]
-    names: list[str]  # Texts of the values that the groups with the most rows stand for.
+    names: list[str]  # Values of `field`, as texts, of the groups with the most rows.
     by_key: bool = False  # Whether the column has the kind id, so that rows are grouped by a hash of their text.
 
     @property

@@ -28,7 +28,7 @@ TOP_VALUES = 10
 TIME_PARTS = 10
 # Number of parts into which rows are divided by a numeric field. Each part has about the same number of training rows.
 NUMBER_PARTS = 10
-QUANTILE_BLOCKS = 256  # Number of blocks of training rows, at most, from which quantiles are computed.
+QUANTILE_BLOCKS = 256  # Quantiles are computed from at most this many blocks of rows of the training files.
 # Division by unseen values: a row with at least UNSEEN_COUNTS[i] out-of-vocabulary values, but fewer than
 # UNSEEN_COUNTS[i + 1], is in part i. The last part has no upper bound.
 UNSEEN_COUNTS = (0, 1, 2, 4, 8)
@@ -44,7 +44,8 @@ class Slice:
     """The metrics of one part of the rows, with 95 % confidence intervals by metric.
 
     `by` says what divides the rows: a field, `time`, or `unseen` (the number of values without an id). `name` names the
-    part. `intervals` is empty if the part has fewer than LEAST_OF_A_CLASS clicks or other rows.
+    part. `intervals` is empty if the part has fewer than LEAST_OF_A_CLASS rows with a click, or fewer than that
+    without one.
     """
 
     by: str

@@ -276,7 +276,7 @@ class OptimizerStates:
 
     def start_from_weights(self, wide: float, tower: float) -> None:
         """Adapt the optimizers' state to weights that were copied from another model. `wide` and `tower` are the
-        learning rates of the first step.
+        learning rates of the wide head and of the tower in the first step.
         """
         if isinstance(self.wide, FtrlState):
             self.wide.fit_linear(wide)
@@ -303,5 +303,7 @@ def filled(weights: Sequence[AnyParameter], value: float) -> tuple[HostParameter
 
 
 def by_name(prefix: str, names: tuple[str, ...], states: Sequence[AnyParameter]) -> State:
-    """Return the `states` of the weights with these `names`, with the prefix before each name."""
+    """Return a mapping from names such as `adam.first_moment.tower.bias_0` to the `states` of optimizers, one for each
+    weight array in `names`: each name is `prefix`, a dot, and the name of the weight array.
+    """
     return {f"{prefix}.{name}": state for name, state in zip(names, states, strict=True)}

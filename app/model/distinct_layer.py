@@ -62,8 +62,8 @@ class NativeSumRows(nn.Cell):
 def distinct_layer(options: DeviceOptions, activation: str, plain: bool) -> nn.Cell | None:
     """Return a cell that computes the tower's first layer from distinct rows with C++ kernels, or None.
 
-    It is None unless the device is a CPU, the C++ library is built, the `activation` is ReLU, and `plain` says that the
-    layers are not normalized.
+    It is None unless the device is a CPU, the C++ library is built, the `activation` is ReLU, and `plain` is True,
+    which means that the layers have no batch normalization.
     """
     if not (plain and activation == NATIVE_ACTIVATION and has_library()):
         return None

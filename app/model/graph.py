@@ -150,7 +150,8 @@ class DeviceGraph(nn.Cell):
 class OnDevice(HostGraph):
     """A `HostGraph` that copies NumPy arrays to the device, runs `cell` there, and copies the outputs back.
 
-    `cell` is a MindSpore cell, or a callable that computes the same together with other ranks.
+    `cell` is a MindSpore cell, or a callable such as `SummedGraph` that runs cells and sums their gradients over the
+    ranks (processes).
     """
 
     def __init__(self, cell: Callable[..., Any]) -> None:
@@ -200,7 +201,9 @@ class Optimizers(nn.Cell):
 def cross_entropy(logits: Tensor, labels: Tensor, example_weights: Tensor) -> Tensor:
     """Return Σ weight · binary cross-entropy over the examples of a batch. All arguments are [B].
 
-    `data_prep.prepared.batches.Batch.shares` makes the weights. Rows that pad a short batch have weight 0.
+    `example_weights` are the result of `data_prep.prepared.batches.Batch.shares`: the weight of a row divided by the
+    number of rows of the batch on all ranks and by the mean weight of the training rows. Rows that pad a short batch
+    have weight 0.
     """
     return ops.binary_cross_entropy_with_logits(logits, labels, example_weights, ops.ones_like(logits), reduction="sum")
 

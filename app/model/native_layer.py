@@ -24,8 +24,9 @@ class NativeKernels(nn.Cell):
     """
 
     def __init__(self, kind: str, num_threads: int, bfloat16: bool, batch: int = 0) -> None:
-        """`kind` is the first word of the kernels' names. `batch` is the index of an input of the forward kernel that
-        has one row for each example of the batch.
+        """`kind` is the first word of the names of the C++ functions, such as `dense` in dense_forward_float32. `batch`
+        is the index of an input of the forward kernel that has one row for each example of the batch. From this input
+        MindSpore infers the number of rows of the output.
         """
         super().__init__()
         LIBRARY.load().dense_set_threads(num_threads)
@@ -104,7 +105,7 @@ def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = 
     """Return a function that makes the tower's hidden layers for the selected device.
 
     On a CPU it makes `NativeLayer`s if the library is built and supports the activation function. Otherwise it makes
-    `DenseLayer`s, of MindSpore's operators. Pass `plain=False` for layers whose sums are normalized: they are always
+    `DenseLayer`s, of MindSpore's operators. Pass `plain=False` for layers with batch normalization: they are always
     `DenseLayer`s.
     """
     from app.model import dense_layer as layers

@@ -62,8 +62,8 @@ class Samples:
         return name
 
     def renumber(self, names: Sequence[str], new_ids: np.ndarray, step: int) -> list[str]:
-        """Copy the files of sampled rows `names`, and replace each id i in the copies by `new_ids[i]`. Return the names
-        of the copies, which contain the number `step`.
+        """Copy the files of sampled rows `names`, and replace each vocabulary id i of the rows in the copies by
+        `new_ids[i]`. Return the names of the copies, which contain the number `step`.
         """
         renumbered = []
         for name, rows in self._load(names):
@@ -127,8 +127,8 @@ def scores_shift(scores: np.ndarray, recent: Sequence[Mapping[str, Any]]) -> dic
     before it, as a mapping with the key `scores_psi`, the population stability index (PSI). Return {} if there are no
     earlier parts.
 
-    `scores` [bins] are the part's numbers of rows by score. `recent` has the counts (`Part.counts`) of the earlier
-    parts.
+    `scores` [bins] are the part's numbers of rows in each bin of the score (`count_scores`). `recent` has the figures
+    (`Part.counts`) of the earlier parts, in which the key `scores` holds the same numbers.
     """
     before = [counts["scores"] for counts in recent if counts.get("scores")]
     return {"scores_psi": float(stability_index(scores[None], np.sum(before, 0)[None])[0])} if before else {}
@@ -146,7 +146,7 @@ def served_logits(served: Predictor, rows: Examples, schema: Schema) -> np.ndarr
         return None
     fields = zip(served.schema.categorical, schema.categorical, strict=True)
     if any(there != here for old, new in fields for there, here in zip(old.id_ranges, new.id_ranges, strict=False)):
-        return None  # The bundle gives other ids to the values of a field, so it cannot score these rows.
+        return None  # The bundle's vocabulary gives other ids to the values of a field, so it cannot score these rows.
     of_positions = np.repeat([oov[0] for _, oov, _ in ours], [length for _, _, length in ours])
     ids = np.where(rows.ids >= served.schema.vocabulary_size, of_positions, rows.ids).astype(rows.ids.dtype)
     return served.logits_of_encoded(replace(rows, ids=ids))

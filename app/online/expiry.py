@@ -90,8 +90,8 @@ class Expiry:
         return expired
 
     def renumber(self, new_ids: np.ndarray, num_ids: int) -> None:
-        """Give each id i the new number `new_ids[i]`, or forget the id if this number is negative. Afterwards there are
-        `num_ids` ids.
+        """Move the moment recorded for each id i to the id `new_ids[i]`, or forget it if `new_ids[i]` is negative.
+        Afterwards there are `num_ids` ids.
         """
         touched = np.zeros(num_ids, np.int64)
         touched[new_ids[new_ids >= 0]] = self._touched[new_ids >= 0]

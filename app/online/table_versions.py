@@ -19,7 +19,8 @@ from data_prep.raw_log.storage import LogFile, file_name, file_state, inner, is_
 
 log = logging.getLogger("app")
 
-# Name of a file in the log of a Delta table (the folder _delta_log). The file describes one version of the table.
+# Pattern of the name of an entry, a file in the log of a Delta table (the folder _delta_log). An entry describes one
+# version of the table: 00000000000000000007.json lists the data files that version 7 adds and removes.
 _ENTRY = re.compile(r"(\d{20})\.json")
 _PART = "version-{}"
 
@@ -46,7 +47,8 @@ def open_source(location: str, released: Path, delay_seconds: float, prepared_fr
 
 
 class TableSource(PartSource):
-    """The versions of a Delta table. The file of a part is the entry that describes the version in the table's log.
+    """The versions of a Delta table as parts. The file of a part is the version's entry in the table's log, such as
+    _delta_log/00000000000000000007.json, and the name of this part is version-7.
 
     A version that adds rows is a part. A version that changes no rows, such as a compaction, is passed over, and one
     that removes or replaces rows is held aside.
@@ -54,7 +56,7 @@ class TableSource(PartSource):
 
     def __init__(self, root: str, released: Path, delay_seconds: float, first: int) -> None:
         self._root, self._first = root, first
-        # The newest version of the table that was already trained on, passed over or held aside.
+        # Number of the newest version of the table that was already trained on, passed over or held aside.
         self._decided = first - 1
         # `_added`: the data files of the table version that `next_part` examined last, by their locations.
         # `_data_files`: the data files of the version that `next_part` returned last.
@@ -126,8 +128,8 @@ class TableSource(PartSource):
 
 
 def _number(name: str) -> int:
-    """Return the number of the table version that the part `name` stands for, or -1 if the name is not that of a
-    version.
+    """Return the number of a version of the Delta table from the name of its part: 7 for version-7. Return -1 if `name`
+    does not have this form.
     """
     match = re.fullmatch(_PART.format(r"(\d+)"), name)
     return int(match[1]) if match else -1

@@ -74,7 +74,7 @@ def _before_it_grew(data: dict[str, Any]) -> dict[str, Any]:
 def data_identity(schema: Schema) -> dict[str, Any]:
     """Return what distinguishes the data of one prepared folder from those of another, as values that JSON can store.
 
-    The result describes vocabulary, fields and training rows.
+    The result describes the vocabulary, the fields and the files of training rows, mostly by checksums.
     """
 
     def as_json(field: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +99,9 @@ def data_identity(schema: Schema) -> dict[str, Any]:
 
 
 def _meaning(field: CategoricalField, schema: Schema) -> dict[str, Any]:
-    """Return the properties of a field that determine, together with the vocabulary, what the field's ids mean."""
+    """Return the properties of a field that determine, together with the vocabulary, which value each of the field's
+    ids stands for, such as the range of its out-of-vocabulary ids or the fields that a cross combines.
+    """
     return {
         "oov_ids": list(field.oov_ids),
         "is_text": schema.is_text(field),
@@ -110,9 +112,11 @@ def _meaning(field: CategoricalField, schema: Schema) -> dict[str, Any]:
 
 
 def _vector_meaning(field: VectorField) -> dict[str, Any]:
-    """Return the properties of a vector that determine what the model's inputs mean.
+    """Return the properties of a vector column that determine how its cells become inputs of the model: `width`, the
+    number of components, `scale`, the way of scaling, and `fitted`.
 
-    `fitted` is a checksum of the numbers that scale its components, or "" if no fitted numbers do.
+    `fitted` is a checksum of the training means and deviations with which `scale` "standardize" scales the components.
+    It is "" for other ways of scaling.
     """
     fitted = checksum_of({"mean": field.mean, "deviation": field.deviation}) if field.scale == "standardize" else ""
     return {"width": field.width, "scale": field.scale, "fitted": fitted}

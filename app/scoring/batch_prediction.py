@@ -38,7 +38,7 @@ STDIN = "-"
 CHUNK_BYTES = 2 << 20
 STATE, WORK, RESULT, SPOOLED, FINISHED = "run.json", "work", "result", "stdin", "finished"
 REPLICATES = 200
-LEAST_ROWS = 20  # If fewer rows were scored, their unknown values may be chance and are not reported.
+LEAST_ROWS = 20  # If fewer rows were scored, their out-of-vocabulary values may be chance and are not reported.
 LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
 
 
@@ -124,9 +124,9 @@ def predict(
     output.
 
     Return the numbers of rows and of bad lines. If nearly all values of a field are out of vocabulary, `unknown_values`
-    says so (see `_unknown_values`). For a log with labels, the result also has metrics, whether they are `weighted`,
-    their 95 % intervals, and in `trained_on` the names of files with rows that the model was trained on. For a model
-    with fields that have the same value in all rows to score, `served_as` has these values.
+    says so (see `_unknown_values`). For a log with labels, the result also has metrics, `weighted` (True if the rows'
+    weights enter the metrics), their 95 % intervals, and in `trained_on` the names of files with rows that the model
+    was trained on. For a model with fields that have the same value in all rows to score, `served_as` has these values.
 
     Raise FileExistsError if the output exists and `overwrite` is not set. Raise ValueError if the input is no log of
     the model's columns, or if OUTPUT.partial belongs to another prediction and `restart` is not set.

@@ -84,8 +84,8 @@ class BundleModel:
             described = self.manifest.model.get("fields") or [{"name": field.name} for field in self.schema.categorical]
             self.fields = tuple(TableField(**field) for field in described)
             of_deep, of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
-            # Rows are not looked up for fields that neither the deep nor the wide part of the model uses. For example,
-            # a model may leave out the fields made of buckets (ranges) of integer columns.
+            # Embedding rows are not looked up for fields that neither the deep nor the wide part of the model uses. For
+            # example, a model may leave out the fields made of buckets (ranges) of integer columns.
             used = sorted({*of_deep, *of_wide})
             self._used_fields = [field for field in self.fields if field.deep or field.wide]
             positions = range(sum(field.length for field in self.fields))

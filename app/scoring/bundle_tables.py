@@ -154,7 +154,8 @@ class BundleTables:
         return self._arrays[INDEX]
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return for `ids` [n] the index of each id's row, int64 [n], and a mask [n] of the ids that have a row here.
+        """Return for `ids` [n] the index of each id's row in the tables of this bundle, int64 [n], and a mask [n] of
+        the ids that have a row in them.
 
         The index of an id without a row is meaningless. Raise ValueError, naming the file, if the index is damaged.
         """

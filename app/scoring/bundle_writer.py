@@ -61,7 +61,8 @@ from data_prep.encoding.prepared_vocabulary import merge_lookups
 from data_prep.prepared.data_files import union
 
 WRITTEN_ROWS = 1 << 16  # Number of table rows that are held in memory at a time while a bundle is written.
-# A bundle {} is first written in a folder of this name, which lies beside the bundle's final folder.
+# Name of the folder in which a bundle is first written. It lies beside the bundle's final folder, whose name takes the
+# place of {}.
 WORK = ".{}.partial"
 
 

@@ -20,8 +20,8 @@ SCORE_BINS = 20
 # Bins for the values of a field: bin 0 for unknown values, then bin k for values whose rank by frequency is from
 # 2^(k-1) to 2^k - 1.
 VALUE_BINS = 34
-# Number of bins for the numbers of a column: bin 0 for zero, then 16 bins by power of 2 for positive numbers and 16 for
-# negative numbers.
+# Number of bins for the numbers of a numeric column after its transform (such as standardization): bin 0 for zero, then
+# 16 bins by power of 2 for positive numbers and 16 for negative numbers.
 NUMBER_BINS = 33
 # Least share of the rows that a bin is taken to have. A lower share is replaced by this least share, because an empty
 # bin would make the population stability index infinite.
@@ -37,7 +37,7 @@ COUNTS = ("scores", "values", "numbers", "vectors")  # Names of the arrays of `D
 
 class Distribution:
     """Counts of rows in bins: of the score (`scores`), of each categorical field's values (`values`), and of each
-    numeric column's numbers (`numbers`).
+    numeric column's numbers after its transform (`numbers`).
 
     For each vector, `vectors` float64 [F, 2] has the sum of the distances of the rows' vectors from the training mean,
     and the number of rows without the vector.

@@ -73,7 +73,7 @@ def effects_of_rows(model: BundleModel, rows: ParsedRows, values: int = VALUES) 
     largest mean absolute change comes first.
 
     `values` is the number of values listed for a categorical column. The table's metadata says how many rows there
-    were, see `about_effects`. Each row is scored K + 1 times.
+    were, see `about_effects`. With K columns, each row is scored K + 1 times.
     """
     return _table(model, [(rows, changes_of_logits(model, rows))], values, {"lines": len(rows.labels)})
 

@@ -84,8 +84,9 @@ class TableBytes(NamedTuple):
 def planned_bytes(backend: str, spec: TablesSpec, num_rows: int) -> TableBytes:
     """Return the memory that the tables of `spec` take once `num_rows` rows are updated or loaded. Allocate nothing.
 
-    `spec.has_parts` must be False. The native tables compute the result with the functions by which they allocate. The
-    other backends store a row for each id of the vocabulary, and two flags for each.
+    `spec.has_parts` must be False: the wide and the deep part of the model see the same fields. The native tables
+    compute the result with the functions by which they allocate. The other backends store a row for each id of the
+    vocabulary, and two flags for each row.
     """
     if backend != "native":
         return TableBytes(spec.row_bytes() * spec.vocabulary_size, 2 * spec.vocabulary_size)

@@ -38,9 +38,9 @@ SAME_WEIGHT = np.float32(1e-5)
 LARGEST_RISE = np.float32(100)
 LEAST_FTRL_RATE = np.float32(2.0**-40)
 MOST_EXACT_STEPS = 256
-# A row misses the steps of `adam` whose batches do not have the row, and takes these steps later (`StepHistory`). After
-# the first MOST_EXACT_STEPS, so many missed steps are combined into a first segment. Equals kFirstSegment in
-# csrc/kernels/missed_steps.h.
+# A row misses the steps of `adam` whose batches do not have the row, and takes these steps later (`StepHistory`): the
+# first MOST_EXACT_STEPS one by one, then segments of several steps in one computation. FIRST_SEGMENT is the number of
+# steps in the first segment. It equals kFirstSegment in csrc/kernels/missed_steps.h.
 FIRST_SEGMENT = 32
 # The steps of `adam` that rows have missed are computed for blocks of this many values, so that the arrays of a block
 # fit into the processor's cache.

@@ -354,7 +354,7 @@ def _check_headers(rows: list[list[str]], names: list[str], location: str) -> No
     """Raise ValueError if a later file of the log begins with a header that differs from the header of the first file.
 
     `names` is the header of the first file, and `rows` are the first rows of the later files. A row counts as a header
-    if it contains at least two of `names`, and more than half of them, in capital or small letters.
+    if it contains at least two of `names`, and more than half of them. Upper and lower case count as the same.
     """
     given, lower = {*names}, {name.lower() for name in names}
     least = max(2, len(names) // 2 + 1)

@@ -298,7 +298,8 @@ def _of_list(lists: Sequence[Sequence[str]]) -> str:
 def _of_type(column: Column, of: str) -> Guess | None:
     """Guess the kind of a column of a Parquet file or an Arrow table from the column's Arrow type. Return the guess.
 
-    Return None if the type does not decide the kind, as is the case with numbers and text.
+    `of` is a text that describes the column's values, for the reason of the guess. Return None if the type does not
+    decide the kind, as is the case with numbers and text.
     """
     import pyarrow as pa
 
@@ -365,7 +366,8 @@ def _vector(name: str, lengths: NDArray[np.int64], example: str) -> Guess:
 def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
     """Guess the kind of a column from the type in its name, as in `item_id:token` in files for RecBole.
 
-    Return the guess. `declared` is this type, such as token.
+    Return the guess. `declared` is this type, such as token. `of` is a text that describes the column's values, for the
+    reason of the guess, and `separator` the character between the columns of the log.
     """
     of = f"{declared} in the header; {of}"
     if declared == "token_seq":
@@ -426,7 +428,9 @@ def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
 def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: str, labels: Labels | None) -> Guess:
     """Guess whether a column of numbers holds amounts (kind integer or float) or codes (kind string). Return the guess.
 
-    The model uses an amount as a number, but looks up an embedding row for each code.
+    The model uses an amount as a number, but looks up an embedding row for each code. `numbers` are the column's
+    distinct values. `of` is a text that describes them and `slips` a remark about cells that are not numbers, both for
+    the reason of the guess. `labels` are the labels of a sample of the rows, or None if they are not known.
     """
     good = [value for value in column.values if DECIMAL.fullmatch(value)] if slips else []
     is_integer = column.are_integers or (bool(good) and all(map(INTEGER.fullmatch, good)))
@@ -547,8 +551,9 @@ def _nearly(column: Column) -> str:
 def _list_form(column: Column, separator: str) -> ListForm | None:
     """Return the separator and the maximum length of the lists in a column's cells, as a `ListForm`.
 
-    Return None if the cells do not seem to be lists. Cells seem to be lists if enough of them have several values, and
-    if the same values also occur in other cells.
+    `separator` is the character between the columns of the log, which cannot separate values. Return None if the cells
+    do not seem to be lists. Cells seem to be lists if enough of them have several values, and if the same values also
+    occur in other cells.
     """
     cells = [value.encode() for value in column.values]
     is_bracketed = all(spans_in_brackets(cell, ",") is not None for cell in cells)

@@ -144,9 +144,9 @@ def _stoppable(scorer: Scorer, stop: StopRequest) -> Scorer:
 def calibrate_on_valid(trained: Trained, scorer: Scorer, calibrate: Calibrate) -> Calibration | None:
     """Return the calibration that fits the model's scores to the click rates of the valid split.
 
-    "auto" fits a temperature, and returns None if that does not lower the log loss of valid for certain; otherwise
-    Platt's scaling is fitted. Raise ValueError if all rows have the same label, or if the model ranks them no better
-    than chance.
+    If `calibrate` is "auto", fit a temperature, and return None if it does not lower the log loss of valid by more than
+    its standard error. For any other value, fit Platt's scaling. Raise ValueError if all rows have the same label, or
+    if the model ranks them no better than chance.
     """
     has_bar = shows_progress()
     valid = measure(scorer, trained.folder, trained.schema, "valid", trained.batch_size, show_progress=has_bar)

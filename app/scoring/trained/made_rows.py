@@ -53,8 +53,9 @@ def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, 
             inside = [cell_of(number) for number in field.values[known]]
         else:
             inside = [text.decode() for text in field.texts.take(known).tolist()]
-        # `inside` has a value of the vocabulary for each row, or is empty if the field has no values. Use it in the
-        # rows whose random number says so.
+        # `cells` has a value outside the vocabulary for each row, and `inside` one in the vocabulary, or nothing if
+        # the field has no values. A row gets the latter if its random number in `chances` is at least MISSING +
+        # OUTSIDE.
         for row, cell in enumerate(inside):
             if chances[row] >= MISSING + OUTSIDE:
                 cells[row] = cell

@@ -41,7 +41,8 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 # Assumed rounding error of a float32 sum, relative to the square root of the sum of its squared terms. See
 # `rounding_bound`.
 ROUNDING = 2.0**-20
-VECTOR_MATRIX = "tower.vector_matrix"  # Name of the vectors' part of the first layer's matrix, [K, H1], in checkpoints.
+# Name, in checkpoints, of the part of the first layer's matrix by which the K vector inputs are multiplied, [K, H].
+VECTOR_MATRIX = "tower.vector_matrix"
 
 
 def write_tower(

@@ -61,7 +61,9 @@ class ScratchFile:
     """An empty file in `folder` for the rows of `spec`. It can be mapped into memory, and vanishes when closed."""
 
     def __init__(self, folder: Path, spec: TablesSpec) -> None:
-        """Raise FileNotFoundError if there is no such folder, ValueError if its file system is in memory or on the
+        """Create the empty file in `folder`. `spec` describes the tables whose rows it will hold.
+
+        Raise FileNotFoundError if there is no such folder, ValueError if its file system is in memory or on the
         network, and OSError, naming the folder and the reason, if it cannot hold a file that can be mapped.
         """
         check_folder(folder)

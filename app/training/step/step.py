@@ -121,8 +121,8 @@ class StepSettings:
         self.optimizers.set_step(step)
 
 
-# Function that computes the losses and gradients of a batch: a `DeviceGraph`, or a callable that does so together with
-# other ranks.
+# Function that computes the losses and gradients of a batch: a `DeviceGraph`, or a callable such as `SummedGraph`, in
+# which several ranks do so together.
 Graph = Callable[..., tuple["Tensor", ...]]
 
 
