@@ -417,7 +417,7 @@ def _first_lines(files: Sequence[LogFile], num_lines: int) -> tuple[list[bytes],
 def _check_form(lines: list[str], location: str) -> None:
     """Raise ValueError if most lines are not divided into columns but have another known form, such as libsvm's.
 
-    The message contains a sed command that converts the lines to columns.
+    The message names the file `location`, and contains a sed command that converts its lines to columns.
     """
     for pattern, (form, expression) in _OTHER_FORMS.items():
         num_alike = sum(bool(re.fullmatch(pattern, line)) for line in lines)
@@ -471,7 +471,11 @@ def _usual(widths: Iterable[int]) -> tuple[int, int]:
 
 
 def _all_cells(lines: Sequence[str], separator: str, quotes: bool, skip_blanks: bool) -> pa.ListArray:
-    """Return the cells of all lines as an Arrow array, which has one list of texts (the cells) for each line."""
+    """Return the cells of all lines as an Arrow array, which has one list of texts (the cells) for each line.
+
+    The cells are divided by `separator`. If `quotes` is True, a cell may be in double quotes, and if `skip_blanks` is
+    True, blanks may stand before such a quote.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -486,7 +490,7 @@ def _all_cells(lines: Sequence[str], separator: str, quotes: bool, skip_blanks: 
 
 
 def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool) -> Iterable[list[str]]:
-    """Yield a list with the cells of each line, in which the cells are divided by `separator`."""
+    """Yield a list with the cells of each line. The last three arguments are those of `_all_cells`."""
     # Every line is split into cells separately, as in the preparation. If csv.reader got all lines together, a quote
     # that is not closed would join several lines to one row.
     how: dict[str, Any] = {"delimiter": separator, "skipinitialspace": skip_blanks}
@@ -497,8 +501,9 @@ def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool
 def _header(rows: list[list[str]], width: int, location: str) -> list[str] | None:
     """Return the names of the columns if the first line is a header, or None if it is a row.
 
-    A column without a name gets the name "". Raise ValueError if other lines stand before the header, if the header
-    contains a name twice, or if it has one name fewer than the rows have cells.
+    `rows` are the cells of the first lines of the file `location`, and `width` is the number of cells that most lines
+    have. A column without a name gets the name "". Raise ValueError if other lines stand before the header, if the
+    header contains a name twice, or if it has one name fewer than the rows have cells.
     """
     names: list[str] = []
     for place, first in enumerate(rows[:MOST_LINES_BEFORE]):

@@ -114,8 +114,8 @@ def _digit_form(values: Sequence[str], is_named: bool) -> str:
 def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, str]:
     """Return the unit (such as seconds) of numbers that count time since 1970, or "" if they do not seem to be times.
 
-    Also return a remark about another reading of the numbers, or "". The range of the numbers and the name of the
-    column decide.
+    Also return a remark about another reading of the numbers, or "". The range of the numbers in `values` decides, and
+    whether the column is named like a time (`is_named`).
     """
     numbers = np.array(values, np.float64)
     for form, power in UNITS.items():
@@ -136,7 +136,9 @@ def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, s
 
 
 def _strays(values: Sequence[str], form: str) -> list[str] | None:
-    """Return the values that are not times in the given form, such as %Y-%m-%d, or None if they are more than 0.1 %."""
+    """Return those of `values` that are not times in the form `form`, such as %Y-%m-%d, or None if they are more than
+    0.1 % of the values.
+    """
     strays: list[str] = []
     for some in (values[:_FEW_TIMES], values):
         _, present, good = parse_times([value.encode() for value in some], form, "")
@@ -171,7 +173,10 @@ def _num_distinct(values: Sequence[str], form: str) -> tuple[int, int]:
 
 
 def _forms_like(text: str, is_named: bool) -> Iterator[str]:
-    """Yield the possible forms of `text`, which may be a time, as strptime codes such as %Y-%m-%d."""
+    """Yield the possible forms of `text`, which may be a time, as strptime codes such as %Y-%m-%d.
+
+    `is_named` is True if the column of the text is named like a time.
+    """
     # If a leading zero is written as a blank ("May  7"), remove the blank.
     text = re.sub("  (?=[0-9](?![0-9]))", " ", text)
     clock = re.search(r"(?<![0-9])[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]{1,9})?( ?[AaPp][Mm])?(?![0-9:])", text)
@@ -206,8 +211,9 @@ def _form_of_clock(clock: str) -> str:
 def _date_codes(numbers: Sequence[str], has_month: bool, is_named: bool, has_clock: bool) -> Iterator[list[str]]:
     """Yield the possible orders of year, month, day and hour for the numbers that occur in a date.
 
-    Each order is a list with one % code for each number. `has_month` is True if the month is written as a name. A year
-    of two digits is only accepted if the date has a month's name or a clock, or if the column is named like a time.
+    Each order is a list with one % code for each of `numbers`, the digits that were found in a text. A year of two
+    digits is only accepted if the month is written as a name (`has_month`), if a clock such as 12:30 follows the date
+    (`has_clock`), or if the column is named like a time (`is_named`).
     """
     for order in _WITH_MONTH if has_month else _WITHOUT_MONTH if has_clock else _WITHOUT_MONTH + _WITH_HOUR:
         pairs = [*zip(order, map(len, numbers), strict=False)]

@@ -88,8 +88,8 @@ def _smooth_losses(
 ) -> NDArray[np.float64]:
     """Return the log loss of each row [n] for a logistic regression on a number, its logarithm and the squares of both.
 
-    The regression is fitted to the same rows, so the losses include a correction that raises their mean to what it
-    would be on other rows.
+    `present` [n] marks the rows in which the number is not missing. The regression is fitted to the same rows, so the
+    losses include a correction that raises their mean to what it would be on other rows.
     """
     filled = np.clip(np.where(present, numbers, 0), -_LARGEST, _LARGEST)
     logs = np.sign(filled) * np.log1p(np.abs(filled))

@@ -152,7 +152,9 @@ def _text_column(name: str, texts: Iterable[bytes]) -> Column:
 
 
 def _known_figures(log_format: LogFormat, facts: Mapping[str, Any]) -> dict[str, KnownFigures]:
-    """Return the published figures of each column of Criteo's log, by the column's name in `log_format`."""
+    """Return the published figures of each column of Criteo's log, by the column's name in `log_format`. `facts` is the
+    content of configs/data/criteo_facts.json.
+    """
     number, category = facts["integer"], facts["categorical"]
     ranges = zip(number["min"], number["max"], strict=True)
     numeric = zip(log_format.numeric_fields, number["missing_percent"], ranges, strict=True)
@@ -165,7 +167,8 @@ def _known_figures(log_format: LogFormat, facts: Mapping[str, Any]) -> dict[str,
 def _print_columns(columns: Sequence[Column], known: Mapping[str, KnownFigures], log_format: LogFormat) -> None:
     """Print a table with the fraction of missing cells, the number of distinct values and the range of each column.
 
-    Floats have four significant digits, and times are printed as dates.
+    `known` has the published figures of Criteo's columns by name, which are printed beside those of `columns`. Floats
+    have four significant digits, and times are printed as dates.
     """
     lines = {}
     for column in columns:

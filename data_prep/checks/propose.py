@@ -186,7 +186,9 @@ def _settings(
 ) -> dict[str, Any]:
     """Return the settings of the proposed LogFormat by name, except `columns`.
 
-    Settings whose values are the defaults are left out.
+    `layout` has the settings of the lines, such as separator and header. `missing` are the words for missing values.
+    `label` says which cells of `label_column` mean a click, and `guesses` has the guess for each other column. Settings
+    whose values are the defaults are left out.
     """
     settings = dict(layout)
     if any(each.has_blanks for each in guesses):

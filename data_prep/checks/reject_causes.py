@@ -97,8 +97,8 @@ def check_rejects(
 ) -> Iterator[Finding]:
     """Yield findings about the lines in a sample of a log that `prepare` would reject, with the cause if it is visible.
 
-    `rejects` has the number of rejected lines for each reason. `rejects_tsv` contains these lines in the form of the
-    file rejects.tsv.
+    `chunks` are the lines of the sample. `rejects` has the number of rejected lines among them for each reason, and
+    `rejects_tsv` contains the rejected lines in the form of the file rejects.tsv.
     """
     if not rejects:
         return
@@ -202,9 +202,10 @@ def check_statistics(
 ) -> None:
     """Raise ValueError if the log is empty, if too many of its lines are bad, or if it has no training rows.
 
-    Training rows are only demanded if `is_fitted` is True, which means that something, such as a vocabulary, is fitted
-    to them. `folder` contains rejects.tsv, whose first lines the message shows. `name_cell` is a function that returns
-    a description of the bad cell in a line.
+    Too many lines are bad if they are more than the share `max_reject_fraction` of all lines. Training rows are only
+    demanded if `is_fitted` is True, which means that something, such as a vocabulary, is fitted to them. `log_name`
+    names the log in the message. `folder` contains rejects.tsv, whose first lines the message shows. `name_cell` is a
+    function that returns a description of the bad cell in a line.
     """
     if statistics.num_lines == 0:
         raise ValueError(f"{log_name} is empty; expected lines of {statistics.log_format.description}")

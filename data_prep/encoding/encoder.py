@@ -144,7 +144,8 @@ class RowEncoder:
 
     @functools.cached_property
     def _whole_numbers(self) -> dict[str, bool]:
-        """For each text column, by name, True if its vocabulary writes whole numbers as 7.0, and False if it writes 7.
+        """For each text column, by name, the form of those values of its vocabulary that are whole numbers: True if
+        they are written as 7.0, and False if they are written as 7.
 
         Columns for which the function `whole_numbers` returns None are left out. Columns that the setting point_zero of
         the log's description names are always True.
@@ -410,10 +411,10 @@ def texts_among(texts: Collection[str], num_values: int) -> tuple[str, ...]:
 
 
 def whole_numbers(texts: Sequence[Strings]) -> bool | None:
-    """Return True if a vocabulary writes whole numbers as 7.0, the way pandas writes floats.
+    """Return True if those values of a vocabulary that are whole numbers are written as 7.0, as pandas writes floats.
 
-    Return False if the vocabulary writes whole numbers as 7, or if none of its values is a whole number. Return None if
-    it contains both forms, or no values. `texts` are the values of the vocabulary, divided among several arrays.
+    Return False if they are written as 7, or if no value is a whole number. Return None if the vocabulary contains both
+    forms, or no values. `texts` are the values of the vocabulary, divided among several arrays.
     """
 
     def has(has_point: bool) -> bool:

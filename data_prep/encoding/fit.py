@@ -85,9 +85,10 @@ def fit_vocabulary(
 
 
 def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary:
-    """Write the values of a base vocabulary, with their ids unchanged, and their search tables into `folder`.
+    """Write the values of `base`, the vocabulary of another prepared folder, with their ids unchanged, and their search
+    tables into `folder`.
 
-    Return the vocabulary, whose values and ids are those of the base vocabulary.
+    Return the vocabulary, whose values and ids are those of `base`.
     """
     if len(base.paths()) == 1:
         shutil.copyfile(base.paths()[0], folder / VOCABULARY_FILE)
@@ -101,7 +102,8 @@ def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary
 def extend_base_vocabulary(
     base: BaseVocabulary, statistics: LogStatistics, options: PrepareOptions, folder: Path
 ) -> FittedVocabulary:
-    """Give ids, after all existing ones, to the frequent values of a log that a base vocabulary lacks.
+    """Give ids, after all existing ones, to the frequent values of a log that `base`, the vocabulary of another
+    prepared folder, lacks.
 
     Return the extended vocabulary. Write its vocabulary.parquet and search tables into `folder`, and release the memory
     of the counts in `statistics`. A new value is written with its count in the training rows of this log. A value of
@@ -114,7 +116,8 @@ def extend_base_vocabulary(
     def listed() -> Iterator[FieldVocabulary]:
         next_id = base.schema.vocabulary_size
         for old, column in zip(base.fields(), options.vocabularies, strict=True):
-            # `old.values` has an entry for missing cells. It does not count toward the limit `max_size`.
+            # `old.values` has an entry for missing cells, which does not count toward the limit `max_size` of a field's
+            # values.
             num_known, is_known = len(old.values) - 1, partial(_are_in, old)
             values, counts, texts = new_values(statistics, options, column, num_known, is_known)
             new = FieldVocabulary(old.name, old.oov_ids, ((next_id, next_id + len(values)),), values, counts, texts)
@@ -173,8 +176,8 @@ def _fitted_values(
 ) -> OrderedValues:
     """Return the values of a column that are frequent enough to get an id of their own, with their counts.
 
-    The values are in the order of their ids. In a hashed column, a hash and no vocabulary gives values their ids. The
-    result then contains only the missing value, whose count is `num_missing`.
+    The values are in the order of their ids. In a hashed column, values get their ids from a hash and not from a
+    vocabulary, so the result contains only the missing value, whose count is `num_missing`.
     """
     least, max_size = options.least_count(column.name), options.of_fields("max_size").get(column.name)
     is_hashed = options.is_hashed(column.name)

@@ -101,9 +101,10 @@ class BaseVocabulary:
 
     @functools.cached_property
     def whole_numbers(self) -> dict[str, bool | None]:
-        """For each text field, by name, True if its vocabulary writes whole numbers as 7.0, and False if it writes 7.
+        """For each text field, by name, the form of those values of its vocabulary that are whole numbers: True if they
+        are written as 7.0, and False if they are written as 7.
 
-        The value is None if the vocabulary of the field contains both forms, or no values.
+        It is None if the vocabulary of the field contains both forms, or no values.
         """
         shares = self.log_format.shares
         return {name: whole_numbers([self.texts_of(shares.get(name, name))]) for name in self.log_format.text_fields}
@@ -124,7 +125,10 @@ class BaseVocabulary:
         return read_expired(self.folder, self.schema)
 
     def live_fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
-        """Read the vocabulary from its files, and yield one field's values and ids at a time, except expired ids."""
+        """Read the vocabulary from its files, and yield one field's values and ids at a time, except expired ids.
+
+        Only values whose ids are at least `since` are read.
+        """
         return (without(field, self.expired) for field in self.fields(since))
 
     def fields(self, since: int = 0) -> Iterator[FieldVocabulary]:

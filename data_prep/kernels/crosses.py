@@ -42,7 +42,8 @@ def text_columns(
     """Yield each text column and each cross, with its texts [n] or lists of texts, and a mask [n] of its cells.
 
     The mask is False in rows whose cell is missing. The texts of a cross are made when the cross is yielded, so that
-    memory holds the texts of one cross at a time.
+    memory holds the texts of one cross at a time. `kernels` is the module `native` or `numpy_kernels`, which joins the
+    texts.
     """
     present = dict(zip((column.name for column in columns), presence(rows, columns), strict=True))
     by_name = {
@@ -71,7 +72,8 @@ def _cross_lists(
 ) -> Lists:
     """Return, for each row [n], the list of the combinations of its values of several columns, each as one text.
 
-    A list has at most `max_length` combinations. Rows that `present` [n] does not mark get empty lists.
+    `parts` has the texts, or lists of texts, of each of the columns. A list of combinations has at most `max_length`
+    elements. Rows that `present` [n] does not mark get empty lists.
     """
     lengths = np.where(present, [part.lengths if isinstance(part, Lists) else present for part in parts], 0)
     num_values = shorten(lengths, max_length)
@@ -87,7 +89,9 @@ def _cross_lists(
 
 
 def number_texts(values: NDArray[np.uint32], kind: str) -> Strings:
-    """Return, for each value [n] of a column with integer values, the text that stands for it in vocabulary.parquet."""
+    """Return, for each of `values` [n] of a column of the given `kind` (such as hex32 or bucket), whose values are
+    integers, the text that stands for the value in vocabulary.parquet.
+    """
     if kind == "hex32":
         digits = _HEX_PAIRS[values.astype(">u4").view(np.uint8)].view(np.uint8)
         data = np.concatenate([digits, np.zeros(PADDING_BYTES, np.uint8)])

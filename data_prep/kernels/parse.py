@@ -220,7 +220,9 @@ def _parse_cells(
 ) -> tuple[ParsedRows, NDArray[np.int8]]:
     """Parse the cells of n lines. `starts` and `ends`, [columns, n] each, are the offsets of the cells in `text`.
 
-    Return all n lines as rows, and for each line the code of the reason to reject it, or 0 if the line is good.
+    `names` are the names of the columns in the order of these offsets, and `row_numbers` [n] the indices of the lines
+    in the log. Return all n lines as rows, and for each line the code of the reason to reject it, or 0 if the line is
+    good.
     """
     if log_format.trim:
         starts, ends = trim_blanks(text.bytes, starts, ends)

@@ -188,7 +188,8 @@ class ParsedRows:
     def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> ParsedRows:
         """Return a copy of the rows in which the cells of list columns are split into values.
 
-        A list without values counts as missing. If the log has no list columns, return this object and not a copy.
+        `kernels` is the module `native` or `numpy_kernels`. A list without values counts as missing. If the log has no
+        list columns, return this object and not a copy.
         """
         lists, separate = {}, dict(self.separate)
         for name in log_format.list_fields:
@@ -198,10 +199,11 @@ class ParsedRows:
         return replace(self, lists=lists, separate=separate) if lists else self
 
     def with_whole_numbers(self, forms: Mapping[str, bool | None]) -> ParsedRows:
-        """Return a copy of the rows in which each text or list column writes all whole numbers in one form.
+        """Return a copy of the rows in which the texts of a column (or list column) that are whole numbers have one
+        form.
 
-        `forms` gives the form by column name: True for 7.0, False for 7, or None to leave the numbers as they are. It
-        may name columns that the rows do not have.
+        `forms` gives the form by column name: True for 7.0, False for 7, or None to leave the texts as they are. It may
+        name columns that the rows do not have. Texts that only contain a whole number, such as v7, stay unchanged.
         """
         lists, separate = dict(self.lists), dict(self.separate)
         for name, has_point in forms.items():

@@ -131,7 +131,8 @@ def end_in_point_zero(texts: Strings) -> NDArray[np.bool_]:
 
 
 def are_whole(texts: Strings, has_point: bool) -> NDArray[np.bool_]:
-    """Return a mask [n] of the strings that are whole numbers, in the form 7.0 if `has_point` is True, otherwise 7.
+    """Return a mask [n] of the strings that consist of a whole number, in the form 7.0 if `has_point` is True,
+    otherwise in the form 7.
 
     Only numbers of up to 15 digits count, because a float may not represent longer numbers exactly.
     """
@@ -158,7 +159,9 @@ def are_inexact_texts(texts: Strings) -> NDArray[np.bool_]:
 
 
 def with_whole_numbers(texts: Strings, has_point: bool) -> Strings:
-    """Return the strings [n] with their whole numbers rewritten: as 7.0 if `has_point` is True, else as 7."""
+    """Return the strings [n] with those that consist of a whole number alone in one form: 7.0 if `has_point` is True,
+    else 7. All other strings, such as 7.5 or v7, stay unchanged.
+    """
     changed = are_whole(texts, not has_point)
     if not has_point:
         return Strings(texts.data, texts.starts, texts.lengths - 2 * changed)
@@ -172,7 +175,7 @@ def trim_blanks(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the offsets in `data` at which texts start and end if the blanks at their beginning and end are cut off.
 
-    `starts` and `ends` are the offsets with these blanks.
+    `starts` and `ends` [n] are the offsets in `data` at which the texts start and end including these blanks.
     """
     starts, ends = starts.copy(), ends.copy()
     for edges, step in ((starts, 1), (ends, -1)):

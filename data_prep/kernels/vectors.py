@@ -56,7 +56,9 @@ def vector_parts(cell: bytes, decimal: str) -> list[bytes]:
 
 
 def vector_fault(numbers: list[bytes], width: int) -> str:
-    """Return what is wrong with a vector whose numbers are written as `numbers`, or "" if nothing is wrong."""
+    """Return what is wrong with a vector whose numbers are written as `numbers`, or "" if nothing is wrong. A vector
+    must have `width` numbers in the range of float32.
+    """
     if len(numbers) != width:
         return f"a vector of {len(numbers):,} numbers, expected {width:,}"
     for place, number in enumerate(numbers, 1):

@@ -70,8 +70,9 @@ def count_log(
 ) -> None:
     """Run the first pass over the log: add the counts of its lines to `statistics`, and write `folder`/rejects.tsv.
 
-    `base` is the vocabulary of another prepared folder that this preparation extends, or None. A whole number in a text
-    column is counted as the text that `base` has for it: 7 or 7.0.
+    `split` is the rule that says which rows are training rows. `base` is the vocabulary of another prepared folder that
+    this preparation extends, or None. A value of a text column that is a whole number is counted in the form that
+    `base` has for such values: 7 or 7.0.
     """
     of_options: dict[str, bool | None] = dict.fromkeys(options.data.point_zero, True)
     counter = ChunkCounter(split, options, (base.whole_numbers if base else {}) | of_options)
@@ -94,8 +95,8 @@ class ChunkCounter:
 
     split: SplitRule
     options: PrepareOptions
-    # How whole numbers are written in each text column, by name: True for 7.0, False for 7, None to leave them
-    # unchanged.
+    # For each text column, by name, the form into which its values that are whole numbers are converted before they
+    # are counted: True for 7.0, False for 7, None to leave them unchanged.
     whole_numbers: Mapping[str, bool | None] = field(default_factory=dict)
 
     def count(self, chunk: Chunk) -> ChunkCounts:
@@ -198,7 +199,8 @@ class EncodedRest:
 
     row_numbers: dict[str, NDArray[np.int64]]  # Line numbers in the log of the rows, by split.
     clicks: dict[str, int]
-    # For each split, the number of rows without a label, and below it the number of rows of weight 0.
+    # For each split, the number of rows without a label (`unlabelled`) and the number of rows of weight 0
+    # (`weightless`).
     unlabelled: dict[str, int]
     weightless: dict[str, int]
     weights: dict[str, NumericStatistics]  # Statistics of the weights above 0, by split.

@@ -198,8 +198,10 @@ def encoding_workers(
 ) -> tuple[int, int]:
     """Return the number of workers for the second pass, and how many of them may write a file at the same time.
 
-    There are at most `num_workers` workers. One worker means that the main process does the work itself. Raise
-    MemoryError if `memory_limit` is too low even for one worker.
+    There are at most `num_workers` workers. One worker means that the main process does the work itself. A chunk of the
+    log has `chunk_bytes` bytes of text. `window_bytes` is the memory of the training rows that are shuffled together (a
+    window), and `lookup_bytes` that of the vocabulary, which all workers share. Raise MemoryError if `memory_limit` is
+    too low even for one worker.
     """
     needed = _writing_bytes(options) + window_bytes + lookup_bytes
     room = options.memory_limit_bytes - needed

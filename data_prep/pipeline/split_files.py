@@ -178,7 +178,8 @@ def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[
     """Return a function from a chunk's number to the names of the parts of its result that must be stored.
 
     The parts of a result are the chunk's rows of each split, and `REST`, an `EncodedRest`. The rows of a split are not
-    needed if files that an interrupted run finished hold all of them.
+    needed if files that an interrupted run finished hold all of them. `outputs` has an object for each split, by name,
+    that knows these files.
     """
     ends = dict.fromkeys(outputs, 0)
     # An interrupted preparation has encoded the first chunks of the log. This list has, for each of these chunks, the

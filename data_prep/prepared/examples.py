@@ -36,7 +36,8 @@ class Examples:
     weights: NDArray[np.float32] | None = None
     # Name of a column of kind id -> hashes [n], 64 bits each, of its texts in the rows.
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    # [n, K] float32: for each vector column its scaled components, then 1 if the vector is missing and else 0.
+    # [n, K] float32: for each vector column its components after scaling (such as standardization), then 1 if the
+    # vector is missing and else 0.
     vectors: NDArray[np.float32] = field(default_factory=lambda: NO_VECTORS)
 
     def __post_init__(self) -> None:

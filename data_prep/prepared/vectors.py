@@ -1,6 +1,7 @@
 """Describe the vector columns of a prepared folder, and turn their raw vectors into the inputs of a model.
 
-A vector of width W becomes W + 1 inputs: its scaled components, and an indicator that is 1 if the vector is missing.
+A vector of width W becomes W + 1 inputs: its components after the scaling that the setting `scale` names (such as
+standardization), and an indicator that is 1 if the vector is missing.
 """
 
 from __future__ import annotations
@@ -123,9 +124,10 @@ def _scaled(field: VectorField, values: NDArray[np.float32]) -> NDArray[np.float
 def vector_distances(field: VectorField, scaled: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return how far each vector is from the training mean: the root mean square of its components' deviations [n].
 
-    `scaled` [n, W] are scaled components of vectors that are not missing. A component's deviation is its difference
-    from the training mean in standard deviations. Constant components are left out. The result is about 1 for vectors
-    that are distributed as in training.
+    `scaled` [n, W] are vectors, none of which is missing, after the scaling that `field.scale` names: standardized with
+    the training mean and deviation, divided by their Euclidean lengths, or unchanged. A component's deviation is its
+    difference from the training mean of the scaled component, in its standard deviations. Components that were constant
+    in training are left out. The result is about 1 for vectors that are distributed as in training.
     """
     deviation = field.scaled_deviation.astype(np.float64)
     varies = deviation > 0

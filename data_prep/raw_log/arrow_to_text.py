@@ -398,8 +398,8 @@ def _milliseconds(times: pa.Array) -> NDArray[np.int64]:
 def check_exact(where: str, rows: pa.RecordBatch, log_format: LogFormat, version: object = None) -> None:
     """Check that columns of ids contain no floats so large that several whole numbers round to the same float.
 
-    If a column does, raise ValueError for rows to score. For other rows, log a warning, once for each column and
-    `version` of a file.
+    If a column does, raise ValueError for rows to score. For rows of a preparation, log a warning, once for each column
+    and each `version` (an object that changes if the file changes). `where` names the file at the start of the message.
     """
     for name in rows.schema.names:
         is_exact = KINDS[log_format.columns.get(name, "ignored")].is_exact

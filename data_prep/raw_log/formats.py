@@ -44,7 +44,9 @@ class FormatReader(Protocol):
 
     @property
     def is_plain(self) -> bool:
-        """True if workers can read parts of the file themselves. Later passes then need not divide it again."""
+        """True if workers can read parts of the file themselves, as in an uncompressed text file. Later passes over the
+        log then need not divide the file again.
+        """
 
     @property
     def stored_bytes_read(self) -> int:
@@ -60,8 +62,10 @@ class FormatReader(Protocol):
     def chunks(self, chunk_bytes: int, file: FileOfLog) -> Iterator[tuple[Task, Task | None]]:
         """Divide the file into parts of about `chunk_bytes` bytes of text, and yield two tasks for each part.
 
-        The first task is for the current pass over the log. The second task, for later passes, reads the part from the
-        file. The second task is None if a worker cannot read the part from the file.
+        The first task is for the current pass over the log: it holds the rows of the part, or its position in the file.
+        The second task is for later passes: it holds only the position, from which a worker reads the part. It is None
+        if a worker cannot read the file from the middle, because it is compressed, is a table such as Parquet, or has
+        JSON lines.
         """
 
 

@@ -107,9 +107,11 @@ def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[
 def first_chunks(
     file: LogFile, log_format: LogFormat, of_log: FileOfLog, chunk_bytes: int
 ) -> Generator[tuple[FormatReader, Task], None, None]:
-    """Yield the chunks (blocks of lines) of a file in order, each together with the file's reader.
+    """Yield the chunks (blocks of lines) of a file in order, each as a task that loads its lines, together with the
+    file's reader.
 
-    A caller who needs only the first chunks closes the generator; the rest then stays unread.
+    `of_log` is the description of the file that its chunks carry with them, a result of `file_of_log`. A caller who
+    needs only the first chunks closes the generator; the rest then stays unread.
     """
     with open_reader(file, log_format) as reader:
         for task, _ in reader.chunks(chunk_bytes, of_log):

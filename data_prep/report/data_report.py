@@ -45,7 +45,7 @@ COVERAGE = (
 SETTINGS = "The settings that decide the bytes of the folder, and the log they were applied to."
 _MOST_POINTS = 256  # The chart of the click rate over the log has at most this many points.
 _MOST_FIELDS = 60  # At most this many fields get charts of their own.
-_MOST_BINS = 48  # A histogram of numbers has at most this many bins.
+_MOST_BINS = 48  # A histogram of a numeric field's numbers in the report has at most this many bars (bins).
 # The histogram of a field's untransformed numbers shows this share of its cells, the smallest ones. An axis that
 # reached up to a few very large integers would squeeze all other numbers into one bar.
 _SHARE_OF_AXIS = 0.99
@@ -340,7 +340,8 @@ def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
     sums = np.cumsum([count for _, _, count in bins])
     num_shown = int(np.searchsorted(sums, _SHARE_OF_AXIS * sums[-1])) + 1
     before = [(float(first), float(end), count) for first, end, count in bins[:num_shown]]
-    # The ends of bins become floats before the transform, because the end of a bin may exceed int64.
+    # The ends of bins become floats before the field's transform (such as log1p) is applied to them, because the end of
+    # a bin may exceed int64.
     ends = [transform_numbers(column, np.array([first, end], float)) for first, end, _ in bins]
     after = [(float(first), float(end), count) for (first, end), (_, _, count) in zip(ends, bins, strict=True)]
     charts = []
@@ -357,8 +358,9 @@ def _join_bins(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[li
     """Join adjacent bins (start, end, count) of a histogram to at most `_MOST_BINS` bins, and fill the gaps between.
 
     Return the edges of the new bins, and each new bin's share of the `total` cells. The new edges are chosen among the
-    edges of `bins`: they are the edges that follow next after evenly spaced numbers. A transform may round both ends of
-    a bin to the same number; its cells then belong to the new bin below that number.
+    edges of `bins`: they are the edges that follow next after evenly spaced numbers. For the histogram after a field's
+    transform, such as log1p, the caller has transformed the ends of `bins`. The transform may round both ends of a bin
+    to the same number. The cells of this bin then belong to the new bin below that number.
     """
     firsts, ends, counts = np.array(bins, np.float64).T
     edges = np.unique([firsts, ends])
