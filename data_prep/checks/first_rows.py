@@ -490,7 +490,11 @@ def _all_cells(lines: Sequence[str], separator: str, quotes: bool, skip_blanks: 
 
 
 def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool) -> Iterable[list[str]]:
-    """Yield a list with the cells of each line. The last three arguments are those of `_all_cells`."""
+    """Yield a list with the cells of each line, in which the cells are divided by `separator`.
+
+    If `quotes` is True, a cell may be in double quotes, and if `skip_blanks` is True, blanks may stand before such a
+    quote.
+    """
     # Every line is split into cells separately, as in the preparation. If csv.reader got all lines together, a quote
     # that is not closed would join several lines to one row.
     how: dict[str, Any] = {"delimiter": separator, "skipinitialspace": skip_blanks}

@@ -239,9 +239,10 @@ def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
 def _fit(transform: str, statistics: NumericStatistics, unit: int = 1) -> dict[str, float]:
     """Return the parameters of a numeric transform by name, fitted to numbers that have the given statistics.
 
-    `transform` is "max" or "standardize"; other transforms have no parameters, and the result is empty. The names of
-    parameters are "max", "mean" and "standard_deviation". The numbers are divided by `unit` before they are
-    transformed: ages of times, which are in ms, by the ms of a day. Parameters that are divisors are always above 0.
+    The result has "max" for the transform "max", and "mean" and "standard_deviation" for "standardize". It is empty for
+    any other `transform`, whose parameters, if it has any, are fitted to a sample (`_fit_to_sample`). Numbers are
+    divided by `unit` before they are transformed: ages of times, which are in ms, by the ms of a day. Parameters that
+    are divisors are always above 0.
     """
     if transform == "max":
         return {"max": float(max((statistics.maximum or 1) / unit, 1))}
