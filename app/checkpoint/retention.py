@@ -51,7 +51,8 @@ def whole_checkpoints(folder: Path, read: Read = read_manifest) -> list[Checkpoi
 def open_named(path: Path) -> Checkpoint:
     """Open and return the checkpoint at a path that a user has given.
 
-    Raise as `Checkpoint.open` does. If the path has no checkpoint, the error lists the checkpoints in folders nearby.
+    Raise FileNotFoundError if the path has no checkpoint; the message lists the checkpoints in folders nearby. Raise
+    ValueError if the checkpoint is damaged, or is a delta whose parent is missing.
     """
     try:
         return Checkpoint.open(path)

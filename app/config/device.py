@@ -192,7 +192,7 @@ def select_device(options: DeviceOptions) -> str:
 def runs_on_cpu(options: DeviceOptions) -> bool:
     """Return True if the tower runs on a CPU. MindSpore is imported only if an accelerator may be used.
 
-    Raise ValueError as `select_device` does.
+    Raise ValueError if MindSpore cannot use the device that `options.target` names on this machine.
     """
     is_certain = options.target == "CPU" or (options.target == "auto" and not any(map(glob.glob, ACCELERATOR_FILES)))
     if is_certain and sys.modules.get("mindspore") is None:

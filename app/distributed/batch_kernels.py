@@ -28,7 +28,7 @@ class BatchKernels:
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
         """Return the distinct ids of a batch. `ids` [B, P] has the ids of the B rows, each with P of them. Raise
-        ValueError as `HostTables.unique` does.
+        ValueError for a wrong dtype or shape, or for an id outside 0 … V-1.
         """
         return find_unique(ids, self._spec)
 
@@ -40,7 +40,8 @@ class BatchKernels:
         return dataclasses.replace(unique, values=unique.values[order], inverse=inverse)
 
     def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the arrays `deep` [B, C * D] and `wide` [B] of the batch, as the class `Rows` describes them.
+        """Return two arrays for the batch: `deep` [B, C * D], the embedding rows of its fields side by side, and `wide`
+        [B], the sum of the wide weights of each batch row.
 
         `deep_rows` [U, D] and `wide_rows` [U] are the rows of the batch's distinct ids, in the order of `unique`. The
         result is valid until the call after the next one.

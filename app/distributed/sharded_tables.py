@@ -101,8 +101,8 @@ class RowShard:
 
     @contextmanager
     def loading(self, step: int) -> Iterator[PlaceRows]:
-        """Replace all rows as `HostTables.loading` does, but ignore rows that are written for ids which other ranks
-        own.
+        """Forget all rows of this rank, set the step count to `step`, and yield the function with which the `with`
+        block writes new rows (`HostTables.loading`). Rows that are written for ids which other ranks own are ignored.
         """
         if self.tables is None:
             yield lambda table, row_ids: lambda name, values, start=0: None
@@ -150,8 +150,8 @@ class ShardedTables(HostTables):
         self._pulled: ShardedIds | None = None
 
     def unique(self, ids: np.ndarray) -> ShardedIds:
-        """Return the distinct ids of this rank's batch. Other ranks need not call this method. Raise as
-        `HostTables.unique` does.
+        """Return the distinct ids of this rank's batch. Other ranks need not call this method. Raise ValueError for a
+        wrong dtype or shape, or for an id outside 0 … V-1.
         """
         unique = self._kernels.unique(ids)
         num_owners = self.owned.exchange.num_owners

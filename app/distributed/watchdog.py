@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LONG_WAIT_SECONDS = 5.0  # Waits of at least this time are logged.
+LONG_WAIT_SECONDS = 5.0  # Waits for other ranks that take at least this time are logged.
 GRACE_SECONDS = 1.0  # Seconds to wait for the other ranks' messages, in addition to half the timeout.
 
 

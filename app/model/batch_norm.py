@@ -100,7 +100,8 @@ class NormalizedLayer(nn.Cell):
     ) -> Tensor:
         """Return the layer's outputs [B, H].
 
-        The arguments are those of `DenseLayer.construct` and `BatchNorm.construct`.
+        The arguments are those of `DenseLayer.construct` (inputs and weights of the layer, dropout's noise) and of
+        `BatchNorm.construct` (weights of the batch rows in training).
         """
         sums = self.layer.sums(inputs, weights, numeric, numeric_weights)
         return self.layer.activated(self.norm(sums, example_weights), noise)

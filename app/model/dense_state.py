@@ -113,7 +113,9 @@ def tower_arrays(
 def tower_shapes(
     num_fields: int, num_numeric: int, embedding_dim: int, hidden_widths: tuple[int, ...], num_vector: int = 0
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each parameter of a tower by name. The arguments are those of `tower_arrays`."""
+    """Return the shape of each parameter of a tower by name. The arguments are those of `tower_arrays`: the numbers of
+    looked-up fields, numeric fields and vector inputs, and the widths of embeddings and hidden layers.
+    """
     shapes: dict[str, tuple[int, ...]] = {}
     if num_numeric:
         shapes["numeric_rows"] = num_numeric, embedding_dim

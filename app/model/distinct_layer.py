@@ -32,7 +32,8 @@ class NativeDistinctLayer(nn.Cell):
 
         `rows` [U, D] are the batch's distinct embedding rows. `index` int32 [B, C] has, for each batch row and field,
         the index of the looked-up row in `rows`. `fields` int32 [2 * C + 1] tells which rows belong to each field, see
-        csrc/distinct_layer.h. The other arguments are those of `DenseLayer.construct`.
+        csrc/distinct_layer.h. The other arguments are those of `DenseLayer.construct`: the layer's matrix, the numeric
+        inputs with their weights, and dropout's noise.
         """
         if noise is None:
             noise = self.no_noise

@@ -84,7 +84,8 @@ class LossCell(nn.Cell):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss to differentiate, the deep loss and the wide loss, as scalars.
 
-        With `index`, `deep_rows` and `wide_rows` are distinct rows, as in `WideDeep.construct`.
+        With `index`, `deep_rows` [U, D] and `wide_rows` [U] are the batch's distinct rows, and `index` [B, C] says
+        which of them each batch row and field looks up.
         """
         masks, rows_that_count = None, None
         if self.drops:

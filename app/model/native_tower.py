@@ -197,7 +197,8 @@ class NativeStep(NativeTower, HostGraph):
         """Take one step. Return deep loss, wide loss, a flag that all values are finite, and the gradients of the deep
         and the wide rows.
 
-        The arguments are those of `LossCell.construct`. The deep gradients are valid until the next call.
+        The arguments are those of `LossCell.construct`: deep rows, wide rows, numbers, labels, weights of the batch
+        rows, and dropout's noise. The deep gradients are valid until the next call.
         """
         deep, wide, numeric, labels, example_weights, noise = arrays
         shape, result = self._shape, np.empty(3, np.float32)

@@ -232,8 +232,9 @@ class WideDeep(nn.Cell):
     ) -> Tensor:
         """Return the model's logits [B], wide and deep part together.
 
-        `deep_rows` is [B, C * D], `wide_rows` [B], `numeric` [B, N + M]. With `index`, both kinds of rows are distinct
-        rows, [U, D] and [U]. The other arguments are those of `Tower.construct`.
+        `deep_rows` is [B, C * D], `wide_rows` [B], `numeric` [B, N + M]. With `index` [B, C], both kinds of rows are
+        the batch's distinct rows, [U, D] and [U], and `index` says which of them each batch row and field looks up. The
+        other arguments are those of `Tower.construct`, such as dropout's noise.
         """
         if index is not None:
             wide_rows = self.sum_wide(wide_rows, index)

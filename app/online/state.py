@@ -131,7 +131,8 @@ def save_counts(folder: Path, step: int, counts: dict[str, Any], since: int | No
     """Save into `folder` how often values without ids have occurred up to `step`. If `since` is given, `counts` holds
     only the changes since that step.
 
-    Remove old files: the two newest files with whole counts stay, and all files of changes after the older of the two.
+    Remove old files: the two newest files with complete counts stay, and all files of changes after the older of the
+    two.
     """
     make_folder(folder)
     if since is None:
@@ -149,8 +150,9 @@ def save_counts(folder: Path, step: int, counts: dict[str, Any], since: int | No
 
 
 def load_counts(folder: Path, step: int) -> list[dict[str, Any]]:
-    """Read the counts that `save_counts` saved for `step`. Return the whole counts followed by all changes up to
-    `step`, oldest first. If a file is missing or damaged, log a warning and return [].
+    """Read how often values without ids had occurred up to `step`, as `save_counts` saved it. Return the newest
+    complete counts followed by all changes of the counts up to `step`, oldest first. If a file is missing or damaged,
+    log a warning and return [].
     """
     newest_first: list[dict[str, Any]] = []
     try:

@@ -99,8 +99,8 @@ class Claim:
         launch does.
 
         Return the plan of the launch and, if the plan is a new run that starts from a model, the path of this model,
-        otherwise None. With `make_folders=False`, no folder is created. Raise RunIsFinishedError, ValueError or OSError
-        as `open_run` describes.
+        otherwise None. With `make_folders=False`, no folder is created. Raise RunIsFinishedError if nothing is left to
+        train, and ValueError or OSError if the folders cannot be used (`open_run` lists the cases).
         """
         if self.checkpoints.is_dir() or (make_folders and (self.path.exists() or not self._is_within)):
             self._lock_checkpoints()

@@ -192,7 +192,7 @@ def best_of_run(run_path: Path) -> Checkpoint:
 def run_or_checkpoint(path: Path) -> Checkpoint:
     """Return the best checkpoint of the run at `path`, or the checkpoint at `path` itself.
 
-    Raise the errors of `best_of_run` and `open_named`.
+    Raise FileNotFoundError if `path` has neither, and ValueError if the checkpoint is damaged.
     """
     return best_of_run(path) if (path / CONFIG_FILE).is_file() else open_named(path)
 
@@ -201,7 +201,8 @@ def named_or_best(run_path: Path, named: Path | None) -> Checkpoint:
     """Return the checkpoint that a user names, or the best checkpoint of the run if `named` is None.
 
     `named` is the folder of a checkpoint, the name of a checkpoint within the run, or the folder of another run, which
-    stands for the best checkpoint of that run. Raise the errors of `best_of_run` and `open_named`.
+    stands for the best checkpoint of that run. Raise FileNotFoundError if there is no such checkpoint, and ValueError
+    if it is damaged.
     """
     if named is None:
         return best_of_run(run_path)

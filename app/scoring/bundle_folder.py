@@ -133,8 +133,9 @@ def read_chain(folder: Path) -> Chain:
     """Return the chain of the bundle in `folder`. For a whole bundle it is the bundle alone. For a delta it starts with
     the whole bundle, followed by all deltas up to this one.
 
-    Parents are searched beside the bundle, in the folder that contains `folder`. Raise the errors of `read_manifest`,
-    and ValueError if a parent (the bundle to which a delta applies) is missing.
+    Parents are searched beside the bundle, in the folder that contains `folder`. Raise FileNotFoundError if `folder`
+    has no manifest, and ValueError if a manifest is damaged or if a parent (the bundle to which a delta applies) is
+    missing.
     """
     manifest = read_manifest(folder)
     if manifest.parent is None:

@@ -146,7 +146,8 @@ class Predictor(BundleModel):
 
     def chunk_of(self, rows: Any) -> Chunk | RawTable:
         """Return the raw rows `rows` in the form that the method `score_chunk` takes: a `RawTable` for a table whose
-        columns can be read as they are, otherwise a `Chunk` of text lines. Raise the errors of `score`.
+        columns can be read as they are, otherwise a `Chunk` of text lines. Raise ValueError or TypeError, naming the
+        first bad row, for rows that cannot be scored.
         """
         return chunk_of(rows, self.log_format)
 
@@ -164,8 +165,8 @@ class Predictor(BundleModel):
         For several rows, return a table with the same number of rows. It is a table of polars, pyarrow or pandas like
         `rows`, and a pandas table if `rows` are lines or mappings. Its columns are `(intercept)`, the logit of a blank
         row, and each column of the log with its part of the logit, float64. The sum of a table row is the logit. The
-        parts are averages over `orders` random orders of the columns, see `app.scoring.explain`. Raise the errors of
-        `score`.
+        parts are averages over `orders` random orders of the columns, see `app.scoring.explain`. Raise ValueError or
+        TypeError, naming the first bad row, for rows that cannot be scored.
         """
         if isinstance(rows, str | bytes | Mapping):
             return effects(self, lines_of([rows], self.log_format))
@@ -177,14 +178,15 @@ class Predictor(BundleModel):
 
         Each line holds the mean change and the mean absolute change of the logit compared with a blank cell. A column
         has one line for all rows, one for rows in which it is missing, and more for the ranges of its numbers, or for
-        the `values` categorical values with the largest mean changes. Raise the errors of `score`.
+        the `values` categorical values with the largest mean changes. Raise ValueError or TypeError for rows that
+        cannot be scored.
         """
         table = effects_of_rows(self, self.parsed(rows), values)
         return _as_frame(() if hasattr(rows, "iloc") else rows, table.to_pydict())
 
     def parsed(self, rows: RawRows) -> ParsedRows:
-        """Return raw rows with their cells parsed into typed columns but not yet encoded as ids. Raise the errors of
-        `score`.
+        """Return raw rows with their cells parsed into typed columns but not yet encoded as ids. Raise ValueError or
+        TypeError, naming the first bad row, for rows that cannot be scored.
         """
         chunk = self.chunk_of(rows)
         if isinstance(chunk, RawTable):

@@ -174,7 +174,8 @@ class RowEncoder:
     def own_ids(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.int64]:
         """Return the id of each value [n], or NO_ID if the value is out of vocabulary, also because its id has expired.
 
-        `place` selects the vocabulary, as in `knows`.
+        `place` selects the vocabulary: it is an index among the vocabularies of integer columns if `values` are
+        integers, and among those of text columns if they are `Strings`.
         """
         own_ids = np.full(len(values), NO_ID, np.int64)
         for lookup in (self.lookup, *self.additions):

@@ -209,7 +209,7 @@ def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format:
 def cells_to_chunk(cells: dict[str, str], log_format: LogFormat) -> Chunk:
     """Return a `Chunk` (lines for the parser) of one line with the cells in `cells`, which maps column names to texts.
 
-    The cells of all other columns are those of `log_format.blank_row`.
+    All other fields are missing in the line, and its label is any valid one (`log_format.blank_row`).
     """
     between = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
     return Chunk(0, 1, f"{between.join((log_format.blank_row | cells).values())}\n".encode(), is_bare=log_format.quotes)

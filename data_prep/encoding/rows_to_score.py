@@ -290,8 +290,9 @@ class LogToScore:
         The model was trained on rows of the format `log_format`. A log that names its columns may have the columns in
         any order, may have further columns, and may lack the label and all other columns that do not affect scores. In
         a log without names only the label may be missing. `keep` names columns whose cells are copied to the output.
-        `version` and `earlier` choose the version of a table, as for `find_log`. Raise ValueError if a column in `keep`
-        is missing, and the errors of `find_log` and `open_reader`.
+        `version` is the version of a Delta table or the id of a snapshot of an Iceberg table; if it is None, it is the
+        version in `earlier`, which an earlier command has read, or else the newest one. Raise FileNotFoundError if an
+        input has no files, and ValueError if a column in `keep` is missing or if a file cannot be read.
         """
         files = find_log(list(inputs), version, earlier)
         return cls(files, _format_to_score(files, log_format, keep))

@@ -287,7 +287,9 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 
 
 def parse_vectors(cells: Strings, width: int, decimal: str) -> ParsedVectors:
-    """Parse cells as vectors. The result is that of `vectors.parse_vectors`."""
+    """Parse cells [n] as vectors with `width` components. The result is that of `vectors.parse_vectors`: the vectors, a
+    mask of those that are not missing, and a mask of the good cells.
+    """
     values = np.empty((len(cells), width), np.float32)
     present, good = np.empty(len(cells), np.bool_), np.empty(len(cells), np.bool_)
     load().log_kernels_parse_vectors(
@@ -324,7 +326,9 @@ def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> String
 
 
 def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Look up the ids of `texts` in the search table `field`. The result is that of `numpy_kernels.find_strings`."""
+    """Return the ids [n] that the search table `field` has for `texts` [n], as `numpy_kernels.find_strings` does. Rows
+    that `present` [n] does not mark get the id of a missing cell.
+    """
     ids = np.empty(len(texts), np.int64)
     load().log_kernels_find_strings(
         texts_in_c(texts),
@@ -352,7 +356,7 @@ def texts_in_c(texts: Strings) -> Any:
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
-    """Look up the ids of values in the search tables of their fields.
+    """Return the ids [n, C] that the search tables `fields` have for the values of C fields in n rows.
 
     The result is that of `numpy_kernels.encode_values`.
     """
@@ -390,7 +394,9 @@ _ALL_BITS = 2**64 - 1
 
 
 def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Count how often each distinct value occurs. The result is that of `numpy_kernels.count_values`."""
+    """Count how often each distinct value occurs in the cells that `present` and `mask` both mark. The result is that
+    of `numpy_kernels.count_values`: for each value a 64-bit number made of the value and its count.
+    """
     words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
     num_words = load().log_kernels_count(
         address(values, np.uint32, len(values)),
@@ -404,7 +410,9 @@ def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: N
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Count the integers in each bin of a histogram. The result is that of `numpy_kernels.count_bins`."""
+    """Return the number of integers in each bin of the histogram that `numpy_kernels.count_bins` defines. Only cells
+    that `present` and `mask` both mark are counted.
+    """
     counts = np.empty(NUM_BINS, np.int64)
     load().log_kernels_bins(
         address(integers, np.int64, len(integers)),

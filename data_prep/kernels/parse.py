@@ -423,8 +423,8 @@ def _parse_floats(cells: Strings, log_format: LogFormat) -> Parsed:
 def _parse_times(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], form: str, zone: str) -> Parsed:
     """Parse cells [n] as times. Return milliseconds since 1970 (UTC), a mask of present cells, and a mask of good ones.
 
-    An empty cell is good, and its value is missing. `form` (a value of LogFormat.timestamps) and `zone` have the same
-    meaning as in `times.parse_times`.
+    An empty cell is good, and its value is missing. `form` says how the times are written, such as seconds or %Y-%m-%d
+    (a value of LogFormat.timestamps), and `zone` is the time zone of cells that do not name one.
     """
     present, good = ends > starts, np.ones(len(starts), np.bool_)
     times, rest = np.zeros(len(starts), np.int64), present

@@ -203,7 +203,7 @@ class EncodedRest:
     # (`weightless`).
     unlabelled: dict[str, int]
     weightless: dict[str, int]
-    weights: dict[str, NumericStatistics]  # Statistics of the weights above 0, by split.
+    weights: dict[str, NumericStatistics]  # Statistics of those weights of the rows that are above 0, by split.
     # For each categorical column [C], the number of training rows with an out-of-vocabulary value. Only rows with a
     # label and a weight above 0 are counted. A row with a list is counted if any value of the list is out of
     # vocabulary.

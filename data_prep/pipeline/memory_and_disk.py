@@ -90,7 +90,10 @@ def whole_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
 
 
 def least_bytes(num_rows: int, row_bytes: int, zoo_row_bytes: int = 0) -> int:
-    """Return a lower bound of the size in bytes of a finished folder. The arguments are those of `whole_bytes`."""
+    """Return a lower bound of the size in bytes of a finished folder with `num_rows` rows of `row_bytes` bytes each.
+
+    `zoo_row_bytes` is the size of a row in the layout of MindSpore's model zoo, or 0 if that layout is not asked for.
+    """
     return int(num_rows * (row_bytes + zoo_row_bytes) * _LEAST_FRACTION)
 
 

@@ -25,7 +25,8 @@ class Prefetcher(Generic[Item]):
     def __init__(
         self, items: Iterable[Item], depth: int = 2, take: Callable[[Ready], Any] = queue.SimpleQueue.get
     ) -> None:
-        """Set up the iteration. The thread starts when the `with` statement is entered.
+        """Set up the iteration over `items`, of which up to `depth` are computed in advance. The thread that computes
+        them starts when the `with` statement is entered.
 
         `take` is a function that gets the queue of computed items, waits for its next element, and returns the
         element.

@@ -131,7 +131,8 @@ def read_files(
 ) -> Iterator[Examples]:
     """Yield the blocks of rows in .mindrecord files with the layout `blocks`. Weights and keys are left out.
 
-    The blocks are not compared with their checksums. `numbers` selects blocks as in `read_samples`.
+    The blocks are not compared with their checksums. Only the blocks with the given `numbers`, counted from 0 over all
+    `files`, are read, in the order of `numbers`. If `numbers` is None, all are read.
     """
     if not files:
         return

@@ -189,7 +189,9 @@ class ArrayWriter:
         self._length += len(numbers)
 
     def finish(self) -> None:
-        """Write the final length of the array into the header. Rename the file from its temporary name to `path`."""
+        """Write the final length of the array into the header of the .npy file, and rename the file from its temporary
+        name to its final path.
+        """
         self._file.seek(0)
         self._write_header()
         self._file.close()

@@ -55,8 +55,9 @@ def find_log(
     Each input is a file, a folder, a glob or a URI. Inputs are read in the given order, and the files of one input in
     natural order. Folders such as `date=2026-11-01` in a folder belong to its log, and give a column of their own if
     they are below the given folder, or below the part of a glob that has no pattern. A log can also be one Delta or
-    Iceberg table. Its data files are read in the order of their commits, from the version that `version` and `earlier`
-    choose, see `table_files`.
+    Iceberg table. Its data files are read in the order of their commits. `version` is the version of the Delta table or
+    the id of a snapshot of the Iceberg table. If it is None, it is the version in `earlier`, which an earlier command
+    with the same log has read, or else the newest one.
 
     Raise FileNotFoundError if an input has no files, and ValueError if an input is ambiguous, if a file occurs twice,
     if two files have different columns in the names of their folders, if a table cannot be read, or if an input belongs

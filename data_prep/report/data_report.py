@@ -65,7 +65,8 @@ _EXAMPLE_BYTES = 160
 def write_report(folder: Path) -> Path:
     """Write report.html into a prepared folder, and return its path.
 
-    Raise FileNotFoundError and ValueError as `read_schema`, `read_statistics` and `read_timing` do.
+    Raise FileNotFoundError if `folder` is not a prepared folder or has no statistics.json, and ValueError if one of the
+    files that the report is made from is damaged.
     """
     schema, profile, timing = read_schema(folder), read_statistics(folder), read_timing(folder)
     counting = " with a label and a weight above 0" if schema.weight else ""

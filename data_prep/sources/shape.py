@@ -319,7 +319,7 @@ def hash_values(key: np.ndarray, values: np.ndarray) -> np.ndarray:
 def hashed_unit(key: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return a hash of each of `values` [n] as a float64 [n]. Over all values the hashes are uniform in [0, 1).
 
-    `key` selects the hash function, as in `hash_values`.
+    `key` ([1] or [n]) selects one of many independent hash functions.
     """
     return (hash_values(key, values) >> np.uint64(11)) * 2.0**-53
 
@@ -327,7 +327,7 @@ def hashed_unit(key: np.ndarray, values: np.ndarray) -> np.ndarray:
 def hashed_uniform(key: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return a hash of each of `values` [n] as a float64 [n]. The hashes are uniform with mean 0 and variance 1.
 
-    `key` selects the hash function, as in `hash_values`.
+    `key` ([1] or [n]) selects one of many independent hash functions.
     """
     return (2 * hashed_unit(key, values) - 1) * UNIT_UNIFORM
 

@@ -82,8 +82,9 @@ class Coverage:
 def count_numbers(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
     """Return, for each categorical column whose values are numbers, the distinct values in rows, with their counts.
 
-    A value and its count are packed as the kernel `count_values` does. The array of a hashed column is empty. `mask`
-    selects the rows to count, [n], or the cells of `Examples.ids` to count, [n, P].
+    A value and its count are packed into a 64-bit number, the value in the upper half and the count in the lower half.
+    The array of a hashed column is empty. `mask` selects the rows to count, [n], or the cells of `Examples.ids` to
+    count, [n, P].
     """
     all_columns, at = options.categorical_columns, _masks_of_columns(mask, options)
     names = [column.name for column in all_columns if not column.is_text]
@@ -100,7 +101,7 @@ def count_numbers(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bo
 def count_texts(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[CountedStrings]:
     """Return, for each vocabulary whose values are strings, the distinct values in rows, with their counts.
 
-    `mask` selects the rows or cells to count, as in `count_numbers`.
+    `mask` selects the rows to count, [n], or the cells of `Examples.ids` to count, [n, P].
     """
     is_hashed, count_strings = options.is_hashed, choose_kernels(options.kernels).count_strings
     columns = [c for c in options.categorical_columns if not (c.cross and is_hashed(c.name))]

@@ -92,8 +92,8 @@ def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep
             if isinstance(checkpoint, Checkpoint) and checkpoint.manifest.id not in seen_ids:
                 seen_ids.add(checkpoint.manifest.id)
                 yield checkpoint
-        # The caller may take long to evaluate a checkpoint, and the run may have been resumed meanwhile. So wait anew
-        # if there were new checkpoints.
+        # The caller may take long to evaluate a checkpoint, and the run may have been resumed meanwhile. So the wait of
+        # RESUME_SECONDS begins anew if there were new checkpoints.
         if runs or len(seen_ids) > num_before:
             idle_seconds = 0.0
             if len(seen_ids) > num_before:

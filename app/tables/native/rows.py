@@ -222,7 +222,8 @@ class NativeRows:
         self._handle.call("clear")
 
     def snapshot(self, changed_only: bool) -> NativeSnapshot:
-        """Return a snapshot of the touched rows as they are now. `Tables.snapshot` describes it and `changed_only`.
+        """Return a snapshot (read-only view) of the touched rows as they are now. With `changed_only`, it has only rows
+        that were updated since the last snapshot that was saved in a checkpoint.
 
         Rows are copied only if they are updated before the snapshot is released. Raise MemoryError, and change nothing,
         if there is no memory for a list of the touched rows.

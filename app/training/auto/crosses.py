@@ -148,7 +148,7 @@ def _measured_gain(folder: Path, data: str) -> CrossesGain | None:
     measured in another process and cached in this one.
 
     `data` is the checksum of the folder's schema, so that changed data are measured again. Return None if nothing can
-    be measured, as `crosses_gain` does.
+    be measured, for example because there are no crosses or no valid rows (`crosses_gain`).
     """
     try:
         # The other process imports MindSpore to read rows. This process may not have set the environment variables that

@@ -21,7 +21,8 @@ def settle(
     """Return the settings of a training in the run folder `path` on the prepared folder `dataset`. Return also the
     effects of crosses, which are fields that combine other fields.
 
-    `resolve` applies the given settings to defaults, as for `resolve_by_rows`. The second value says how strong the
+    `resolve` is a function that takes default settings and returns them with the user's settings applied. The second
+    value says how strong the
     effects of crosses on clicks are. It is measured only with `train.auto`, for data with crosses, if the run does not
     start from a trained model; otherwise it is the default. With `dry`, it is not measured either. The second value
     also has lines for the log about the choice. Raise ValueError for wrong settings, and ValueError or

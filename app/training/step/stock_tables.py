@@ -158,7 +158,7 @@ class StockTables(WholeTables):
         """Return the ids of a batch in the form that MindSpore's graph takes.
 
         `ids` [B, C] are the ids of the categorical fields. The ids of numeric fields are put before them if numeric
-        fields have embedding rows. Raise ValueError as `Tables.unique` does.
+        fields have embedding rows. Raise ValueError for a wrong dtype or shape, or for an id outside 0 … V-1.
         """
         numeric_ids = np.broadcast_to(
             np.arange(self.num_looked_up_numeric, dtype=ids.dtype), (len(ids), self.num_looked_up_numeric)
