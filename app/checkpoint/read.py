@@ -361,7 +361,7 @@ class FileTable:
             of_file = files == number
             values[of_file] = self._files[number][name][rows[of_file]]
             # LAST_STEP and MEAN_STEP hold the step at which each row or its running mean was last updated. Other code
-            # uses the steps as indices, so raise an error for steps out of range.
+            # uses the steps as indices, so raise an error for a step that is negative or after the checkpoint's step.
             if name in (LAST_STEP, MEAN_STEP):
                 path = list(self._steps)[number]
                 with _naming_file(path):

@@ -31,8 +31,9 @@ class OnlineOptions:
     # Largest share by which the log loss of a new model, on rows of the last parts, may exceed that of the served
     # model. If it is exceeded, the new model is not published, unless the difference may be chance.
     most_worse: float = MOST_WORSE
-    # How many checkpoints, bundles, and records about parts (files of the log) that the user has deleted are kept: the
-    # newest ones. Older ones stay only if something still needs them, as a delta needs its parent. 0 keeps all.
+    # Number of the newest checkpoints, and of the newest bundles, that are kept. The run also keeps as many records
+    # about trained parts (files of the log) whose files the user has deleted. Older ones stay only if something still
+    # needs them, as a delta needs its parent. 0 keeps all.
     keep: int = KEPT
     # Memory in MiB in which occurrences of values without ids are counted over all parts (files of the log), until a
     # value is frequent enough for an id. With 0, each part is counted separately.

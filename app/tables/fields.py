@@ -44,8 +44,8 @@ def columns_of(fields: Sequence[TableField], part: Literal["wide", "deep"]) -> l
 def position_weights(ids: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:
     """Return the factors with which the rows of a field's positions are added up to the field's row, float32 [B, P].
 
-    The factor is 0 where the position has no value. In a field with `mean` it is 1 / (number of values of the batch
-    row). Otherwise it is 1.
+    The factor is 0 where the position has no value. In a list field whose rows are averaged (`mean`) it is 1 / (number
+    of values in the batch row's list). Otherwise it is 1.
     """
     return examples.position_weights(ids, ((field.length, field.mean) for field in fields))
 

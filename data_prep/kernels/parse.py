@@ -261,7 +261,7 @@ def _parse_column(
     """Parse the cells [n] of the field `name`, which lie between the offsets `starts` and `ends`.
 
     Return three arrays: the values (`Strings` for a text column), a mask of the cells that are not missing, and a mask
-    of the good cells.
+    of the good cells, whose rows are not rejected because of this column.
     """
     kind = log_format.columns[name]
     if kind == "integer":
@@ -284,8 +284,8 @@ def _parse_column(
 def parse_labels(cells: Strings, log_format: LogFormat) -> Parsed:
     """Parse the cells [n] of the label column.
 
-    Return three arrays [n]: the labels (True for a click), a mask of all cells except those whose label is missing
-    although the format allows that, and a mask of the good cells.
+    Return three arrays [n]: the labels (True for a click), a mask that is False for a cell without a label if the
+    format allows rows without one, and a mask of the good cells, whose rows are not rejected because of the label.
     """
     if log_format.click_rule is None:
         clicked, not_clicked, rest = log_format.label_cells

@@ -138,7 +138,7 @@ class ParsedRows:
     row_numbers: NDArray[np.int64]
     labels: NDArray[np.bool_]  # Label of each row [n]: True for a click.
     labelled: NDArray[np.bool_]  # Mask [n] of the rows that have a label. Rows without one have the label False.
-    separate: dict[str, Cells]  # Cells, by name of the field, of all fields that are not in `blocks`.
+    separate: dict[str, Cells]  # Cells of the fields with arrays of their own, by name. The others are in `blocks`.
     # Lists of the rows in each column of kind list, by name of the column. The mapping is empty until `with_lists`
     # fills it.
     lists: dict[str, Lists] = field(default_factory=dict)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from data_prep.options.kinds import ISO, LIKELY_SECONDS, MONTHS, SECONDS, UNITS, time_pattern
 
-# Result of parsing cells [n]: their values, a mask of the cells that are not missing, and a mask of the good cells.
+# Result of parsing cells [n]: their values, a mask of the cells that are not missing, and a mask of the good cells,
+# whose rows are not rejected because of them.
 Parsed: TypeAlias = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]
 
 # First millisecond of the year 1 and last millisecond of the year 9999, counted from 1970.

@@ -23,7 +23,8 @@ DECIMAL = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 _BLANKS = b" \t"
 _BRACKETS = (b"[]", b"()", b"{}")
 
-# Three arrays: vectors [n, W], a mask [n] of the vectors that are not missing, and a mask [n] of the good cells.
+# Three arrays: vectors [n, W], a mask [n] of the vectors that are not missing, and a mask [n] of the good cells, whose
+# rows are not rejected because of them.
 ParsedVectors = tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]
 
 

@@ -263,7 +263,9 @@ def _rescaled_vectors(manifest: Manifest, schema: Schema) -> list[str]:
 
 
 def _vectors(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the vectors by name from `data`, a result of `data_identity` of any release."""
+    """Return the descriptions of the vector columns (such as width and scaling) by name from `data`, a result of
+    `data_identity` of any release. The result is {} if the data has no vectors.
+    """
     return dict(data.get(VECTORS, {}))
 
 

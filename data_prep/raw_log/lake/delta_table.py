@@ -124,7 +124,8 @@ def _keys(schema: pa.Schema, mode: str) -> dict[str, str | int]:
 
 
 def _storage_options(query: str) -> dict[str, str]:
-    """Return the options with which deltalake opens a table whose URI has this `query`, made of pyarrow's options.
+    """Return the options with which deltalake opens a table whose URI has the query `query`, a text of options of
+    pyarrow's file system, such as ?region=….
 
     What the query leaves out comes from environment variables such as AWS_ENDPOINT_URL.
     """

@@ -97,7 +97,8 @@ def _newest_metadata(root: str) -> str:
 
 
 def _properties(query: str) -> dict[str, str]:
-    """Return the properties with which pyiceberg opens a table whose URI has this `query`, made of pyarrow's options.
+    """Return the properties with which pyiceberg opens a table whose URI has the query `query`, a text of options of
+    pyarrow's file system, such as ?region=….
 
     What the query leaves out comes from environment variables such as AWS_REGION.
     """
