@@ -51,7 +51,7 @@ class MemoryLimit:
 
     @property
     def free(self) -> int:
-        """Number of bytes below the limit that are not in use, never below 0."""
+        """Number of bytes that can still be taken before the memory in use reaches the limit, never below 0."""
         return max(self.limit - self.used, 0)
 
 
@@ -73,8 +73,10 @@ def require_memory(num_bytes: int, purpose: str, reserved_bytes: int = 0) -> Non
 
 def available_memory() -> MemoryLimit:
     """Return the memory limit that leaves the least memory to this process, with the process's own memory subtracted
-    from `used`. So its attribute `free` is the memory that the process may take in all. A limit that also counts
-    allocated memory that was never written (`counts_reserved`) is left out.
+    from `used`.
+
+    So its attribute `free` is the memory that the process may hold in all, what it holds now included. A limit that
+    also counts allocated memory that was never written (`counts_reserved`) is left out.
     """
     own = int((PROC / "self/statm").read_text().split()[1]) * resource.getpagesize()
     limits = [replace(limit, used=limit.used - own) for limit in memory_limits() if not limit.counts_reserved]

@@ -76,7 +76,7 @@ class Removed:
 class OutOfBoundsError(ValueError):
     """Raised if a number is outside of the bounds of its setting.
 
-    The message begins with the name of the setting's field.
+    The message begins with the name of the setting's field, without the name of its section.
     """
 
 
@@ -191,8 +191,10 @@ def merge(
 def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: object) -> str:
     """Return the end of the error message about the unknown key `name`: which key the user may have meant.
 
-    The text names keys of other sections that end with the same word, or else the most similar key of this section, or
-    else all keys of this section. For a removed setting, the text says how the program behaves now (`Removed.now`).
+    `value` is what the user gave the unknown key, `names` are the keys of its section, and `prefix` is that section's
+    name with a dot, or "" outside of sections. `whole` are all settings. The text names keys of other sections that end
+    with the same word, or else the most similar key of this section, or else all keys of this section. For a removed
+    setting, the text says how the program behaves now (`Removed.now`).
     """
     if gone := getattr(whole, "REMOVED", {}).get(f"{prefix}{name}"):
         return f"it was removed, so leave it out: {gone.now}"

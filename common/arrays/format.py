@@ -92,7 +92,7 @@ def map_file(path: Path, access: int = mmap.ACCESS_READ) -> mmap.mmap:
 def arrays_in(content: mmap.mmap, entries: Mapping[str, ArrayEntry]) -> dict[str, np.ndarray]:
     """Return the arrays of a file by name, as views of the file's memory-mapped `content`.
 
-    `entries` are the locations of the arrays in the file.
+    `entries` maps the name of each array to its dtype, its shape and the offset of its first byte.
     """
     return {name: np.ndarray(e.shape, dtype_of(e.dtype), content, e.start) for name, e in entries.items()}
 
@@ -106,9 +106,10 @@ def map_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_entries(path: Path) -> dict[str, ArrayEntry]:
-    """Read the header of a file. Return the location of each array by name, in the order of the file.
+    """Read the header of a file of arrays. Return dtype, shape and offset of each array by name, in the order of the
+    file.
 
-    Raise ValueError if the file has a bad header.
+    Raise ValueError if the header is damaged, or is not one that `make_header` could have made for a file of this size.
     """
     with path.open("rb") as file:
         return take_entries(path, file.read, path.stat().st_size)
@@ -117,11 +118,13 @@ def read_entries(path: Path) -> dict[str, ArrayEntry]:
 def take_entries(
     path: Path, take: Callable[[int], bytes | memoryview], size: int, most_header_bytes: int = MOST_HEADER_BYTES
 ) -> dict[str, ArrayEntry]:
-    """Read the header of a file of `size` bytes. Return the location of each array by name, in the order of the file.
+    """Read the header of a file of arrays. Return dtype, shape and offset of each array by name, in the order of the
+    file.
 
-    `take(n)` returns the next n bytes of the file, and must begin at the start of the file. Raise ValueError, naming
-    the file and the array, unless the header is one that `make_header` could have made for a file of this size. The
-    check is strict, because the header decides how much memory is allocated and which bytes are read.
+    `size` is the file's number of bytes. `take(n)` returns the next n bytes of the file; its first call must return the
+    file's first n bytes. `most_header_bytes` limits the length of the header. Raise ValueError, naming the file and the
+    array, unless the header is one that `make_header` could have made for a file of this size. The check is strict,
+    because the header decides how much memory is allocated and which bytes are read.
     """
     first = bytes(take(LENGTH_BYTES))
     length = int.from_bytes(first, "little")
@@ -158,7 +161,7 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _entry(entry: object, begin: int, start: int, size: int) -> ArrayEntry:
-    """Return the location of one array, from `entry`, its description in the header of a file.
+    """Return dtype, shape and offset of one array, from `entry`, its description in the header of a file.
 
     `begin` is the offset at which the first array of the file begins. The array must start `start` bytes after `begin`
     and end within the file's `size` bytes. Raise ValueError if the description is wrong. The message of the error

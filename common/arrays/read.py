@@ -142,7 +142,8 @@ class ArrayReader:
     def next_array(self, entry: ArrayEntry) -> np.ndarray:
         """Return the next array of the file, copied into new memory.
 
-        `entry` must be the location of this array. Raise DamagedFileError if the file ends before the array does.
+        `entry` must be this array's own item of `entries`. Raise DamagedFileError if the file ends before the array
+        does.
         """
         array = np.empty(entry.shape, dtype_of(entry.dtype))
         self._check_all_came(self._reader.take_into(array.reshape(-1).view(np.uint8)), entry.num_bytes)
@@ -151,8 +152,9 @@ class ArrayReader:
     def next_rows(self, entry: ArrayEntry, most_bytes: int) -> Iterator[np.ndarray]:
         """Yield the next array of the file in blocks of consecutive rows.
 
-        A block has at most `most_bytes` bytes, but at least one row. `entry` must be the location of this array. A
-        block is only valid until the next one is taken. Raise DamagedFileError if the file ends before the array does.
+        A block has at most `most_bytes` bytes, but at least one row. `entry` must be this array's own item of
+        `entries`. A block is only valid until the next one is taken. Raise DamagedFileError if the file ends before the
+        array does.
         """
         start, end = 0, entry.shape[0]
         row_bytes = entry.num_bytes // max(end, 1)
