@@ -2,10 +2,11 @@
 
     python -m benchmarks.accuracy.crossed_lists [--rows 40000] [--taste 1.5] [--most 4] [--seeds 1] [--work FOLDER]
 
-`--taste 0` is a log whose clicks do not follow the cross, with `--most 1` each row has one item in place of genres.
-Each log is prepared without crosses, and with [[user, genres]] as a mean and as a sum over a row's pairs. The recipe
-few_rows is trained on each, with a wide part that lets the weights of pairs grow, which some tens of rows have, and
-auto as it is. They are compared with logistic regression on the same rows.
+With `--taste 0` clicks do not depend on the pair of user and genre. With `--most 1` each row has a single genre.
+Each log is prepared three times: without crosses, and with the cross [[user, genres]], whose weights are the mean or
+the sum over a row's pairs of user and genre. Two models are trained on each: the recipe few_rows and auto. A pair
+occurs in only some tens of rows, so few_rows gets SETTINGS, which let the weights of pairs grow; auto keeps its own
+settings. Both are compared with logistic regression on the same rows.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def describe(folder: Path, pool: str) -> Path:
 
 
 def measure(rows: int, seed: int, work: Path, taste: float = TASTE, most: int = MOST_GENRES) -> dict[str, Figures]:
-    """Return AUC and log loss of each model on the test rows, for each way of preparing the same log."""
+    """Return AUC and log loss of each model on the test rows, for each way in PREPARED of preparing the same log."""
     log, found = write_log(work, rows, seed, taste, most), {}
     for name, crosses in PREPARED.items():
         pool = "sum" if name == "sum" else "mean"

@@ -1,10 +1,11 @@
 """Estimate how far one model's AUC is above another's on the same rows, with an interval for other rows.
 
-Rows come in groups (test periods) that a model was trained for one by one, with one or more seeds. A contender's AUC
-in a group is the mean over its seeds. Two contenders are compared on the same rows, and the figure is the mean
-difference over groups. The interval lies between quantiles of Poisson bootstrap replicates (see
-app/evaluation/metrics.py). They draw rows within their group, the same rows for all models. With `clusters` they draw
-whole groups first, so that differences between periods count too.
+Rows come in groups (test periods). For each group, every contender has trained models of its own, one for each seed. A
+contender's AUC in a group is the mean over these models. Two contenders are compared on the same rows, and the figure
+is the mean over groups of the difference of their AUCs. An interval lies between quantiles of Poisson bootstrap
+replicates: in a replicate, each row is counted as often as a Poisson variable of mean 1 says, for all models alike. In
+`rows_interval` every group counts once. In `clusters_interval` whole groups are drawn too, with replacement, so that
+differences between periods widen it.
 
 Letters: n rows of a group, S seeds, R replicates, G groups.
 """
@@ -46,7 +47,10 @@ class Difference:
 
 
 def mean_auc(models: np.ndarray, labels: np.ndarray, times: np.ndarray) -> float:
-    """Return the mean AUC of S models with the scores [S, n]. Row i is counted times[i] times."""
+    """Return the mean AUC of S models, whose scores of the same n rows are `models` [S, n].
+
+    `labels` [n] bool are the labels of the rows. Row i is counted times[i] times.
+    """
     repeated = np.repeat(labels, times)
     return float(np.mean([area_under_curve(np.repeat(scores, times), repeated) for scores in models]))
 
@@ -67,10 +71,10 @@ def differences(groups: list[Group], ours: str, peers: tuple[str, ...], replicat
 
 
 def _difference(auc_differences: np.ndarray, drawn: np.ndarray) -> Difference:
-    """Return the mean difference and its intervals.
+    """Return the mean over groups of the difference between two contenders' AUCs, and its intervals.
 
-    `auc_differences` [G, 1 + R] are those of the groups, without and with drawn rows, and `drawn` [R, G] the drawn
-    groups.
+    `auc_differences` [G, 1 + R] has the difference in each group: in column 0 with each row counted once, then in each
+    replicate. `drawn` [R, G] are the indices of the groups that each replicate draws, with replacement.
     """
     replicates = auc_differences[:, 1:]
     clusters = np.take_along_axis(replicates, drawn.T, axis=0)

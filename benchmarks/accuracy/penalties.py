@@ -22,7 +22,9 @@ from data_prep.prepared.schema import Schema, read_schema
 
 ROUNDS = 6
 LEAST_VARIANCE, LARGEST_VARIANCE = 1e-5, 10.0
-LEAST_PARAMETERS = 0.5  # A group whose weights the rows determine less than this keeps its variance.
+# A group keeps its variance if the rows determine fewer weights of it than this: the sum of `determined` (see
+# `estimate`).
+LEAST_PARAMETERS = 0.5
 NUMBERS = -1  # The group of numeric columns.
 
 
@@ -34,7 +36,9 @@ class Rows:
         self._values = self.features.data.copy()
 
     def scale(self, factors: np.ndarray) -> None:
-        """Multiply each column by its factor. With a penalty of 1, a weight then has the penalty 1 / factor²."""
+        """Multiply each column, as it was read, by its factor. With a penalty of 1, a weight then has the penalty
+        1 / factor².
+        """
         self.features.data = self._values * factors[self.features.indices].astype(np.float32)
 
     def log_loss(self, fitted: FittedRegression) -> float:
@@ -43,7 +47,10 @@ class Rows:
 
 
 def groups_of(schema: Schema, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the group of each column, by kind of group. `counts` are the training rows of each column."""
+    """Return the number of the group of each column, for the two kinds of groups: by count and by field.
+
+    `counts` has, for each column, the number of training rows whose value in it is not 0.
+    """
     first = len(counts) - schema.vocabulary_size
     by_field = np.full(len(counts), NUMBERS)
     for number, field in enumerate(schema.categorical):
@@ -55,7 +62,11 @@ def groups_of(schema: Schema, counts: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def estimate(train: Rows, group: np.ndarray, counts: np.ndarray, variance: float) -> np.ndarray:
-    """Return the variance of the weights of each column's group. `variance` is the one to start from."""
+    """Return, for each column, the estimated variance of the weights of its group.
+
+    `group` is the group of each column, and `counts` are the training rows of each column, as in `groups_of`. All
+    groups start with `variance`.
+    """
     variances = np.full(len(group), variance)
     for _ in range(ROUNDS):
         train.scale(np.sqrt(variances))
@@ -64,7 +75,8 @@ def estimate(train: Rows, group: np.ndarray, counts: np.ndarray, variance: float
         curvature = probability * (1 - probability) * (1 if train.weights is None else train.weights)
         squares: Any = train.features.copy()
         squares.data = squares.data.astype(np.float64) ** 2
-        # The share of each weight that the rows determine, from the diagonal of the Hessian.
+        # For each weight, how far the rows determine it, from 0 (only the penalty does) to 1, by the Hessian's
+        # diagonal.
         determined = 1 - 1 / (1 + squares.T @ curvature)
         squared_weights = variances * fitted.weights**2
         for number in np.unique(group[counts > 0]):
@@ -81,7 +93,10 @@ def compare(folder: Path, max_rows: int) -> None:
     counts = np.asarray((train.features != 0).sum(axis=0)).ravel()
 
     def tested(factors: np.ndarray) -> tuple[float, float, float]:
-        """Return the best common factor of the variances, and AUC and log loss on test."""
+        """Multiply the columns by `factors`, the roots of their weights' variances, and fit the regression.
+
+        Return the common factor of all variances that is best on valid, and AUC and log loss on test.
+        """
         for rows in (train, valid, test):
             rows.scale(factors)
         best = fit_best(Solver(train.features, train.labels, train.weights), valid.log_loss)

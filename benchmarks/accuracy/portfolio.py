@@ -6,8 +6,9 @@
 `balanced` are the settings that train.auto chooses. `wide` has a wide part that learns faster, with a tenth of its l2.
 `tower` has a tower of 256-128 with a tenth of l2_coef. Each is trained on its whole schedule. Another setting than
 `balanced` is chosen if its log loss on the valid rows is lower by more than the standard error of the paired
-difference. A line shows the differences on valid, and what the choice changes on test. The tables and folds are those
-of `real_tables`; --dense adds a generated table of ROWS rows whose clicks follow products of numbers.
+difference. A line shows how much each setting lowers the log loss on valid, and how far AUC and log loss of the chosen
+one on test differ from those of `balanced`. The tables and folds are those of `real_tables`; --dense adds a generated
+table of ROWS rows whose clicks follow products of numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ DENSE = "dense"
 
 
 class Result(NamedTuple):
-    """The log losses of the valid rows [n] of a trained setting, and its AUC and log loss on test."""
+    """Results of a setting's trained model: the log loss of each valid row [n], and AUC and mean log loss on test."""
 
     valid: np.ndarray
     auc: float
@@ -57,7 +58,9 @@ def variants(schema: Schema) -> dict[str, dict[str, Any]]:
 
 
 def write_dense(file: Path, rows: int) -> None:
-    """Write a table of numbers whose clicks follow the products of two pairs, a square and two single numbers."""
+    """Write a table of 12 numeric columns. Its clicks depend on two products of two columns, the square of one column
+    and two single columns; the other columns are noise.
+    """
     rng = np.random.default_rng(1)
     x = rng.normal(size=(rows, 12))
     logits = 1.2 * x[:, 0] * x[:, 1] + x[:, 2] * x[:, 3] + 0.6 * (x[:, 4] ** 2 - 1) + 0.6 * x[:, 5] - 0.4 * x[:, 6]
@@ -81,7 +84,9 @@ def measure(prepared: Path, host: DeviceOptions, work: Path) -> dict[str, Result
 
 
 def choose(results: dict[str, Result]) -> tuple[str, dict[str, tuple[float, float]]]:
-    """Return the chosen variant, and by how much each other one lowers the log loss on valid, with standard errors."""
+    """Return the chosen setting, and for each one but `balanced`: by how much it lowers the mean log loss of the valid
+    rows below that of `balanced`, and the standard error of this difference.
+    """
     lowered = {name: results[BALANCED].valid - result.valid for name, result in results.items() if name != BALANCED}
     found = {name: (float(of.mean()), float(of.std(ddof=1) / len(of) ** 0.5)) for name, of in lowered.items()}
     certain = [name for name, (mean, error) in found.items() if mean > error]

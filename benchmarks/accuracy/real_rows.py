@@ -45,8 +45,9 @@ from data_prep.prepared.truth import area_under_curve
 OURS = "this project"
 REPLICATES = 500
 CONFIG = PROJECT / "configs" / "auto.yaml"
-PREPARE = PrepareOptions(min_count=2)  # Of 2, 5, 10 and 20, min_count 2 is also the best value for logistic regression.
-BATCH_SIZE, SCORED_ROWS = 1000, 100_000  # at a time
+# Of 2, 5, 10 and 20, min_count 2 is the best value for this project, and also for logistic regression.
+PREPARE = PrepareOptions(min_count=2)
+BATCH_SIZE, SCORED_ROWS = 1000, 100_000  # Rows of a training step, and rows that are scored at a time.
 
 # With SparseAdam, L2 acts only on the rows of a batch. The best values were smaller than with Adam on whole tables.
 LAZY_GRID = {
@@ -115,7 +116,7 @@ def application(name: str, work: Path) -> Contender:
 
 
 def _batches(rows: Examples, places: np.ndarray, batch_size: int) -> Iterator[Batch]:
-    """Yield the rows at `places` [n], in that order, in batches of `batch_size` rows."""
+    """Yield the rows whose indices in `rows` are `places` [n], in that order, in batches of `batch_size` rows."""
     for start in range(0, len(places), batch_size):
         of_batch = places[start : start + batch_size]
         yield Batch(rows.ids[of_batch], rows.numeric[of_batch], rows.labels[of_batch])
@@ -188,7 +189,7 @@ def make_contenders(work: Path) -> list[Contender]:
 def compare(cuts: list[Cut], contenders: list[Contender], seeds: int, memory: Path) -> list[Group]:
     """Return labels and scores of every contender on the test tenth of every cut, as a `Group` for each cut.
 
-    The settings are those that the tenth before the test tenth chose.
+    A contender's settings are those with the best AUC on the tenth before the test tenth.
     """
     groups = []
     for cut in cuts:

@@ -5,10 +5,11 @@
 
 FOLDER holds the tables of TABLES, which stand in public repositories (their terms allow no copy here). Those are the
 ones that the settings of `train.auto` were chosen on; --log adds others. The description of a table is what `describe`
-proposes. Its lines are shuffled and cut into ten parts: a fold tests on two, chooses the epoch, the baseline's penalty
-and what else there is to choose on a third, and trains on seven. LightGBM has its defaults, 300 rounds, and the same
-rows and columns: numbers, codes of categories, a list as one column for each value. An interval is Student's, over the
-folds; those of several shuffles share rows, so theirs is too narrow. Folds already in --work are not repeated.
+proposes. Its lines are shuffled and cut into ten parts: a fold tests on two of them, chooses the epoch, the baseline's
+penalty and what else there is to choose on one more, and trains on the other seven. LightGBM has its defaults, 300
+rounds, and the same rows and columns: numbers, codes of categories, a list as one column for each value. An interval is
+Student's, over the folds; those of several shuffles share rows, so theirs is too narrow. Folds already in --work are
+not repeated.
 """
 
 from __future__ import annotations
