@@ -21,13 +21,13 @@ from data_prep.prepared.truth import area_under_curve
 
 INTEGERS, CATEGORIES = [f"I{i}" for i in range(1, 14)], [f"C{i}" for i in range(1, 27)]
 COLUMNS = ["label", *INTEGERS, *CATEGORIES]
-MIN_COUNT = 10  # A value that occurs less often in the training rows gets no id, as in `data_prep prepare`.
+MIN_COUNT = 10  # A value in fewer training rows gets no id of its own, as in `data_prep prepare` with this min_count.
 
 
 @dataclass
 class Result:
-    """AUC and log loss of the test rows. `valid` has the time of day and the AUC of each evaluation on valid, if the
-    program makes several.
+    """AUC and log loss of the test rows. `valid` has, if the program evaluates on valid several times, for each
+    evaluation its time in seconds since 1970 and its AUC.
     """
 
     auc: float
@@ -49,7 +49,10 @@ def measure(probabilities: np.ndarray, labels: np.ndarray) -> Result:
 
 
 class Stopping:
-    """Early stopping by log loss on valid: `best` is the state of the model at the best evaluation."""
+    """Early stopping by log loss on valid.
+
+    `best` is what the argument `state` of `is_over` returned at the evaluation with the lowest log loss so far.
+    """
 
     def __init__(self, patience: int, clock: Callable[[], float] = time.time) -> None:
         self.best: object = None
@@ -57,7 +60,10 @@ class Stopping:
         self._patience, self._least, self._worse, self._clock = patience, np.inf, 0, clock
 
     def is_over(self, result: Result, state: Callable[[], object]) -> bool:
-        """Record an evaluation on valid. Return True after `patience` evaluations without a lower log loss."""
+        """Record an evaluation on valid. Return True if the last `patience` evaluations did not lower the log loss.
+
+        If this one did, `state` is called, and returns a copy of the model to keep as the best.
+        """
         self.valid.append((self._clock(), result.auc))
         self._worse += 1
         if result.log_loss < self._least:

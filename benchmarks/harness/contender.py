@@ -1,8 +1,8 @@
 """Contenders in processes of their own that take steps on command.
 
-Threads, oneDNN's math mode and malloc's settings are read once, at start, so contenders cannot share a process. One
-that has no turn is stopped by SIGSTOP. Otherwise its thread pools would spin for a while after their last task, and
-its prefetch threads would continue, on the cores of the contender whose turn it is.
+Threads, oneDNN's math mode and malloc's settings are read once, at start, so contenders cannot share a process. A
+contender that has no turn is stopped by SIGSTOP. Otherwise its thread pools would spin for a while after their last
+task, and its prefetch threads would continue, on the cores of the contender whose turn it is.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from unittest.mock import patch
 
 from benchmarks.harness.timing import peak_memory_mib
 
-# malloc hands blocks above 32 MiB back to the system by default, so that every step would get fresh pages, each
-# of which the kernel has to clear. With these it keeps them.
+# By default, malloc returns freed blocks above 32 MiB to the system, so that every step would get fresh pages, each
+# of which the kernel has to clear. With these settings malloc keeps the pages of freed blocks.
 KEEP_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={2**33}:glibc.malloc.trim_threshold={2**34}"}
 
 Parts = dict[str, float]  # Seconds that each part of some steps took, by the name of the part.
@@ -29,7 +29,8 @@ Parts = dict[str, float]  # Seconds that each part of some steps took, by the na
 class Contender:
     """A process that runs the function `contender(*arguments)` of a module, which returns a function that takes steps.
 
-    That function takes `count` steps, and returns the seconds of the steps' parts, as far as they can be told apart.
+    The function that takes steps is called with their number, and returns the seconds that each part of them took, if
+    the contender can tell its parts apart (such as lookup, tower and update).
     Use the object with `contextlib.closing`, so that the process ends with the benchmark.
     """
 
@@ -49,7 +50,7 @@ class Contender:
     def wait_until_ready(self) -> None:
         """Wait until the process has built its model, then stop the process until it takes steps.
 
-        Raise RuntimeError if it ended instead.
+        Raise RuntimeError if the process ended instead.
         """
         self._receive()
 

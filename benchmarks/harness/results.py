@@ -85,14 +85,21 @@ def figure(results: Results, *keys: Any) -> float:
 
 
 def paired(results: Results, pair: str, *keys: str) -> float:
-    """Return the absolute value of a mean paired difference of AUC."""
+    """Return the absolute value of the mean difference of AUC between paired runs of two variants.
+
+    `pair` names the variants, such as "distinct - direct". `keys` lead to the results of the benchmark, as in `value`.
+    """
     return abs(figure(results, *keys, "mean_differences", pair))
 
 
 def step_ratio(
     results: Results, form: str, precision: str, peer: str, benchmark: str = "train_step", ours: str = "native"
 ) -> float:
-    """Return the time of a peer's step divided by the time of ours, in one group of benchmarks.training.train_step."""
+    """Return the time of a peer's training step divided by the time of ours.
+
+    Both are steps of benchmarks.training.train_step, or of the benchmark that `benchmark` names, from the group with
+    this form (how the contenders are set up) and this precision. `ours` names the contender of this project.
+    """
     for group in results[benchmark]["groups"]:
         if (group["form"], group["workload"]["precision"]) == (form, precision):
             return float(group["steps"][peer]["over_native"] / group["steps"][ours]["over_native"])
@@ -105,12 +112,17 @@ def log_ratio(results: Results, form: str, precision: str, peer: str = "pytorch"
 
 
 def share_of_matmuls(results: Results) -> float:
-    """Return the time of native_distinct's step divided by that of its direct layers' matrix products in float32."""
+    """Return the time of native_distinct's step divided by the time that PyTorch takes for the matrix products alone of
+    the direct form of the same layers, in float32.
+    """
     return 1 / log_ratio(results, LOG_BEST_FORM, "float32", MATMULS)
 
 
 def growth(results: Results, entries: str, key: str, large: Any, usual: Any, measure: str) -> float:
-    """Return a figure at a large size divided by the same figure at the usual size."""
+    """Return a figure of the benchmark `growth` at a large size, divided by the same figure at the usual size.
+
+    `large` and `usual` are the two values of `key`, such as numbers of ids, and `measure` names the figure.
+    """
     return figure(results, "growth", entries, {key: large}, measure) / figure(
         results, "growth", entries, {key: usual}, measure
     )
@@ -119,7 +131,7 @@ def growth(results: Results, entries: str, key: str, large: Any, usual: Any, mea
 def prepare_ratio(results: Results, benchmark: str, peer: str) -> float:
     """Return the rows per second of data_prep divided by those of a peer.
 
-    It is 0 if data_prep did not finish within the memory limit, and ∞ if the peer did not.
+    It is 0 if data_prep did not finish within the memory limit, and ∞ if only the peer did not.
     """
     contenders = results[benchmark]["contenders"]
     if not contenders["data_prep"]["finished"]:
@@ -130,8 +142,8 @@ def prepare_ratio(results: Results, benchmark: str, peer: str) -> float:
 def auc_above(results: Results, peer: str, lower_end: bool = False) -> float:
     """Return how far the AUC is above a peer's on the real rows: the mean over all five rolling cuts.
 
-    With `lower_end`, return the lower end of its interval, for which rows and cuts are drawn. Raise KeyError if not all
-    cuts were measured.
+    With `lower_end`, return the lower end of its bootstrap interval, for which rows and whole cuts are drawn with
+    replacement. Raise KeyError if not all cuts were measured.
     """
     measured = results["real_rows"]
     if len(measured["arguments"]["cuts"]) < NUM_CUTS:
@@ -141,7 +153,9 @@ def auc_above(results: Results, peer: str, lower_end: bool = False) -> float:
 
 
 def table_least(results: Results, peer: str) -> float:
-    """Return the smallest of the real tables' differences of AUC to a peer, each the mean over the table's folds."""
+    """Return, of the table on which auto does worst against a peer, how far auto's AUC is above the peer's, as the mean
+    over the table's folds.
+    """
     tables = value(results, "real_tables", "tables").values()
     return min(statistics.fmean(fold["auto"]["auc"] - fold[peer]["auc"] for fold in folds) for folds in tables)
 

@@ -25,8 +25,8 @@ INTEGERS = [f"I{i}" for i in range(1, 14)]
 CATEGORIES = [f"C{i}" for i in range(1, 27)]
 SCHEMA = {"label": pl.Int8} | dict.fromkeys(INTEGERS, pl.Int64) | dict.fromkeys(CATEGORIES, pl.String)
 FIRST_OOV_ID = 2 * len(INTEGERS)  # Smaller ids belong to the numeric columns and to their indicators of missing cells.
-# Largest relative difference: both programs round float64 to float32, but the last bit of a logarithm depends on the
-# library.
+# Largest relative difference between a number of `prepare` and the same number here: both programs round float64 to
+# float32, but the last bit of a logarithm depends on the library.
 LAST_BIT = 2e-7
 Form = Literal["eager", "streaming"]
 

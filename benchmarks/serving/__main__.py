@@ -155,7 +155,10 @@ class Sender:
         connection.send(self._requests[number % len(self._requests)], done)
 
     async def poisson(self, rate: float, seconds: float, seed: int = 0) -> Load:
-        """Send requests at the times of a Poisson process for `seconds` seconds. Return their outcome."""
+        """Send requests at the times of a Poisson process, on average `rate` in a second, for `seconds` seconds.
+
+        Return their outcome.
+        """
         times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds))).tolist()
         start, load, all_answered = time.perf_counter(), Load({}, []), asyncio.Event()
 
@@ -175,7 +178,10 @@ class Sender:
         return load
 
     async def closed(self, connections: int, seconds: float) -> float:
-        """Return the good answers per second of `connections` connections that send one request after another."""
+        """Return the answers with status 200 per second that `connections` connections get, for `seconds` seconds.
+
+        Each connection sends the next request as soon as it gets an answer.
+        """
         until, done = time.perf_counter() + seconds, 0
 
         async def one() -> None:
@@ -307,7 +313,9 @@ class Wrk:
         self._script.write_text(WRK_SCRIPT % bodies)
 
     async def run(self, port: int, connections: int, seconds: float) -> dict[str, Any]:
-        """Return the good answers per second, the refusals per second, and the number of timeouts."""
+        """Return the answers with status 200 per second, those with status 429 (refused) per second, and the number of
+        timeouts.
+        """
         command = [self._wrk, "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", str(self._script)]
         process = await asyncio.create_subprocess_exec(
             *command, f"http://127.0.0.1:{port}/v1/score", stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -319,7 +327,8 @@ class Wrk:
 
 
 async def against_fastapi(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the answers per second to requests of one row, of this service and of FastAPI around the same Predictor.
+    """Return the answers per second to requests of one row, of this service and of a FastAPI server with the same
+    Predictor.
 
     wrk sends the requests to both in turns.
     """
@@ -349,7 +358,9 @@ async def against_fastapi(folder: Path, options: argparse.Namespace) -> dict[str
 async def rates_of(
     wrk: Wrk, port: int, process: psutil.Process, connections: int, seconds: float
 ) -> tuple[float, float]:
-    """Return the good answers per second of a service, and the milliseconds of processor time that each answer took."""
+    """Return the answers with status 200 per second of a service, and the milliseconds of processor time that the
+    service took for each.
+    """
     before = processor_seconds(process)
     rate = (await wrk.run(port, connections, seconds))["per_second"]
     return rate, 1e3 * (processor_seconds(process) - before) / (rate * seconds)
@@ -463,9 +474,10 @@ async def storm(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 async def storm_of(
     count: int, wrk: Wrk, folder: Path, port: int, process: psutil.Process, options: argparse.Namespace
 ) -> dict[str, float]:
-    """Return the figures of one number of connections in one round.
+    """Return the figures of one round in which `count` connections send one request after another (by wrk).
 
-    Further requests, at the times of a Poisson process, give the times of accepted requests.
+    Meanwhile further requests are sent at the times of a Poisson process; their latencies are the times of accepted
+    requests.
     """
     sender = Sender(port, one_row_bodies(folder), "application/json")
     sending = asyncio.create_task(sender.poisson(50, options.seconds))

@@ -6,10 +6,10 @@
 large tower, small tower    ids as in Criteo's log, batches of 16,000 rows, tower 1024-512-256-128 or 256-64
 rare ids                    ids that hardly repeat, batches of 2,000 rows, tower 256-64
 
-memory keeps the rows in memory. file keeps them in a file, under a limit of memory (cgroup) of a third of the table
-beside what else the process takes. fits is file without a limit. They are processes of their own that take turns.
-`read` and `written` are pages per step that the whole disk read and wrote. The disk's own time is that of as many
-random reads and writes by eight threads, without the page cache, in a file of 1 GB.
+Three contenders take turns, each in a process of its own. memory keeps the rows in memory. file keeps them in a file,
+and a cgroup limits its memory to a third of the table and what the process needs besides. fits is file without a limit.
+`read` and `written` are pages per step that the whole disk read and wrote. The line "disk" has the time of as many
+random reads and writes of pages by eight threads, without the page cache, in a file of 1 GB.
 
 A limit needs root, or a cgroup of version 2 that this user may divide. Without one, nothing is measured.
 """
@@ -42,10 +42,10 @@ from data_prep.prepared.batches import Batch
 CGROUPS = Path("/sys/fs/cgroup")
 LARGE, SMALL = (1024, 512, 256, 128), (256, 64)
 CASES = {"large tower": (LARGE, 16_000), "small tower": (SMALL, 16_000), "rare ids": (SMALL, 2_000)}
-# The ids are the values that occur three times in so many rows of Criteo's log: 2.8 M.
+# The ids are the values that occur three times or more in so many rows with the frequencies of Criteo's log: 2.8 M.
 LOG_ROWS, QUICK_LOG_ROWS, MIN_COUNT = 45_000_000, 1_500_000, 3
 ROWS_AT_ONCE, PAGE, NUM_THREADS = 100_000, mmap.PAGESIZE, 8
-SPARE_BYTES = 64 << 20  # A contender's limit leaves so much room for what the process takes besides.
+SPARE_BYTES = 64 << 20  # Part of the limit of the contender file: memory that the process may still allocate later.
 
 
 def join_group(name: str) -> Path:
@@ -77,7 +77,10 @@ def make_batches(case: str, log_rows: int) -> Iterator[Batch]:
 
 
 def contender(name: str, case: str, log_rows: int, folder: str) -> Callable[[int], Parts]:
-    """Return a function that takes training steps on tables in which every row exists. It counts the disk's pages."""
+    """Return a function that takes training steps on tables in which every row exists.
+
+    It returns the seconds of the steps' parts, and the pages that the disk read and wrote meanwhile.
+    """
     from app.training import assemble
 
     limit = join_group(f"storage-benchmark-{os.getpid()}")
@@ -93,7 +96,8 @@ def contender(name: str, case: str, log_rows: int, folder: str) -> Callable[[int
         step.tables.touch(np.arange(start, min(start + ROWS_AT_ONCE, num_ids)))
     take = steps_on_batches(step, step, make_batches(case, log_rows))
     if name == "file":
-        take(2)  # What the steps take besides the rows is allocated now.
+        # Two steps allocate the memory that steps need besides the rows, so that it is measured and added to the limit.
+        take(2)
         memory = psutil.Process().memory_info()
         limit.write_text(str(memory.rss - memory.shared + num_ids * step.tables.spec.row_bytes() // 3 + SPARE_BYTES))
 
@@ -110,7 +114,9 @@ def contender(name: str, case: str, log_rows: int, folder: str) -> Callable[[int
 
 
 def disk_seconds(folder: Path, num_reads: int, num_writes: int, num_bytes: int) -> float:
-    """Return how long the disk takes for random reads and writes of pages in a file of `num_bytes`."""
+    """Return the seconds that eight threads take for `num_reads` reads and `num_writes` writes of pages at random
+    places of a new file of `num_bytes` bytes, without the page cache.
+    """
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         for _ in range(num_bytes >> 20):
             file.write(os.urandom(1 << 20))

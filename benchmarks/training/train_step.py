@@ -43,13 +43,16 @@ LOG_AS_FOUND, LOG_BEST_FORM, LOG_SMALLER_BATCH = "log as users find it", "log be
 FORMS = (AS_FOUND, BEST_FORM, SMALL_BATCH, LOG_AS_FOUND, LOG_BEST_FORM, LOG_SMALLER_BATCH)
 WARM_UP_TURNS = 2
 MINDSPORE, PYTORCH = "benchmarks.training.mindspore_contender", "benchmarks.peers.pytorch_wide_deep"
-# For each contender on native: how it multiplies its first layer.
+# The two contenders on native tables, and the value of model.first_layer that each has.
 WAYS: dict[str, FirstLayer] = {"native": "direct", "native_distinct": "distinct"}
 
 
 @dataclass(frozen=True)
 class Group:
-    """Contenders that take the same form of the step and are measured in turns. `workload` is the peers' workload."""
+    """Contenders that take the same form of the step (one of FORMS) and are measured in turns.
+
+    `workload` is the peers' workload. This project's contenders differ from it as `start` says.
+    """
 
     form: str
     workload: Workload
@@ -121,7 +124,10 @@ def describe(contender: Contender, timing: Timing, native: Timing, steps: int, g
 
 
 def one_line(name: str, result: dict[str, Any]) -> str:
-    """`native  612.0 ms [600.1 … 630.9]  26,144 samples/s  1.00 × native   lookup 9.1, tower 560.2, update 40.0`."""
+    """Return the line of a contender's result: its median time per step and quartiles, speed, and time of each part.
+
+    Such as `native  612.0 ms [600.1 … 630.9]  26,144 samples/s  1.00 × native   lookup 9.1, tower 560.2, update 40.0`.
+    """
     median, lower, upper = (1e3 * result[key] for key in ("median", "lower", "upper"))
     parts = ", ".join(f"{part} {1e3 * seconds:.1f}" for part, seconds in result["parts"].items())
     return (
