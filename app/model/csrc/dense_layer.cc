@@ -10,7 +10,7 @@ namespace {
 template <typename Input>
 LayerMemory<Input> memory;  // guarded by layer_mutex
 
-// Return the dropout that `noise` asks for, or null.
+// Return the address of `noise`, or null if it drops no units (threshold 0).
 const Dropout* dropout_of(const Dropout& noise) { return noise.threshold == 0 ? nullptr : &noise; }
 
 template <typename Input>

@@ -40,6 +40,9 @@ DENSE_LAYER_API void dense_set_threads(int32_t num_threads);
 DENSE_LAYER_OPERATOR(dense_forward_float32);
 DENSE_LAYER_OPERATOR(dense_forward_bfloat16);  // rounds x and W for the product
 
+// Compute the gradients of the loss with respect to x, W and F (dx, dW, dF) from that with respect to y (dy). The other
+// inputs are those of the forward pass and its result y.
+//
 // dy [B, H], y [B, H], x [B, K], W [K, H], n [B, N], noise -> dx [B, K], dW [K, H], dF [N, H]
 DENSE_LAYER_OPERATOR(dense_backward_float32);
 DENSE_LAYER_OPERATOR(dense_backward_bfloat16);  // rounds x, W, n and dz (dy where y > 0) for the products

@@ -11,16 +11,17 @@ namespace dense {
 namespace {
 
 constexpr std::int64_t kValuesPerTask = 1 << 14;  // so that the values of four arrays fit into the second-level cache
-// LEAST_FTRL_RATE in app/tables/optimizers.py; with a lower rate nothing changes
+// Smallest learning rate of FTRL (LEAST_FTRL_RATE in app/tables/optimizers.py). With a lower rate, a step changes
+// nothing.
 constexpr float kLeastFtrlRate = 0x1p-40f;
 
-// Some values of one array, the work of one task.
+// The values that one task processes: `size` values of array number `array`, from value `first` on.
 struct Chunk {
   int array;
   std::int64_t first, size;
 };
 
-// Cut the values of all arrays into tasks.
+// Cut the values of all arrays into chunks of at most kValuesPerTask, one for each task.
 std::vector<Chunk> cut(int num_arrays, const int* num_dims, int64_t* const* shapes) {
   std::vector<Chunk> chunks;
   for (int array = 0; array < num_arrays; ++array) {

@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 
-// limit [1], then float32 arrays of any shapes -> [1]. The result is 1 if every |value| < limit, else 0.
+// The inputs are limit [1], then float32 arrays of any shapes. The output [1] is 1 if the absolute values of all
+// arrays' values are below the limit, else 0.
 DENSE_LAYER_OPERATOR(all_finite);
 
 // Take one step of Adam. The inputs are, in this order:

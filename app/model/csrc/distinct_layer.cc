@@ -59,18 +59,19 @@ struct Sizes {
   std::int64_t rows, fields, width, out, numeric, capacity;  // B, C, D, H, N
 };
 
-// The rows of one field: their range in E and, padded to kRowStep, in the scratch matrices.
+// The distinct rows of one field: where they lie in E, the matrix of all distinct rows of the batch (`first`, `count`),
+// and where they lie in the scratch matrices, in which their number is padded to a multiple of kRowStep.
 struct Field {
   std::int64_t first, count, padded_first, padded_count;
 };
 
-// The rows of one task: `count` rows of field `field`, from padded row `first` on.
+// The rows of one task: `count` rows of field `field`, from row `first` of the scratch matrices on.
 struct Block {
   std::int64_t field, first, count;
 };
 
-// The layout of a batch's rows, in the order of fields. Rows are padded, because otherwise products for every number
-// of rows would have to be compiled.
+// Where the distinct rows of each field of a batch lie in the scratch matrices, and which fields are distinct (each row
+// is multiplied once) or direct (rows are copied to their positions first).
 struct Layout {
   Layout(const Sizes& sizes, const std::int32_t* index, const std::int32_t* starts) {
     distinct.index = direct.index = index;
@@ -148,7 +149,7 @@ class DistinctLayer {
   std::int64_t num_direct() const { return static_cast<std::int64_t>(layout_.direct.fields.size()); }
   std::int64_t direct_width() const { return num_direct() * s_.width; }
 
-  // Copy the rows, padded, and W into the form that the products take.
+  // Copy the distinct rows, padded, and the weights W into scratch matrices of type Input (float or bfloat16).
   void prepare(const float* rows, float* weights) {
     static HugeScratch row_scratch, block_scratch;
     static std::vector<Input> weights_buffer, direct_buffer;
@@ -179,7 +180,8 @@ class DistinctLayer {
     return rows_ + (direct.index[b * s_.fields + direct.fields[at]] + direct.shifts[at]) * s_.width;
   }
 
-  // Return x of the direct fields first ... first + count - 1 at batch rows b ... b + rows - 1.
+  // Return the inputs x [rows, count * D] that the direct fields first ... first + count - 1 give the layer at the
+  // batch rows b ... b + rows - 1: the table row of each field, side by side.
   Input* direct_inputs(std::int64_t b, std::int64_t rows, std::int64_t first, std::int64_t count) const {
     thread_local std::vector<Input> buffer;
     Input* const x = dense::room(buffer, rows * count * s_.width);
@@ -193,7 +195,7 @@ class DistinctLayer {
     return x;
   }
 
-  // Call task(first, rows) for blocks of batch rows.
+  // Call task(first, rows) for each block of `rows` batch rows, from batch row `first` on.
   template <typename Task>
   int run_on_rows(const Task& task) const {
     return run_tasks(num_blocks(s_.rows, kRowsPerTask), [&](std::int64_t i) {
@@ -201,7 +203,7 @@ class DistinctLayer {
     });
   }
 
-  // Compute y = n F + x W for the direct fields.
+  // Set y to n F (the numeric inputs multiplied by their weights) + x W for the direct fields.
   int multiply_direct(float* n, float* numeric_weights, float* y) const {
     return run_on_rows([&](std::int64_t first, std::int64_t rows) {
       const Matrix target = row_major(y + first * s_.out, s_.out);
@@ -214,7 +216,8 @@ class DistinctLayer {
     });
   }
 
-  // Compute P of the distinct fields for the block of columns from c on.
+  // Compute P, the product of each distinct row with its field's block of W, for the distinct fields. Only the columns
+  // of the block that begins at column c are computed.
   int multiply_distinct(std::int64_t c) const {
     return run_tasks(static_cast<std::int64_t>(layout_.blocks.size()), [&](std::int64_t i) {
       const Block& block = layout_.blocks[static_cast<std::size_t>(i)];
@@ -238,7 +241,8 @@ class DistinctLayer {
     });
   }
 
-  // Compute dz, which is dy where y > 0, else 0, scaled with dropout. Compute the row gradients of direct fields.
+  // Compute dz, the gradient before the ReLU: dy where y > 0, else 0, scaled with dropout. Also compute the gradients
+  // of the direct fields' distinct rows.
   int input_gradient(const float* dy, const float* y, Input* dz, float* gradients) const {
     static HugeScratch scratch;
     float* const dx = room<float>(scratch, num_direct() == 0 ? 0 : s_.rows * direct_width());
@@ -263,7 +267,8 @@ class DistinctLayer {
                 {gradients, s_.width});
   }
 
-  // Compute dF = n^T dz in blocks of rows, and dW of each direct field.
+  // Compute the gradients dF = n^T dz of the numeric inputs' weights, and dW of the direct fields' weights. A task is a
+  // block of rows of dF, or one direct field.
   int direct_weight_gradients(Input* dz, float* n, float* dw, float* df) const {
     const std::int64_t num_few = num_blocks(s_.numeric, kNumericPerTask);
     return run_tasks(num_few + num_direct(), [&](std::int64_t task) {
@@ -282,8 +287,8 @@ class DistinctLayer {
     });
   }
 
-  // Compute G of the distinct fields for the block of columns from c on. A task sums some of these columns in the
-  // order of batch rows.
+  // For each distinct row of the distinct fields, compute G, the sum of dz over the row's positions, for the columns of
+  // the block that begins at column c. A task sums some of these columns, in the order of batch rows.
   int sum_gradients(const Input* dz, std::int64_t c) const {
     const std::int64_t columns = columns_from(c);
     const std::int64_t lines = num_blocks(columns, kLineFloats * num_threads);
@@ -308,7 +313,8 @@ class DistinctLayer {
     }
   }
 
-  // Compute dE += G W^T and dW = E^T G of the distinct fields for the block of columns from c on.
+  // For the distinct fields and the block of columns that begins at c: add G W^T to the gradients dE of the distinct
+  // rows, and compute the gradients dW = E^T G of the weights.
   int multiply_gradients(std::int64_t c, float* gradients, float* dw) const {
     const std::int64_t num_fields = static_cast<std::int64_t>(layout_.distinct.fields.size());
     const std::int64_t num_tasks = num_fields + static_cast<std::int64_t>(layout_.blocks.size());

@@ -30,15 +30,21 @@ extern "C" {
 DENSE_LAYER_OPERATOR(distinct_forward_float32);
 DENSE_LAYER_OPERATOR(distinct_forward_bfloat16);
 
-// dy [B, H], y [B, H], E, W, n, index, fields, noise -> dE [capacity, D], dW [C * D, H], dF [N, H]. Rows of dE from
-// U on are 0.
+// Compute the gradients of the loss with respect to E, W and F (dE, dW, dF) from that with respect to y (dy). The other
+// inputs are those of the forward pass and its result y. Rows of dE from U on are 0.
+//
+// dy [B, H], y [B, H], E, W, n, index, fields, noise -> dE [capacity, D], dW [C * D, H], dF [N, H]
 DENSE_LAYER_OPERATOR(distinct_backward_float32);
 DENSE_LAYER_OPERATOR(distinct_backward_bfloat16);
 
-// wide rows [capacity], index -> their sums over the fields of each batch row [B], added in the order of fields
+// For each batch row, add up the wide rows (one weight each) of its fields, in the order of fields.
+//
+// wide rows [capacity], index -> sums [B]
 DENSE_LAYER_OPERATOR(sum_rows_forward);
 
-// gradient of the sums [B], wide rows, index -> gradient of the rows [capacity], summed in the order of positions
+// For each wide row, add up the gradients of the sums to which it was added, in the order of positions.
+//
+// gradients of the sums [B], wide rows, index -> gradients of the wide rows [capacity]
 DENSE_LAYER_OPERATOR(sum_rows_backward);
 
 // Find the distinct rows that `ids` int64 [B, C] look up. The outputs are `index` int32 [B, C] as above, `starts`

@@ -11,7 +11,8 @@ namespace {
 // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4)
 constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;
 
-// Number the ids of one field from `next` on, by open addressing. `places` holds numbers, or -1. Return the next
+// Give each distinct id of one field a number, from `next` on: rows[number] becomes the id, and `index` the number of
+// each id. `places` is a hash table (open addressing) of numbers, with -1 for free entries. Return the next free
 // number.
 std::int32_t number_field(const std::int64_t* ids, std::int64_t batch, std::int64_t num_fields, std::int32_t next,
                           std::vector<std::int32_t>& places, int bits, std::int64_t* rows, std::int32_t* index) {

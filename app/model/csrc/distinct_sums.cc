@@ -58,7 +58,8 @@ std::int64_t* room_for_starts(const Places& places) {
   return starts.data();
 }
 
-// Find where the rows of batch row b start and, behind them, those of the next batch row.
+// Write the offsets at which the distinct rows of batch row b start, one for each field, and behind them those of the
+// next batch row, which are prefetched. `last` is the last batch row, and `stride` the number of values of a row.
 INLINE void find_rows(const Places& places, std::int64_t b, std::int64_t last, std::int64_t stride,
                       std::int64_t* starts) {
   const std::int64_t count = static_cast<std::int64_t>(places.fields.size());

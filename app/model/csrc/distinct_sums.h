@@ -29,14 +29,14 @@ struct Columns {
   std::int64_t stride;
 };
 
-// Compute y = relu(y + sum over fields of the rows of `products`) for batch rows first ... first + rows - 1. y
-// points to batch row 0.
+// For the batch rows first ... first + rows - 1: add to y the rows of `products` that the batch row has in the fields
+// of `places`, then apply relu. y points to batch row 0.
 void gather_sum(const Columns<const float>& products, const Places& places, std::int64_t first, std::int64_t rows,
                 std::int64_t columns, const Columns<float>& y);
 void gather_sum(const Columns<const BFloat16>& products, const Places& places, std::int64_t first, std::int64_t rows,
                 std::int64_t columns, const Columns<float>& y);
 
-// Add each row of dz [B] to the rows of its fields in `sums`.
+// Add row b of dz, for each batch row b, to those rows of `sums` that batch row b has in the fields of `places`.
 void scatter_sum(const Columns<const float>& dz, const Places& places, std::int64_t rows, std::int64_t columns,
                  const Columns<float>& sums);
 void scatter_sum(const Columns<const BFloat16>& dz, const Places& places, std::int64_t rows, std::int64_t columns,

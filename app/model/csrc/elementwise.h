@@ -29,7 +29,7 @@ void set_multiple(float factor, const float* from, std::int64_t size, float* to)
 void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, BFloat16* to);
 void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, float* to);
 
-// Return whether every |value| < limit. NaN is not.
+// Return true if the absolute values of all `values` are below `limit`, and false if one is not or is NaN.
 bool all_below(const float* values, std::int64_t size, float limit);
 
 // The dropout of one layer; see `keep_mask` in app/model/dropout.py.

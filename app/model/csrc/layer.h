@@ -70,7 +70,7 @@ class Layer {
     if (dropout_ != nullptr) unit_hashes(s_.out, room(memory.hashes, s_.out));
   }
 
-  // Let forward keep x in the form that the products take, so that weight_gradient need not round it again.
+  // Let `forward` keep its inputs x rounded to Input, so that `weight_gradient` need not round them again.
   void keep_inputs() {
     if constexpr (kRounds) inputs_ = room(memory_.inputs, s_.rows * s_.in);
   }
@@ -78,7 +78,8 @@ class Layer {
   // Allocate memory for gradients. Call it before any of the gradient functions.
   void prepare_backward() const { room(memory_.gradient, s_.rows * s_.out); }
 
-  // Compute rows first ... first + rows - 1 of y.
+  // Compute the layer's outputs y for the batch rows first ... first + rows - 1, from its inputs x and its numeric
+  // inputs n.
   void forward(float* x, float* n, float* numeric_weights, std::int64_t first, std::int64_t rows, float* y) const {
     float* const from = n + first * s_.numeric;
     const Matrix target = row_major(y + first * s_.out, s_.out);
@@ -95,8 +96,9 @@ class Layer {
     if (dropout_ != nullptr) drop_units(y + first * s_.out, rows, s_.out, *dropout_, first, memory_.hashes.data());
   }
 
-  // Compute dz and dx for rows first ... first + rows - 1. dz is dy where y > 0, else 0, scaled with dropout, and is
-  // kept. dx = dz W^T. dy [rows, H] and dx [rows, K] begin with the first of these rows.
+  // For the batch rows first ... first + rows - 1, compute the gradient dz before the ReLU, which is dy where y > 0,
+  // else 0, scaled with dropout, and the gradient dx = dz W^T of the inputs. dz is kept in memory. dy [rows, H] and dx
+  // [rows, K] begin with the first of these rows.
   void input_gradient(const float* dy, const float* y, std::int64_t first, std::int64_t rows, float* dx) const {
     const float scale = dropout_ == nullptr ? 1.0f : dropout_->scale();
     Input* const dz = memory_.gradient.data() + first * s_.out;
@@ -105,8 +107,8 @@ class Layer {
              row_major(dx, s_.in), Finish::kStore);
   }
 
-  // Return the number of tasks for dF and dW, which may run once dz of all rows is known. The first tasks are blocks of
-  // rows of dF, the others are blocks of rows of dW.
+  // Return the number of tasks that compute the gradients of the weights, dF and dW. They may run once `input_gradient`
+  // has computed dz of all rows. The first tasks are blocks of rows of dF, the others are blocks of rows of dW.
   std::int64_t num_weight_tasks() const { return num_few_tasks() + num_blocks(s_.in, columns_per_task()); }
 
   // Return the first row of W that a task computes, and the number of its rows.
@@ -116,7 +118,7 @@ class Layer {
     return {first, std::min(columns_per_task(), s_.in - first)};
   }
 
-  // Run one task of dF = n^T dz and dW = x^T dz.
+  // Run one task: compute a block of rows of the weights' gradients dF = n^T dz or dW = x^T dz.
   void weight_gradient(std::int64_t task, float* x, float* n, float* dw, float* df) const {
     const auto [first, columns] = weight_rows(task);
     const Matrix dz = row_major(memory_.gradient.data(), s_.out);
@@ -142,7 +144,7 @@ class Layer {
     return num_blocks(s_.in, steps * kTasksInStep);
   }
 
-  // Return rows first ... first + rows - 1 of x in the form that the products take.
+  // Return rows first ... first + rows - 1 of x, rounded to Input if that is bfloat16.
   Input* rounded_rows(float* x, std::int64_t first, std::int64_t rows) const {
     if constexpr (kRounds) {
       thread_local std::vector<Input> buffer;
@@ -154,8 +156,8 @@ class Layer {
     }
   }
 
-  // Return the transpose of columns first ... first + columns - 1 of a matrix [B, width], in the form that the
-  // products take.
+  // Return the transpose of columns first ... first + columns - 1 of a matrix [B, width], rounded to Input if that is
+  // bfloat16.
   Matrix rounded_columns(float* matrix, std::int64_t width, std::int64_t first, std::int64_t columns) const {
     if constexpr (kRounds) {
       thread_local std::vector<Input> buffer;

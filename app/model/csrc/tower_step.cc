@@ -32,7 +32,7 @@ ANY_MACHINE void add_multiple(float factor, const float* from, std::int64_t size
   for (std::int64_t i = 0; i < size; ++i) to[i] += factor * from[i];
 }
 
-// Values that are kept between the passes. The memory is used again by the next step.
+// Values of a step that are kept from the forward to the backward pass. The next step uses the same memory again.
 template <typename Input>
 struct Scratch {
   std::vector<float> numeric_inputs, ones;               // [B, N + M + 1], [B, 1]
@@ -74,7 +74,8 @@ class Model {
 
   int backward(const TowerArrays& g, float* deep_gradient, float* wide_gradient, float* result) {
     float* const logits = room(scratch_.logits, s_.num_rows);
-    // values per block: gradient of the last matrix, loss, bias, numeric weights
+    // Number of sums that each block of rows computes: the gradient of the last matrix, the loss, and the gradients of
+    // the bias and of the numeric fields' wide weights.
     const std::int64_t width = last_ + 2 + s_.num_numeric;
     const std::int64_t count = num_blocks(s_.num_rows, rows_per_task(s_.num_rows));
     float* const sums = room(scratch_.block_sums, count * width);
@@ -109,8 +110,9 @@ class Model {
   }
 
  private:
-  // Compute the weights [N + M + 1, H_0] of the first layer's few inputs: E_f · W_f of each numeric field, then the
-  // matrix of the vectors, then the bias.
+  // Compute the weights [N + M + 1, H_0] by which the first layer multiplies its few inputs (numbers, vector components
+  // and the 1 of the bias): E_f · W_f for each numeric field f, its embedding row multiplied by its block of the first
+  // matrix, then the matrix of the vectors, then the bias.
   void numeric_weights() {
     const std::int64_t width = s_.widths[0], dim = s_.embedding_dim;
     float* const f = room(scratch_.numeric_weights, (num_few() + 1) * width);
@@ -142,8 +144,8 @@ class Model {
     }
   }
 
-  // For one block of rows, compute the cross-entropy and the gradients of everything behind the last hidden layer,
-  // added up in `sum`, and the gradient dh [rows, H_L-1] of that layer's outputs.
+  // For one block of rows, compute the cross-entropy and the gradients of all weights behind the last hidden layer,
+  // both added up in `sum`, and the gradient dh [rows, H_L-1] of that layer's outputs.
   void losses(std::int64_t first, std::int64_t rows, const float* logits, float* wide_gradient, float* dh, float* sum) {
     const float keep = 1.0f - s_.label_smoothing, half = 0.5f * s_.label_smoothing;
     std::fill_n(sum, last_ + 2 + s_.num_numeric, 0.0f);
@@ -184,8 +186,8 @@ class Model {
     }, !is_worth_threads(s_.num_rows * weights / kProductsInValue));
   }
 
-  // Compute the gradients of numeric rows, their matrix and the vectors' matrix from the gradient of the first layer's
-  // few weights.
+  // Compute the gradients of the numeric fields' embedding rows and matrix blocks, of the vectors' matrix and of the
+  // first bias, from the gradient of the weights that `numeric_weights` has made of them.
   int numeric_gradients(const TowerArrays& g) {
     const std::int64_t width = s_.widths[0], dim = s_.embedding_dim;
     const float* const df = scratch_.numeric_gradient.data();
@@ -201,7 +203,7 @@ class Model {
     }, !is_worth_threads(s_.num_numeric * dim * width));
   }
 
-  // Return the L2 term of the rows of numeric fields.
+  // Return the L2 term of the loss for the embedding rows of the numeric fields.
   float numeric_loss() const {
     double squares = 0.0;
     for (std::int64_t i = 0; i < s_.num_numeric * s_.embedding_dim; ++i) {

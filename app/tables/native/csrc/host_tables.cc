@@ -245,7 +245,7 @@ void host_tables_read_ahead(const HostTables* tables, const int64_t* row_ids, in
     if (!fresh.empty()) tables->file.pages().note(fresh, kReadingThreads, most_bytes);
     if (count > 0) tables->file.pages().read_ahead(runs, will_change != 0, kReadingThreads, most_bytes);
   } catch (const std::bad_alloc&) {
-    // Without reading ahead, whoever uses a page reads it.
+    // There is no memory to read the pages ahead. Each page is then read when a row in it is used.
   }
 }
 

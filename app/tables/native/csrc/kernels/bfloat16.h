@@ -47,7 +47,8 @@ static inline Bfloat16 nearest(float value) {
   return static_cast<Bfloat16>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-// Return the lower half of the row's hash. `key` is the hash of seed and step.
+// Return 32 bits of a hash of the row, from which the rounding noise of its values is made. `key` is a hash of the seed
+// and the step.
 static inline std::uint32_t row_word(std::uint64_t key, std::int64_t row_id) {
   return static_cast<std::uint32_t>(mix64(key + kGolden64 * (static_cast<std::uint64_t>(row_id) + 1)));
 }
@@ -67,7 +68,8 @@ typedef Bfloat16 Halves __attribute__((vector_size(kLanes * sizeof(Bfloat16))));
 
 #define LANE_FUNCTION static inline __attribute__((always_inline))
 
-// Return the rounding noise in [0, 2^16) for array 0 ... 3 of a row.
+// Return the rounding noise, in [0, 2^16), of several columns of a row's array number kArray (0 ... 3), from the hashes
+// of these columns.
 template <int kArray>
 LANE_FUNCTION Words noise_of_array(Words hash) {
   static_assert(kArray < kMostStates);
@@ -102,7 +104,7 @@ LANE_FUNCTION void store_lanes(Words hash, const float* values, Bfloat16* stored
   std::memcpy(stored, &halves, sizeof halves);
 }
 
-// Return the hashes of the columns from `column` on.
+// Return the hashes of the kLanes columns from `column` on, in the row whose hash is `word`.
 LANE_FUNCTION Words hash_lanes(std::uint32_t word, std::int64_t column) {
   return mix32(kLaneNumbers * kGolden32 + (static_cast<std::uint32_t>(column) * kGolden32 + word));
 }

@@ -31,7 +31,8 @@ using Initialize = void(const Slots& slots, const InitialValues& initial, const 
 using WriteRows = bool(const Slots& view, HostTablesTable table, int array, const std::int32_t* slots,
                        std::int64_t count, const char* values, WrittenArrays* written, int num_threads);
 
-// See host_tables_lookup. Threads split the positions or, with lists, the rows of the batch.
+// Look up the rows of a batch; see host_tables_lookup. Threads split the positions or, with lists, the rows of the
+// batch.
 using Lookup = void(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
                     const std::int32_t* row_slots, const HostTablesHistory* history, float* deep, float* wide,
                     float* wide_rows, double* squared_norms, float* computed, const float** rows, int num_threads);
@@ -40,27 +41,31 @@ using Lookup = void(const Slots& slots, const InitialValues& initial, const Host
 // too.
 using AllFinite = bool(const float* values, std::int64_t count, int num_threads);
 
-// See host_tables_update_wide. The steps are those of app/tables/optimizers.py. Threads split the distinct ids.
+// Take one optimizer step of the batch's wide rows; see host_tables_update_wide. app/tables/optimizers.py defines the
+// steps. Threads split the distinct ids.
 using UpdateWide = void(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
                         const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
                         int num_threads);
 
-// See host_tables_update_deep. The steps are those of app/tables/optimizers.py. Threads split the distinct ids by
-// their number of positions, and split an id that is too frequent for one thread by columns.
+// Take one optimizer step of the batch's deep rows; see host_tables_update_deep. app/tables/optimizers.py defines the
+// steps. Threads split the distinct ids so that each gets about equally many positions. The columns of an id that is
+// too frequent for one thread are split among the threads.
 using UpdateDeep = void(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
                         const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
                         const HostTablesHistory* history, float* caught_up, bool is_caught_up,
                         std::uint64_t rounding_key, int num_threads);
 
-// See host_tables_expand. Threads split the rows of the batch.
+// Copy distinct rows to their positions, and sum wide rows by batch row; see host_tables_expand. Threads split the rows
+// of the batch.
 using Expand = void(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep_rows,
                     const float* wide_rows, float* deep, float* wide, int num_threads);
 
-// See host_tables_sum_by_id. Threads split the distinct ids.
+// Sum the gradients of each distinct id's positions; see host_tables_sum_by_id. Threads split the distinct ids.
 using SumById = void(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep, const float* wide,
                      float* deep_sums, float* wide_sums, int num_threads);
 
-// See host_tables_advance_means and host_tables_read_means. Threads split the rows.
+// Bring the running means of rows up to the last step, in place or as copies; see host_tables_advance_means and
+// host_tables_read_means. Threads split the rows.
 using AdvanceMeans = void(const Slots& slots, const std::int64_t* row_ids, const std::int32_t* row_slots,
                           std::int64_t count, const HostTablesHistory* history, const HostTablesMeans& means,
                           std::uint64_t rounding_key, int num_threads);
@@ -68,7 +73,7 @@ using ReadMeans = void(const Slots& slots, const InitialValues& initial, const s
                        const std::int32_t* row_slots, std::int64_t count, const HostTablesHistory* history,
                        const HostTablesMeans& means, float* scratch, float* deep, float* wide, int num_threads);
 
-// See host_tables_catch_up. Threads split the rows.
+// Let rows in plain arrays take the steps that they missed; see host_tables_catch_up. Threads split the rows.
 using CatchUpArrays = void(const HostTablesRowArrays& arrays, const HostTablesHistory& history,
                            const HostTablesMeans* means, int num_threads);
 

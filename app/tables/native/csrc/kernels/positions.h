@@ -16,7 +16,7 @@ namespace host_tables {
 constexpr std::int64_t kPositionsAhead = 16;
 constexpr std::int64_t kPositionsFarAhead = 64;
 
-// Return the field (0 ... B * C - 1) of a position.
+// Return the number b * C + f of the batch row b and field f to which a position belongs.
 static inline std::int64_t place_of(const HostTablesBatch& batch, std::int64_t position) {
   return batch.places == nullptr ? position : batch.places[position];
 }
@@ -40,7 +40,7 @@ static inline void add_weighted(const float* __restrict values, float weight, st
 // template argument, which turns loops into single instructions.
 constexpr std::int64_t kAnyWidth = 0;
 
-// Sum the gradients of distinct id u in the order of positions, for rows of kWidth columns.
+// Sum the gradients of all positions of distinct id u, in the order of positions, for rows of kWidth columns.
 template <std::int64_t kWidth>
 static inline void sum_narrow_positions(const HostTablesBatch& batch, std::int64_t u, const float* gradient, float* sum) {
   typedef float Row __attribute__((vector_size(kWidth * sizeof(float))));
@@ -55,7 +55,8 @@ static inline void sum_narrow_positions(const HostTablesBatch& batch, std::int64
   std::memcpy(sum, &total, sizeof total);
 }
 
-// Sum columns begin ... begin + width - 1 of the gradients of distinct id u in the order of positions.
+// Sum columns begin ... begin + width - 1 of the gradients of all positions of distinct id u, in the order of
+// positions.
 static inline void sum_positions(const HostTablesBatch& batch, std::int64_t u, const float* gradient,
                                  std::int64_t embedding_dim, std::int64_t begin, std::int64_t width, float* sum) {
   std::memset(sum, 0, static_cast<std::size_t>(width) * sizeof(float));

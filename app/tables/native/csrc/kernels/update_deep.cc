@@ -73,8 +73,9 @@ void update_row(const Update& update, std::int64_t u) {
   Step::end_row(update.input, update.row_slots[u]);
 }
 
-// Return the number of positions above which an id is split by columns. Alone, it would keep one thread busy long
-// after the others have finished. The order of summation, and so every bit, is the same.
+// Return the number of positions above which an id counts as frequent: its columns are then divided among all threads.
+// A single thread would still be busy with it long after the others have finished. The order in which each column is
+// summed does not change, so the results have the same bits.
 std::int64_t most_positions_of_one_thread(const HostTablesBatch& batch, int num_threads) {
   return batch.num_positions / (4 * num_threads);
 }
@@ -105,7 +106,8 @@ void end_frequent_rows(const Update& update, std::int64_t most_positions) {
 
 std::int64_t cost_before(const HostTablesBatch& batch, std::int64_t u) { return batch.offsets[u] + kRowCost * u; }
 
-// Return the first id before which at least `cost` is spent.
+// Return the first distinct id such that updating all ids before it costs at least `cost`. The unit of cost is one
+// position; each id costs kRowCost besides its positions.
 std::int64_t id_at_cost(const HostTablesBatch& batch, std::int64_t cost) {
   std::int64_t low = 0, high = batch.num_unique;
   while (low < high) {
@@ -119,7 +121,7 @@ std::int64_t id_at_cost(const HostTablesBatch& batch, std::int64_t cost) {
   return low;
 }
 
-// Call update_row(u) for those ids of a task that have at most `most_positions`.
+// Call update_row(u) for each of the distinct ids u = begin ... end - 1 that has at most `most_positions` positions.
 template <typename Value, typename UpdateRow>
 void update_rows(const Update& update, std::int64_t begin, std::int64_t end, std::int64_t most_positions,
                  const UpdateRow& update_row) {

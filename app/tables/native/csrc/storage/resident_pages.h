@@ -70,8 +70,8 @@ class ResidentPages {
 
   int descriptor_;
   std::mutex mutex_;
-  // Held as well while parts are added or removed, and shared by passes over all rows, which need no more than the
-  // parts.
+  // Held together with mutex_ while parts are added or removed. A pass over all rows reads `parts_` only, so it takes
+  // just this mutex, shared.
   std::shared_mutex parts_mutex_;
   std::map<std::int64_t, MappedPart> parts_;  // by their first page
   std::vector<std::uint32_t> last_use_;       // for each page of the file

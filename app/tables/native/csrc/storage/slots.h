@@ -48,7 +48,7 @@ static inline Value* deep_state(const Slots& slots, std::int32_t slot) {
   return deep_part + place * slots.layout.deep_states * slots.layout.embedding_dim;
 }
 
-// Return the same address for callers that do not depend on the type of the values.
+// Return the address of a slot's deep part as bytes, for callers that do not depend on the type of its values.
 static inline char* deep_bytes(const Slots& slots, std::int32_t slot) {
   return slots.layout.is_bfloat16 ? reinterpret_cast<char*>(deep_state<Bfloat16>(slots, slot))
                                   : reinterpret_cast<char*>(deep_state<float>(slots, slot));
@@ -62,7 +62,8 @@ static inline float* wide_state(const Slots& slots, std::int32_t slot) {
   return reinterpret_cast<float*>(narrow_part) + place * (layout.wide_states + layout.deep_scalars);
 }
 
-// Return the address of the first deep scalar. A scalar that is an int32 has its bits there.
+// Return the address of a slot's first deep scalar, a value of 4 bytes that the deep table has once per row. The bits
+// of an int32, such as the row's last step, are stored there unchanged.
 static inline float* deep_scalar(const Slots& slots, std::int32_t slot) {
   return wide_state(slots, slot) + slots.layout.wide_states;
 }

@@ -24,7 +24,8 @@ std::int32_t* places(UniqueScratch& scratch, std::int64_t count) {
   return static_cast<std::int32_t*>(scratch.memory.data());
 }
 
-// Find the entry of an id by direct addressing. The entry holds an index in `values` [num_unique].
+// Finds the entry of an id in an array with one entry for each id of the vocabulary. The entry has the id's index in
+// `values` [num_unique], the distinct ids so far.
 struct Direct {
   std::int32_t* place_of_id;
 
@@ -37,7 +38,8 @@ struct Direct {
   }
 };
 
-// Find the entry of an id by open addressing. A free entry is -1.
+// Finds the entry of an id in a hash table with open addressing. The entry has the id's index in `values`, the distinct
+// ids so far, or is -1 if it is free.
 struct Hash {
   std::int32_t* entries;
   int bits;
