@@ -45,9 +45,8 @@ class Header:
     """The headers that a rank has received from all ranks at the start of an operation, combined into one.
 
     `counts` [ranks] is the number of ids that each rank requests from this rank. `scale` is the factor by which, in an
-    update, the
-    owners of rows multiply the gradients. `shard` says which of a rank's shards of rows the operation is about: a rank
-    has two if wide and deep rows are stored apart, else one.
+    update, the owners of rows multiply the gradients. `shard` says which of a rank's shards of rows the operation is
+    about: a rank has two if wide and deep rows are stored apart, else one.
     """
 
     operation: Operation

@@ -119,8 +119,9 @@ class GroupStream:
         self._pending: list[tuple[np.ndarray, ...]] = []
         self._num_pending = 0
         self._left_out = 0.0  # Number of rows without a group, or the sum of their weights.
-        # The distinct cells of the counted rows, ascending, encoded as in `_pending`. The lowest `_shift` bits of their
-        # logits were set to 0.
+        # The distinct pairs of group and logit (cells) of the counted rows, ascending: a uint64 with the id of the
+        # group in the upper 32 bits and the encoded logit in the lower 32. The lowest `_shift` bits of the logits were
+        # set to 0, so that similar logits share a cell.
         self._cells = np.zeros(0, np.uint64)
         self._negatives: np.ndarray = np.zeros(0, np.int64)
         self._positives: np.ndarray = np.zeros(0, np.int64)

@@ -285,8 +285,10 @@ class OptimizerStates:
         self.resume_learning_rates(wide, tower)
 
     def resume_learning_rates(self, wide: float, tower: float) -> None:
-        """Set the learning rates to those of the last step, after optimizer state was loaded. FTRL's state belongs to
-        these rates already, so it is not converted.
+        """Set the learning rates of the wide head and of the tower to those of the last step, after optimizer state was
+        loaded.
+
+        FTRL's state depends on its learning rate. The loaded state was saved with these rates, so it stays as it is.
         """
         for group, optimizer, rate in (("wide", self.wide, wide), ("tower", self.tower, tower)):
             if rate != self.rates[group]:

@@ -38,7 +38,11 @@ class WideHead(nn.Cell):
             self.numeric_weight = Parameter(Tensor(np.zeros((num_numeric, 1), np.float32)), name="numeric_weight")
 
     def construct(self, wide_rows: Tensor, numeric: Tensor) -> Tensor:
-        """Return the wide part's logits [B]. `wide_rows` [B] are summed over fields, `numeric` is [B, N + M]."""
+        """Return the wide part's logits [B].
+
+        `wide_rows` [B] has, for each batch row, the sum of its fields' wide weights. `numeric` [B, N + M] has the N
+        numbers of numeric fields, and then M vector components, which the wide part ignores.
+        """
         logit = wide_rows + self.bias
         if self.num_numeric:
             if numeric.shape[1] > self.num_numeric:
@@ -67,7 +71,7 @@ class NumericFields(nn.Cell):
     """The inputs of the first layer that need no table rows: numeric fields and vectors.
 
     For each numeric field f, the parameters are an embedding row E_f, and the block W_f of the first layer's matrix by
-    which this row is multiplied. For the vectors, there is one block of this matrix, [M, H].
+    which this row is multiplied. For the M components of all vectors, there is one block of this matrix, [M, H].
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:

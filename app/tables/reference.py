@@ -239,9 +239,9 @@ class ReferenceTables(WholeTables, HostTables):
         self._scatter(DEEP, unique.values, states)
 
     def _deep_states(self, row_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Return copies of weights and optimizer state of the deep rows `row_ids`. With the optimizer `adam`, the
-        copies have
-        also taken the steps in whose batches these rows were not.
+        """Return copies of weights and optimizer state of the deep rows `row_ids`.
+
+        With the optimizer `adam`, the copies have also taken the steps in whose batches these rows were not.
         """
         states = self._gather(DEEP, row_ids)
         if self._history is not None:

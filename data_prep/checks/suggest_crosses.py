@@ -28,7 +28,9 @@ from data_prep.prepared.examples import Examples, concatenate, one_hot
 from data_prep.prepared.reader import read_spread
 from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
-INVERSE_PENALTY = 0.05  # The constant C (the inverse penalty) of the regression and in the weights of pairs.
+# Inverse of the L2 penalty (scikit-learn's C), both of the logistic regression on single values and of the weight that
+# is then estimated for each pair of values.
+INVERSE_PENALTY = 0.05
 MAX_ROWS = 400_000  # At most this many rows of the split train are read, and at most as many rows of valid.
 # Of each split, at most so many rows are read that their vectors have this many components in all. A component takes 4
 # bytes in the rows, and 12 in the regression.

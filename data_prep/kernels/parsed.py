@@ -35,8 +35,7 @@ class FileOfLog:
     """Facts about the file of the log from which a chunk of lines was read."""
 
     place: int = 0  # Index of the file in the log.
-    # Name of the file in messages and in rejects.tsv,
-    # or "" if the log has only one file.
+    # Name of the file in messages and in rejects.tsv, or "" if the log has only one file.
     name: str = ""
     first_line: int = 0  # Number of the file's first line among all lines of the log.
     # Number of lines at the start of the file, such as a header, that do not count as lines of the log.

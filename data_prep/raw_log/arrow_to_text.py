@@ -56,8 +56,8 @@ _NO_NULL_VECTORS = (
 )
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
 _VECTORS = "lists or arrays of numbers, or strings such as [0.1, 0.2]"
-# The error message about an unreadable type lists `_READABLE` and, for each entry of the kind's `ColumnKind.arrow`,
-# these further types.
+# The error message about a column whose Arrow type cannot be read lists the types that can be: before those of
+# `_READABLE`, these texts for the further types that the column's kind accepts (`ColumnKind.arrow`).
 _ALSO_READABLE = {
     "moments": "timestamps, dates, ",
     "times": "times of a known zone, ",

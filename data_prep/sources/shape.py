@@ -227,7 +227,9 @@ TRAFFIC_RHYTHM, CLICK_RHYTHM = 0.6, 0.2
 MORTAL_SHARE = 0.3  # Share of a field's values that disappear from the log after some time; other values replace them.
 # Range of the time in days until a value disappears. The logarithm of the time is uniform.
 SHORTEST_LIFE, LONGEST_LIFE = 3.0, 100.0
-WALKING_SHARE = 0.3  # Share of the variance of a value's effect that changes over time. The rest stays constant.
+# Share of the variance of a categorical value's effect (on the log odds of a click) that comes from a part that changes
+# over time. The rest comes from a constant part.
+WALKING_SHARE = 0.3
 # The changing part of an effect is a sum of random walks, interpolated between knots: days between two knots -> share
 # of the variance. With several walks the effect changes both slowly and quickly.
 KNOTS = {16.0: 0.6, 4.0: 0.4}
@@ -427,9 +429,11 @@ class PlantedClicks:
         return strength * now.drift.effects(field, key, values, now.days)
 
     def latents(self, scaled: np.ndarray, values: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """Return the latent vectors that the m interacting fields have in n rows, [m, n, L]. Means are not subtracted.
+        """Return the latent vectors that the m interacting fields have in n rows, [m, n, L]. The fields' mean vectors,
+        `latent_means`, are not subtracted.
 
-        `scaled` [N, n] are standardized numbers, and `values` and `shares` are [C, n]. Rare values have the vector 0.
+        `scaled` [N, n] are the numbers after `NumberShape.standardize`. `values` [C, n] are the rows' categorical
+        values, and `shares` [C, n] their shares of all rows. Values with a share below RARE_SHARE have the vector 0.
         """
         of_rows = []
         for name in INTERACTING_NUMBERS:

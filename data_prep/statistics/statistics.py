@@ -254,7 +254,7 @@ class ChunkCounts:
     missing: list[int]  # Number of missing cells of each categorical column.
     missing_vectors: list[int]  # Number of missing vectors of each vector column.
     cut: dict[str, int]  # Number of rows whose list was cut to `max_length` values, by list column.
-    # Values of each categorical column of numbers, with their counts, as the kernel `count_values` packs them.
+    # For each categorical column of numbers: its distinct values with their counts, as value << 32 | count, ascending.
     values: list[NDArray[np.uint64]]
     texts: list[CountedStrings]  # Values of each vocabulary of strings, with their counts.
     # Histogram of the numbers of each integer or float field, as the kernels count_bins and count_float_bins return it.

@@ -175,7 +175,8 @@ class _FieldCounts(ABC, Generic[Counted]):
     def frequent(self, field: int, min_count: int) -> Counted:
         """Return the values of field number `field` that occur at least `min_count` times, with their counts.
 
-        The result is sorted by the keys of the values. Also set `coverage[field]`.
+        The result is sorted by the keys of the values. Also set `coverage[field]` to the field's `Coverage`: how large
+        its vocabulary would be with other minimum counts.
         """
         if self._num_waiting:
             self._merge()

@@ -22,11 +22,10 @@ def settle(
     effects of crosses, which are fields that combine other fields.
 
     `resolve` is a function that takes default settings and returns them with the user's settings applied. The second
-    value says how strong the
-    effects of crosses on clicks are. It is measured only with `train.auto`, for data with crosses, if the run does not
-    start from a trained model; otherwise it is the default. With `dry`, it is not measured either. The second value
-    also has lines for the log about the choice. Raise ValueError for wrong settings, and ValueError or
-    FileNotFoundError if the folder or the model to start from cannot be read.
+    value says how strong the effects of crosses on clicks are. It is measured only with `train.auto`, for data with
+    crosses, if the run does not start from a trained model; otherwise it is the default. With `dry`, it is not measured
+    either. The second value also has lines for the log about the choice. Raise ValueError for wrong settings, and
+    ValueError or FileNotFoundError if the folder or the model to start from cannot be read.
     """
     config, choice = resolve(Config()), CrossesChoice()
     if not config.train.auto:
