@@ -7,6 +7,7 @@ removed.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -138,22 +139,25 @@ class Checkpoint:
                     with read_checked(path, record, progress):
                         pass
 
-    def read_once(self, spec: TablesSpec, place: PlaceRows) -> dict[str, np.ndarray]:
+    def read_once(self, spec: TablesSpec, place: PlaceRows, wanted: TablesSpec | None = None) -> dict[str, np.ndarray]:
         """Copy the checkpoint's table rows into tables, and return the dense arrays (weights outside the tables) by
         name.
 
         `place` is called with a table's name and row ids. It marks these rows of the table in memory as present, and
-        returns the function with which their arrays are then written (`PlaceRows`).
+        returns the function with which their arrays are then written (`PlaceRows`). `wanted` describes the tables if
+        they have fewer state arrays than the checkpoint, which `spec` describes. The other arrays of the checkpoint are
+        then left out.
 
         Each file is read once, and verified meanwhile. Raise DamagedCheckpointError if a file is missing or damaged,
         and ValueError if a table's rows do not fit the tables that `spec` describes. After an error, the rows written
         so far are invalid.
         """
-        expired = self.expired_later()
+        expired, wanted = self.expired_later(), wanted or spec
         for member in self.chain:
             for table in member.manifest.shards:
                 for path in member.table_files(table):
-                    member._read_file(path.name, partial(_write_rows, table, spec, place, expired[member.path]))
+                    write_rows = partial(_write_rows, table, spec, wanted, place, expired[member.path])
+                    member._read_file(path.name, write_rows)
         return join(array for name in dense_files(self.manifest.files) for array in self._arrays(name).items())
 
     def state(self) -> ModelState:
@@ -281,16 +285,25 @@ def _naming_file(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _write_rows(table: str, spec: TablesSpec, place: PlaceRows, expired: np.ndarray, reader: ArrayReader) -> None:
+def _write_rows(
+    table: str, spec: TablesSpec, wanted: TablesSpec, place: PlaceRows, expired: np.ndarray, reader: ArrayReader
+) -> None:
+    """Write the rows of one file of `table` into tables. `Checkpoint.read_once` explains `spec`, `wanted` and `place`.
+
+    The rows of the ids `expired`, which later checkpoints of the chain list as removed, are left out.
+    """
     layout = row_layout(reader.path, reader.entries)
     with _naming_file(reader.path):
         row_ids = reader.next_array(reader.entries[ROW_IDS])
         check_table(table, row_ids, layout, spec)
         counts = ~np.isin(row_ids, expired) if expired.size else None
         write = place(table, row_ids if counts is None else row_ids[counts])
+        kept = wanted.layout(table)
         for name in layout:
             start = num_written = 0
             for values in reader.next_rows(reader.entries[name], PIECE_BYTES):
+                if name not in kept:
+                    continue
                 counted = values if counts is None else values[counts[start : start + len(values)]]
                 write(name, counted, num_written)
                 start, num_written = start + len(values), num_written + len(counted)
@@ -317,53 +330,64 @@ class FileTable:
     """The rows of one table in a checkpoint, with the interface `TableSnapshot`. They are the touched rows: those that
     were updated or loaded.
 
-    Row ids are kept in memory. Rows are read on demand from the files of the checkpoint and, for a delta, of the older
-    checkpoints that it needs. The files must have been verified.
+    The files of the checkpoint and, for a delta, of the older checkpoints that it needs, are mapped into memory, and
+    only the pages of one call of `read` stay there. The files must have been verified.
     """
 
     def __init__(self, checkpoint: Checkpoint, table: str) -> None:
-        """Open the files of `table` in `checkpoint` and in the older checkpoints that it needs, and read the row ids.
+        """Map the files of `table` in `checkpoint` and in the older checkpoints that it needs, and find the row ids.
 
         Raise ValueError, naming the file, if row ids or arrays in it cannot belong to this table.
         """
         self._table = table
-        self._steps = {path: member.manifest.step for member in checkpoint.chain for path in member.table_files(table)}
-        vocabulary_size = checkpoint.manifest.data["vocabulary_size"]
-        self._files, layouts = [], []
-        for path in self._steps:
-            entries = read_entries(path)
-            layouts.append(row_layout(path, entries))
-            if layouts[-1] != layouts[0]:
-                first = next(iter(self._steps))
-                raise ValueError(f"{path} has arrays {layouts[-1]}, and {first} has {layouts[0]}; expected the same")
-            arrays = arrays_in(map_file(path), entries)
-            with _naming_file(path):
-                check_row_ids(arrays[ROW_IDS], table, vocabulary_size)
-            self._files.append(arrays)
-        self.layout = layouts[-1]
-        ids = [np.array(arrays[ROW_IDS]) for arrays in self._files]
-        expired = checkpoint.expired_later()
-        counts = [~np.isin(of_file, expired[path.parent]) for path, of_file in zip(self._steps, ids, strict=True)]
-        file = np.repeat(np.arange(len(ids)), [of_file.size for of_file in ids])
-        index = np.concatenate([np.arange(of_file.size) for of_file in ids])
-        files_and_rows = [array[np.concatenate(counts)] for array in (np.concatenate(ids), file, index)]
-        self.row_ids, from_the_end = np.unique(files_and_rows[0][::-1], return_index=True)
-        # Several files may have a version of the same row. The last one is the newest, because the files of older
-        # checkpoints come first. So take for each id the index of its last occurrence.
-        newest = files_and_rows[0].size - 1 - from_the_end
-        self._file, self._index = (array[newest] for array in files_and_rows[1:])
+        self._files: list[_TableFile] = []
+        row_ids, expired = [], checkpoint.expired_later()
+        for member in checkpoint.chain:
+            for path in member.table_files(table):
+                file = _TableFile(path, member.manifest.step)
+                first = self._files[0] if self._files else file
+                if file.layout != first.layout:
+                    raise ValueError(
+                        f"{path} has arrays {file.layout}, and {first.path} has {first.layout}; expected the same"
+                    )
+                with _naming_file(path):
+                    check_row_ids(file.arrays[ROW_IDS], table, checkpoint.manifest.data["vocabulary_size"])
+                self._files.append(file)
+                ids, removed = file.arrays[ROW_IDS], expired[member.path]
+                row_ids.append(ids[~np.isin(ids, removed)] if removed.size else ids)
+        self.layout = self._files[0].layout
+        self.row_ids = row_ids[0] if len(row_ids) == 1 else union(*row_ids)
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
-        files, rows = self._file[indices], self._index[indices]
-        array = self.layout[name]
-        values = np.empty((rows.size, array.width), dtype_of(array.dtype))
-        for number in np.unique(files):
-            of_file = files == number
-            values[of_file] = self._files[number][name][rows[of_file]]
+        row_ids, array = self.row_ids[indices], self.layout[name]
+        values = np.empty((row_ids.size, array.width), dtype_of(array.dtype))
+        # Several files may have a version of the same row. The newest is valid, so search newer checkpoints first.
+        missing = np.arange(row_ids.size)
+        for file in reversed(self._files):
+            places, is_there = file.find(row_ids[missing])
+            of_file, missing = missing[is_there], missing[~is_there]
+            values[of_file] = file.arrays[name][places[is_there]]
             # LAST_STEP and MEAN_STEP hold the step at which each row or its running mean was last updated. Other code
             # uses the steps as indices, so raise an error for a step that is negative or after the checkpoint's step.
             if name in (LAST_STEP, MEAN_STEP):
-                path = list(self._steps)[number]
-                with _naming_file(path):
-                    check_bounds(self._table, name, self.row_ids[indices][of_file], values[of_file], self._steps[path])
+                with _naming_file(file.path):
+                    check_bounds(self._table, name, row_ids[of_file], values[of_file], file.step)
+            file.content.madvise(mmap.MADV_DONTNEED)
         return values
+
+
+class _TableFile:
+    """One file of a table: its arrays by name, mapped into memory, and the number of the step that it was saved at."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        self.path, self.step = path, step
+        entries, self.content = read_entries(path), map_file(path)
+        self.layout, self.arrays = row_layout(path, entries), arrays_in(self.content, entries)
+
+    def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the indices in this file of `row_ids` [n], and a mask [n] that is False for ids that it lacks. The
+        indices of these ids are meaningless.
+        """
+        ids = self.arrays[ROW_IDS]
+        places = np.searchsorted(ids, row_ids)
+        return places, ids.take(places, mode="clip") == row_ids if ids.size else np.zeros(row_ids.size, np.bool_)

@@ -2,6 +2,7 @@
 
     python -m benchmarks.training.plan                       all of configs/*.yaml and 60 random settings, half an hour
     python -m benchmarks.training.plan --number 6 --seed 2   only six random settings, others than those of seed 1
+    python -m benchmarks.training.plan --number 60 --minutes 20   as many of them as begin within 20 minutes
 
 Each of the settings is first trained without a limit, and the training's log says what it expected and what it took.
 Then `plan` judges the same settings in a cgroup whose limit is 0.8 to 1.3 times what was taken. If `plan` says that
@@ -17,9 +18,10 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.harness.commands import ENVIRONMENT, run_command
@@ -29,9 +31,14 @@ from common.packages import PROJECT
 MIB = 1 << 20
 LEAST_LIMIT, MOST_LIMIT = 0.8, 1.3  # Range of the random limits, as multiples of the memory that was taken.
 NEEDLESS = 0.85
+VERDICTS = "fits", "killed", "refused", "refused needlessly"
 JOBS = ((), ("--ranks", "2"), ("--ranks", "1", "--servers", "1"))
 SIZE = re.compile(r"([\d.,]+) (KiB|MiB|GiB)")
 USED = re.compile("memory used at most: (.*); expected: (.*)")
+# What a training prints if it found no room for its rows (`require_memory`, or a refused allocation), and what mpirun
+# prints if the system has killed a rank.
+NO_MEMORY = re.compile(r"error: .* needs [\d,]+ MiB more; |error: no memory |MemoryError|bad_alloc|signal 9 \(Killed\)")
+KILLED = -9, 137
 # Random settings, beside those that `random_words` draws itself.
 CHOICES = {
     "train.ema_decay": ("0", "0", "0.999"),
@@ -69,13 +76,14 @@ lists: {tags: {separator: "|", max_length: 8}}
 
 @dataclass(frozen=True)
 class Measured:
-    """What one training expected and took, and what happened under a limit. Sizes are MiB of the rank."""
+    """What one training expected and took, in MiB of the rank, and what happened under a limit: "" if there was none,
+    else "fits", "killed" although `plan` said that it fits, "refused" or "refused needlessly".
+    """
 
     words: tuple[str, ...]
     expected: float
     taken: float
-    needless: bool = False
-    killed: bool = False
+    verdict: str = ""
 
     @property
     def ratio(self) -> float:
@@ -158,17 +166,15 @@ def mib(text: str) -> float:
 
 
 def train(words: tuple[str, ...], dataset: Path, folder: Path, group: Path | None = None) -> re.Match[str] | None:
-    """Train a new run. Return the match of its log line on memory, or None if it was killed.
-
-    Raise SystemExit if it fails otherwise.
+    """Train a new run. Return the match of its log line on memory, or None if it found too little memory: it was
+    killed, or it ended with an error that says so. Raise SystemExit if it fails for another reason.
     """
     arguments = ("--dataset", str(dataset), "--name", "run", "train.resume=never", *words)
     status, printed = run_app("train", *arguments, folder=folder, group=group)
     for run in folder.glob("run*"):
         subprocess.run(["rm", "-r", str(run)], check=True)
     match = USED.search(printed)
-    was_killed = status in (-9, 137) or "signal 9" in printed or "MemoryError" in printed or "needs" in printed
-    if match is None and not was_killed:
+    if match is None and status not in KILLED and not NO_MEMORY.search(printed):
         raise SystemExit(f"train {' '.join(arguments)} ended with {status}:\n{printed[-2000:]}")
     return match
 
@@ -176,7 +182,8 @@ def train(words: tuple[str, ...], dataset: Path, folder: Path, group: Path | Non
 def measure(words: tuple[str, ...], dataset: Path, folder: Path, group: Path | None, factor: float) -> Measured:
     """Train with and without a limit, which is `factor` times what the training takes without one."""
     match = train(words, dataset, folder)
-    assert match is not None
+    if match is None:
+        raise SystemExit(f"this machine has too little memory for train {' '.join(words)}")
     measured = Measured(words, mib(match[2]), mib(match[1]))
     if group is None or not factor:
         return measured
@@ -185,14 +192,15 @@ def measure(words: tuple[str, ...], dataset: Path, folder: Path, group: Path | N
     status, printed = run_app("plan", str(dataset), *words, folder=folder, group=group)
     if status == 2:
         assert "it does not fit" in printed, printed
-        return Measured(words, measured.expected, measured.taken, needless=1 / factor < NEEDLESS)
-    killed = train(words, dataset, folder, group) is None
-    return Measured(words, measured.expected, measured.taken, killed=killed)
+        return replace(measured, verdict="refused needlessly" if 1 / factor < NEEDLESS else "refused")
+    return replace(measured, verdict="killed" if train(words, dataset, folder, group) is None else "fits")
 
 
-def measure_all(number: int, seed: int, recipes: list[Path]) -> list[Measured]:
-    """Measure recipes of configs/ with one process, two ranks and a server, and then random settings."""
-    results = []
+def measure_all(number: int, seed: int, recipes: list[Path], seconds: float) -> list[Measured]:
+    """Measure recipes of configs/ with one process, two ranks and a server, and then random settings. Begin none after
+    `seconds`.
+    """
+    results, start = [], time.monotonic()
     with tempfile.TemporaryDirectory() as name, memory_cgroup() as group:
         folder = Path(name)
         prepared = prepare(folder)
@@ -210,11 +218,12 @@ def measure_all(number: int, seed: int, recipes: list[Path]) -> list[Measured]:
             preparation, words = random_words(rng)
             cases.append((preparation, words, rng.uniform(LEAST_LIMIT, MOST_LIMIT)))
         for preparation, words, factor in cases:
+            if time.monotonic() - start > seconds:
+                break
             measured = measure(words, prepared[preparation], folder, group, factor)
             results.append(measured)
-            verdict = " killed" * measured.killed + " needless" * measured.needless
             shown = f"{measured.expected:7,.0f} MiB expected, {measured.taken:7,.0f} taken, {measured.ratio:.2f}"
-            print(f"{shown}{verdict}  {preparation} {' '.join(words)}", flush=True)
+            print(f"{shown}  {measured.verdict:18}  {preparation} {' '.join(words)}", flush=True)
     return results
 
 
@@ -222,19 +231,21 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--number", type=int, metavar="N", help="of random settings alone (60, and configs/*.yaml)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the random settings (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=60, metavar="N", help="begin no training later (%(default)s)")
     options = parser.parse_args()
     recipes = sorted((PROJECT / "configs").glob("*.yaml")) if options.number is None else []
-    results = measure_all(60 if options.number is None else options.number, options.seed, recipes)
+    results = measure_all(60 if options.number is None else options.number, options.seed, recipes, 60 * options.minutes)
     ratios = sorted(result.ratio for result in results)
+    found = [result.verdict for result in results]
     figures = {
         "expected over taken, least": ratios[0],
         "expected over taken, median": ratios[len(ratios) // 2],
         "expected over taken, most": ratios[-1],
-        "killed though it should fit": sum(result.killed for result in results),
-        "refused needlessly": sum(result.needless for result in results),
+        "settings": len(results),
+        **{f"{verdict} under a limit": found.count(verdict) for verdict in VERDICTS},
     }
     print("\n" + "\n".join(f"{name}: {figure:.3g}" for name, figure in figures.items()))
-    print_result(options, ratios=figures, count=len(results))
+    print_result(options, ratios=figures)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import numpy as np
 from app.checkpoint.read import scoring_arrays
 from app.config import device
 from app.config.device import select_device
+from app.config.optimizer_settings import SgdOptions
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, on_all_ranks, shows_progress
 from app.evaluation.calibration import Calibrate, Calibration, fit_calibration, fit_temperature
 from app.evaluation.measure import Evaluation, Scorer, best_on, check_split, intervals_of, measure
@@ -93,19 +94,24 @@ def evaluate(
 
 
 def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Scorer:
-    """Return a `Scorer`, which scores batches with a checkpoint's model. The model's tables are loaded into host
-    memory, whatever backend (`tables.backend`) trained the model.
+    """Return a `Scorer`, which scores batches with a checkpoint's model. The model's rows are loaded into tables on the
+    host, whatever backend (`tables.backend`) trained the model, without the optimizer state that scores do not need.
 
     The ranks of `group` divide the rows of the tables among them and share each batch. Raise ValueError, naming the
     array, if an array is missing in the checkpoint or has another shape than the settings say.
     """
     checkpoint, config, schema = trained.checkpoint, trained.config, trained.schema
     step = checkpoint.manifest.step
+    saved = table_spec(config, schema)
+    # Only the optimizer `adam`, which postpones the steps of rows that a batch does not have, needs its state for
+    # scores. SGD has none.
+    deep_optimizer = config.deep_optimizer if config.deep_optimizer.name == "adam" else SgdOptions()
+    config = replace(config, wide_optimizer=SgdOptions(), deep_optimizer=deep_optimizer)
     spec = table_spec(config, schema)
     # The folder of the setting tables.storage may only exist on the machine that trained the model.
     if not Path(config.tables.storage).is_dir():
         config = replace(config, tables=replace(config.tables, storage=AUTO))
-    rates = LearningRates(config.optimizers)
+    rates = LearningRates(trained.config.optimizers)
     rates.load_state(checkpoint.manifest.schedules)
     batch_rows = group.batch_rows(trained.batch_size)
     backend, folder = pick_host_backend(), checkpoint.path.parent
@@ -113,9 +119,9 @@ def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Sco
     stored = with_storage(config.tables.storage, spec, backend, folder, shortage)
     rows = rows_for_device(config, stored, rates.of_tables(), backend, group, batch_rows)
     with rows.tables.loading(step) as place:
-        arrays = checkpoint.read_once(spec, place)
+        arrays = checkpoint.read_once(saved, place, spec)
     if not config.model.fold_numeric:
-        arrays = fold_numeric(checkpoint.state(), spec, schema.num_numeric)
+        arrays = fold_numeric(checkpoint.state(), saved, schema.num_numeric)
     arrays = scoring_arrays(arrays, step)
     if scores_natively(config):
         model = NativeModel(config, schema)

@@ -70,7 +70,7 @@ def export(
         check_split(trained.folder, trained.schema, split)
     device.prepare_environment(trained.config.device)
     with new_bundle(bundle, overwrite) as folder:
-        trained.checkpoint.verify()
+        # Loading the rows verifies the files of the checkpoint, from which the bundle is then written.
         scorer, calibration = load_for_scoring(trained), None
         if calibrate:
             calibration = calibrate_on_valid(trained, scorer, calibrate)

@@ -101,7 +101,8 @@ class ExportedModel:
             return self.changed[self.changed >= schema.num_numeric]
         if self.history is not None:
             return np.arange(schema.num_numeric, schema.vocabulary_size)
-        row_ids = union(*(table.row_ids for table in self.state.tables.values()))
+        wide, deep = (table.row_ids for table in self.state.tables.values())
+        row_ids = deep if np.array_equal(wide, deep) else union(wide, deep)
         return row_ids[row_ids >= schema.num_numeric]
 
     def read(self, table: str, ids: np.ndarray) -> np.ndarray:
@@ -112,15 +113,13 @@ class ExportedModel:
         `history`, if any, are then applied to the initial row.
         """
         saved = self._views[table]
-        if table == WIDE:
-            values = np.zeros((len(ids), 1), np.float32)
-        else:
-            model, dtype = self.config.model, self.config.tables.dtype
-            values = initial_rows(self.config.train.seed, ids, model.embedding_dim, model.initial_row_scale, dtype)
         is_known = are_among(saved.row_ids, ids)
-        if table == DEEP and self.history is not None and not is_known.all():
-            values[~is_known] = self._moved(ids[~is_known], values[~is_known])
+        values = np.zeros((len(ids), saved.layout[ROWS].width), np.float32)
         values[is_known] = saved.read(ROWS, np.searchsorted(saved.row_ids, ids[is_known]))
+        if table == DEEP and not is_known.all():
+            model, dtype, others = self.config.model, self.config.tables.dtype, ids[~is_known]
+            initial = initial_rows(self.config.train.seed, others, model.embedding_dim, model.initial_row_scale, dtype)
+            values[~is_known] = initial if self.history is None else self._moved(others, initial)
         return values[:, 0] if table == WIDE else values
 
     @cached_property

@@ -2,13 +2,14 @@ import dataclasses
 import json
 
 import numpy as np
+import psutil
 import pytest
 
 from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import best_or_newest, remove_old, whole_checkpoints
 from app.checkpoint.write import ModelState, write_checkpoint
-from app.config.optimizer_settings import AdamOptions, FtrlOptions
+from app.config.optimizer_settings import AdamOptions, FtrlOptions, LazyAdamOptions, SgdOptions
 from app.config.run_settings import CheckpointOptions
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
@@ -85,6 +86,34 @@ def test_row_ids_that_are_none_of_the_table_s_are_refused(tmp_path, row_ids, mes
     path = write_checkpoint(tmp_path, state, plain_manifest(3, 10))
     with pytest.raises(ValueError, match=f"deep-0-of-1.safetensors: {message}"):
         Checkpoint.open(path).state()
+
+
+def test_tables_for_scoring_load_no_optimizer_state(saved):
+    spec = TablesSpec(1000, 5, (TableField("C1"),), 7, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
+    scored = dataclasses.replace(spec, wide_optimizer=SgdOptions(), deep_optimizer=SgdOptions())
+    tables, state = reference_tables(scored), make_state()
+    for rows in state.tables.values():  # Make the state one that an optimizer can reach, and save it.
+        for values in rows.arrays.values():
+            np.abs(values, out=values)
+    path = write_checkpoint(saved.parent, state, plain_manifest(4))
+    with tables.loading(step=4) as place:
+        Checkpoint.open(path).read_once(spec, place, scored)
+    for table, loaded in tables.state().items():
+        assert list(loaded.arrays) == ["rows"]
+        np.testing.assert_array_equal(loaded.row_ids, state.tables[table].row_ids)
+        np.testing.assert_array_equal(loaded.arrays["rows"], state.tables[table].arrays["rows"])
+
+
+def test_rows_read_in_pieces_do_not_stay_in_memory(tmp_path):
+    row_ids, piece = np.arange(400_000), 4000
+    arrays = {"rows": np.ones((row_ids.size, 32), np.float32)}
+    state = ModelState({}, {DEEP: TableState(row_ids, arrays)})
+    table = Checkpoint.open(write_checkpoint(tmp_path, state, plain_manifest(3, row_ids.size), 2)).state().tables[DEEP]
+    before, most = psutil.Process().memory_info().shared, 0
+    for start in range(0, row_ids.size, piece):
+        assert table.read("rows", slice(start, start + piece)).sum() == piece * 32
+        most = max(most, psutil.Process().memory_info().shared - before)
+    assert most < arrays["rows"].nbytes / 8
 
 
 def test_a_manifest_that_is_missing_damaged_or_newer(saved):

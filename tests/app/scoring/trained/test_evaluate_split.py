@@ -12,8 +12,10 @@ from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_checkpoint
 from app.run.identity import data_identity
+from app.scoring.trained import evaluate_split
 from app.scoring.trained.evaluate_split import evaluate
 from app.scoring.trained.trained_model import open_trained
+from app.training.assemble import rows_for_device
 from common import settings
 from data_prep.prepared.batches import read_batches, written_order
 from data_prep.prepared.data_files import write_schema
@@ -47,6 +49,18 @@ def test_a_checkpoint_is_evaluated_as_the_model_it_was_saved_from(saved):
     assert metrics.rows == len(labels)
     assert metrics.auc == pytest.approx(roc_auc_score(labels, logits), abs=1e-4)  # a near tie may fall either way
     assert metrics.log_loss == pytest.approx(log_loss(labels, 1 / (1 + np.exp(-logits.astype(np.float64)))), abs=1e-6)
+
+
+def test_rows_are_loaded_without_state_that_scores_do_not_need(saved, monkeypatch):
+    path, loaded = saved[0], []
+
+    def note(config, spec, *others):
+        loaded.append(spec)
+        return rows_for_device(config, spec, *others)
+
+    monkeypatch.setattr(evaluate_split, "rows_for_device", note)
+    evaluate_on(path, "test")
+    assert loaded[0].row_bytes() == 4 * (1 + loaded[0].embedding_dim)
 
 
 @pytest.fixture(scope="module")
