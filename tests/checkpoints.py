@@ -1,4 +1,6 @@
-"""Checkpoints of made-up runs: their manifests, what is read of them, and a manager of them without a model."""
+"""Helpers for tests of checkpoints: make manifests, read checkpoints, and save checkpoints of tables without a
+model.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +20,15 @@ from common import settings
 
 
 def plain_manifest(step, vocabulary_size=1000, **others):
-    """The manifest of a checkpoint after `step` steps, which nobody can train on."""
+    """Return the manifest of a checkpoint after `step` steps. It has no settings, so no run can continue from it."""
     data = {"vocabulary_size": vocabulary_size}
     return _manifest(step, {"config": {}, "dataset": "", "data": data, **others})
 
 
 def run_manifest(step, config, schema, dataset, **others):
-    """The manifest of a checkpoint after `step` steps of a run with this configuration on this prepared folder."""
+    """Return the manifest of a checkpoint after `step` steps of a run with the settings `config` on the prepared folder
+    `dataset` with the schema `schema`.
+    """
     described = {"config": settings.as_dict(config), "dataset": str(dataset), "data": data_identity(schema)}
     return _manifest(step, described | others)
 
@@ -34,7 +38,7 @@ def _manifest(step, content):
 
 
 def load(path):
-    """Return manifest and state of the checkpoint at `path`, verified."""
+    """Verify the checkpoint at `path`, and return its manifest and its state (`ModelState`)."""
     checkpoint = Checkpoint.open(path)
     checkpoint.verify()
     state = checkpoint.state()
@@ -46,7 +50,7 @@ def load(path):
 
 
 class Run:
-    """A run folder that notes what is logged of saves."""
+    """Replaces a run folder. It notes the errors of saves in `failed`, and lines for metrics.jsonl in `metrics`."""
 
     def __init__(self, folder):
         self.checkpoints, self.failed, self.metrics = folder, [], []
@@ -62,7 +66,9 @@ class Run:
 
 
 class StateOfTables:
-    """The parts of a run that a save asks: tables, and one dense array with the value `dense`."""
+    """Replaces the state of a training for a `CheckpointManager`: the rows of `tables`, and one dense array with the
+    value `dense`.
+    """
 
     learning_rates = SimpleNamespace(state=dict)
 
@@ -74,7 +80,11 @@ class StateOfTables:
 
 
 def manager_of(run, parts, options, vocabulary_size, group=None):
-    """Return the manager of a run of one process, or of one rank of `group`; the data is made up."""
+    """Return the `CheckpointManager` of a run of one process or, with `group`, of one rank. The data's schema is made
+    up.
+
+    `parts` is the training whose state is saved, such as a `StateOfTables`.
+    """
     train = SimpleNamespace(files=())
     schema = SimpleNamespace(
         vocabulary_size=vocabulary_size,

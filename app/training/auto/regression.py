@@ -131,7 +131,8 @@ def most_rows(schema: Schema, max_rows: int) -> int:
 def read_features(
     folder: Path, schema: Schema, split: str, max_rows: int | None = None
 ) -> tuple[Any, np.ndarray, np.ndarray | None]:
-    """Return the rows of a split as features, sparse [rows, N + K + V], labels [rows], and weights [rows] or None.
+    """Return the rows of a split: their features as a sparse matrix [rows, N + K + V] (numbers, inputs of vectors, and
+    a column for each id), their labels [rows], and their weights [rows], or None if they have none.
 
     With `max_rows`, read only about that many rows, in blocks spread over the split. Rows with weight 0 are left out.
     """
