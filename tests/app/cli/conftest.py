@@ -1,4 +1,4 @@
-"""The commands of `python -m app`, run in this process."""
+"""A fixture that runs the commands of `python -m app` in this process."""
 
 import logging
 
@@ -9,7 +9,9 @@ from app.__main__ import main
 
 @pytest.fixture
 def command(own_handlers, project, tiny_dataset, tmp_path, monkeypatch, caplog):
-    """Run `python -m app` in the test's folder and return its status and what it logged."""
+    """Return a function that runs a command of `python -m app` in the test's folder. It returns the exit status, and
+    the text that was logged. `train` gets configs/tiny.yaml and a prepared folder.
+    """
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.INFO)
 

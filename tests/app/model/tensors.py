@@ -1,4 +1,4 @@
-"""Inputs of graphs, and steps on them."""
+"""Helpers for tests of the model: inputs of MindSpore's graphs, training steps, and rounding to bfloat16."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,9 @@ import numpy as np
 
 
 def variable(arrays: Iterable[np.ndarray]) -> tuple:
-    """Tensors as a tuple that is an input of a graph. A plain tuple is a constant, for which it is compiled anew."""
+    """Return a tuple of tensors, marked as an input of a graph. A plain tuple would be a constant of the graph, and
+    each other tuple would make MindSpore compile the graph again.
+    """
     from mindspore import Tensor, mutable
 
     return mutable(tuple(Tensor(array) for array in arrays))
@@ -18,6 +20,6 @@ def take_step(parts, batch):
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Round float32 values to bfloat16 as the kernels do, by way of the bits."""
+    """Round float32 values to the nearest bfloat16, ties to even, as the kernels do. Return them as float32."""
     bits = values.view(np.uint32)
     return (((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(np.float32)

@@ -1,4 +1,6 @@
-"""A run that was trained, parts of the log that follow its rows, and the command in a folder of the test's own."""
+"""Fixtures for tests of online training: a trained run, parts (files of the log) with the rows after those of the run,
+and a folder in which a test runs the command `online`.
+"""
 
 import logging
 import shutil
@@ -10,10 +12,12 @@ from app.training.start import plan_launch
 from data_prep.prepared.truth import truth_path
 from data_prep.sources.synthetic import synthesize
 
-PART_ROWS, FIRST_PART = 300, 10  # the first 3,000 rows are those of `tiny_log`
+# Rows of a part, and the index of the first part that is used: the parts before have the 3,000 rows of `tiny_log`.
+PART_ROWS, FIRST_PART = 300, 10
 
 
-# An optimizer that moves every row at each step, and a rate that ends at 0.
+# Settings of the trained run: among them an optimizer that moves every row at each step, and a schedule whose learning
+# rate ends at 0.
 SETTINGS = (
     "train.batch_size=100",
     "train.epochs=2",
@@ -33,7 +37,7 @@ def trained_run(cpu, tiny_config, tiny_dataset, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def parts(tmp_path_factory):
-    """Four files of rows that `trained_run` has not seen."""
+    """Return the paths of four parts, whose rows `trained_run` was not trained on."""
     folder = tmp_path_factory.mktemp("parts") / "log"
     synthesize(folder, 4_200, seed=1, workers=1, part_rows=PART_ROWS)
     files = [path for path in sorted(folder.iterdir()) if not path.name.endswith(".truth.parquet")]
@@ -41,14 +45,16 @@ def parts(tmp_path_factory):
 
 
 class Online:
-    """A folder in which the command runs over the parts that were delivered."""
+    """A folder in which a test runs the command `online`, with a subfolder `source` for the parts."""
 
     def __init__(self, path, run):
         self.path, self.source, self.trained = path, path / "source", run
         self.source.mkdir(parents=True)
 
     def deliver(self, part, name=None, text=None):
-        """Rename a part into the source, with its truth, under its own name or another, or another text."""
+        """Put a part into the source folder by a rename, with its true click probabilities beside it. `name` gives it
+        another name, `text` another content.
+        """
         target = self.source / (name or part.name)
         if truth_path(part).is_file():
             shutil.copy(truth_path(part), truth_path(target))

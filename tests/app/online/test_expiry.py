@@ -1,4 +1,6 @@
-"""Values that expire: the model that `test_history.py` compares runs with, and options that single runs show."""
+"""Values that lose their ids (expire). `Model` says which values expire; `test_history.py` compares online runs with
+it. Other tests run `online` with single options.
+"""
 
 import os
 import random
@@ -23,7 +25,7 @@ from data_prep.prepared.schema import read_schema
 from tests.app.online.test_online_trainer import metrics_of
 from tests.checkpoints import load
 
-SMALL_FIELD = 20  # in place of 256
+SMALL_FIELD = 20  # Fields with at most this many values lose none. The product's number is 256.
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,7 +40,7 @@ def checkpoints_of(folder):
 
 
 def counts_of(folder, schema):
-    """How often each (field, value) of a prepared folder had come when it got its id."""
+    """Return, for each (field, value) of a prepared folder, how often it had occurred when it got its id."""
     tables = [pq.read_table(folder / name).to_pydict() for name in schema.vocabulary_files]
     return {
         (field, value): count
@@ -48,7 +50,7 @@ def counts_of(folder, schema):
 
 
 def values_of(folder, schema):
-    """The id of each (field, value) of a prepared folder that has one."""
+    """Return the id of each (field, value) of a prepared folder, except those that have expired."""
     _, _, vocabulary = open_vocabulary(folder, schema)
     tables = [pq.read_table(folder / name).to_pydict() for name in schema.vocabulary_files]
     ids = [
@@ -62,24 +64,32 @@ def values_of(folder, schema):
 
 
 class Model:
-    """The vocabulary that an online run must leave: the id of each (field, value), and when that was last seen.
+    """The vocabulary that an online run must have after the parts that were passed to `take`.
 
-    A value "" is the missing one of its field, which keeps its id.
+    `ids` has the id of each (field, value), and `seen` the moment at which it occurred last. The value "" stands for
+    the missing value of its field, which never expires.
     """
 
     def __init__(self, ids, counts, small_field, min_count):
-        """Begin with these ids and counts, of all fields in their order, and all that `prepare` gave."""
-        self.count = dict(counts)  # when it got its id
+        """Begin with the ids and counts of a prepared folder, fields in their order. `small_field` is the number of
+        values up to which a field loses none.
+        """
+        self.count = dict(counts)  # How often each value had occurred when it got its id.
         self.ids, self.small_field, self.min_count = dict(ids), small_field, min_count
         self.fields = list(dict.fromkeys(field for field, _ in ids))
         self.first, self.size = min(ids.values()), max(ids.values()) + 1
         self.seen, self.waiting, self.moment = dict.fromkeys(ids, 0), Counter(), 0
 
     def take(self, cells, moment, after, most_ids=0):
-        """Take a part with these occurrences of values, and return which values lose their ids after it."""
+        """Process a part in which the (field, value) pairs `cells` occur. Return the pairs that lose their ids after
+        it.
+
+        `moment` is the part's time, in rows or seconds. A value expires if it was not seen for more than `after` (0:
+        never), or if more than `most_ids` values could expire (0: no limit), the longest unseen first.
+        """
         counts = Counter(cells)
         self.moment = max(moment, self.moment)
-        if 0 in self.seen.values():  # nothing is known of the time before
+        if 0 in self.seen.values():  # When these values were last seen is not known, so count from this part.
             self.seen = {cell: at or self.moment for cell, at in self.seen.items()}
         pending = {cell: self.waiting[cell] + count for cell, count in counts.items() if cell not in self.ids}
         new = [cell for cell, count in pending.items() if count >= self.min_count]
@@ -100,7 +110,7 @@ class Model:
         return gone
 
     def renumber(self):
-        """Give ids anew, without gaps."""
+        """Give the remaining values new ids without gaps, in the order of fields and of their old ids."""
         kept = sorted(self.ids, key=lambda cell: (self.fields.index(cell[0]), self.ids[cell]))
         self.ids = {cell: self.first + place for place, cell in enumerate(kept)}
         self.size = self.first + len(kept)
@@ -112,7 +122,9 @@ def _order(cell):
 
 
 def assert_prepared_rows_keep_their_values(checkpoint, prepared):
-    """Compare the training rows under the ids of a checkpoint's folder with those of the preparation."""
+    """Check that the training rows in the prepared folder of a checkpoint, whose ids may have been renumbered, still
+    have the values of the original prepared folder `prepared`.
+    """
     schema, trained = read_schema(prepared), open_trained(checkpoint)
     ids = values_of(trained.folder, trained.schema)
     names = {id_: cell for cell, id_ in values_of(prepared, schema).items()}
@@ -125,13 +137,16 @@ def assert_prepared_rows_keep_their_values(checkpoint, prepared):
         columns = slice(end - field.max_length, end)
         known = [ids.get(names.get(id_), field.oov_ids[0]) for id_ in before[:, columns].reshape(-1).tolist()]
         found = now[:, columns].reshape(-1)
-        # A value that came back is another one for rows that were stored when it was there before.
+        # A value that expired and came back has a new id, but rows that were stored before have an out-of-vocabulary
+        # id.
         is_unknown = (found < 0) | ((found >= field.oov_ids[0]) & (found < field.oov_ids[1]))
         assert (found == np.where(is_unknown, found, known)).all(), field.name
 
 
 def assert_copies_have_what_is_left(checkpoint, tmp_path):
-    """Reshard a checkpoint, export its rows and compact a copy of its folder: all have its rows, ages and values."""
+    """Check that copies of a checkpoint have the same rows, ages and values: a compacted one, one with another number
+    of shards, and exported rows.
+    """
     _, expected = load(checkpoint.path)
     touched, trained = checkpoint.last_touched(), open_trained(checkpoint)
     copied = shutil.copytree(checkpoint.path.parent, tmp_path / "copied") / checkpoint.path.name

@@ -1,4 +1,6 @@
-"""A service in this process, and one in a process of its own, over the bundle of the scoring tests."""
+"""Fixtures for tests of the service: a service in this process, and one in a process of its own. Both serve the bundle
+of the scoring tests.
+"""
 
 import asyncio
 import os
@@ -28,7 +30,7 @@ from tests.app.scoring.conftest import (  # noqa: F401
 
 
 def run_beside(application, function):
-    """Run `function`, a coroutine of a client that sends to an application in this process."""
+    """Call the coroutine `function` with an HTTP client that sends its requests to `application` in this process."""
 
     async def run():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://here") as client:
@@ -55,7 +57,9 @@ class Client:
 
 @contextmanager
 def running(command, folder, python=sys.executable, is_open=True, output=None, **environment):
-    """Run a service of Python's; give the process and the port, when the model is open."""
+    """Run a service as a process during the `with` block: `python COMMAND`. Yield the process and its port, with
+    `is_open` only after the model has been opened.
+    """
     environment = {**os.environ, **environment}
     with subprocess.Popen(
         [python, *command], cwd=folder, stdout=output, stderr=subprocess.PIPE, text=True, env=environment
@@ -74,7 +78,7 @@ def running(command, folder, python=sys.executable, is_open=True, output=None, *
 
 @pytest.fixture(scope="session")
 def golden(tiny_bundle):  # noqa: F811
-    """Made-up rows without their scores."""
+    """Return the bundle's golden rows, which are made up, without their logits and scores."""
     return pq.read_table(tiny_bundle / "golden.parquet").drop_columns(["logit", "score", "tolerance"])
 
 
@@ -90,7 +94,7 @@ def golden_logits(predictor, golden):  # noqa: F811
 
 @pytest.fixture
 def make_service():
-    """Opens services."""
+    """Return a function that opens a service of the bundles at `path` in this process."""
 
     def make(path, **limits):
         options = ServerOptions(path, "clicks", limits=Limits(**limits), allowed_hosts=("*",))
@@ -112,7 +116,7 @@ def client(service):
 
 @pytest.fixture(scope="session")
 def serve(project):
-    """Runs `serve` on a free port; gives the process and the port."""
+    """Return a context manager that runs the command `serve` on a free port, and yields the process and the port."""
 
     def run(path, *arguments, **environment):
         command = ["-m", "app.cli.serve", path, "--port", "0", "--name", "clicks", *arguments]
@@ -134,7 +138,7 @@ def port(served):
 
 @pytest.fixture
 def eventually():
-    """Waits until a condition holds."""
+    """Return a function that waits until a condition holds, and fails if it does not hold in time."""
 
     def wait(condition, seconds=20):
         until = time.monotonic() + seconds

@@ -1,6 +1,7 @@
-"""A job of ranks that train and servers of rows, each a thread of this process: `HostTables` to who uses it.
+"""A made-up job of training ranks and of servers that own rows. Each is a thread of this process, and together they
+have the interface of `HostTables`.
 
-What passes between ranks passes through `app/distributed/exchange.py`; only MPI itself is replaced.
+Ranks exchange ids, rows and gradients by the code of `app/distributed/exchange.py`. Only MPI itself is replaced.
 """
 
 import threading
@@ -17,7 +18,7 @@ from app.tables.interface import RowGradients, Rows, TableState
 
 
 class World:
-    """A board on which ranks put messages for the others."""
+    """Where the ranks exchange messages: `board` has the last message of each rank."""
 
     def __init__(self, size):
         self.board, self.barrier = [None] * size, threading.Barrier(size, timeout=5)
@@ -31,7 +32,7 @@ class World:
 
 
 class Rank:
-    """A communicator with the calls of MPI that `Exchange` uses."""
+    """Replaces MPI's communicator in one rank. It has the methods that `Exchange` calls."""
 
     def __init__(self, world, rank):
         self.world, self.rank, self.size = world, rank, len(world.board)
@@ -44,7 +45,7 @@ class Rank:
         return SimpleNamespace(Wait=lambda: None, Test=lambda: True)
 
     def allgather(self, mine):
-        return [mine]  # ranks are made one after the other, and alike
+        return [mine]  # Ranks are made one after the other in the same way, so all would send the same value.
 
     def Alltoallv(self, sent, received):
         array, counts, starts, _ = received
@@ -65,7 +66,11 @@ class Rank:
 
 
 class JobInThreads:
-    """`HostTables` of `workers` ranks that train, after `servers` that only own rows (0: all ranks own rows)."""
+    """Tables whose rows are spread over the ranks of a job, with the interface of `HostTables`.
+
+    The job has `workers` ranks that train and, before them, `servers` that own all rows. If `servers` is 0, the
+    training ranks own the rows.
+    """
 
     def __init__(self, spec, learning_rates, backend, workers, servers):
         world, owners = World(servers + workers), servers or workers
@@ -110,7 +115,8 @@ class JobInThreads:
     def update(self, unique, gradients):
         shares = self._shares(len(gradients.wide))
         parts = [RowGradients(gradients.deep[mine], gradients.wide[mine], gradients.scale) for mine in shares]
-        operations = 1 if self.asked is unique else 2  # the rows of another batch were looked up meanwhile
+        # If the rows of another batch were looked up meanwhile, each rank first sends its ids again, as an operation.
+        operations = 1 if self.asked is unique else 2
         self.asked = unique
         self._together(lambda rank, *words: rank.update(*words), unique, parts, operations=operations)
 
@@ -135,7 +141,7 @@ class JobInThreads:
 
 
 class JoinedTable:
-    """The `TableSnapshot` of all owners' rows."""
+    """A `TableSnapshot` of the rows of all owners, ordered by id."""
 
     def __init__(self, parts):
         self.parts, self.layout = parts, parts[0].layout

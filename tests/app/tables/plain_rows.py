@@ -1,10 +1,12 @@
-"""The tables once more, plainly: every optimizer as its paper or MindSpore's documentation states it, in float64.
+"""A simple second implementation of the tables, to which tests compare the real ones.
 
-It shares no code with `app`. Beside each value stands a bound of what float32 may have made of it (`error`), so that a
-comparison is as sharp as the arithmetic allows, whatever the gradients were. Letters: V rows, D width.
+Every optimizer is written in float64 as its paper or MindSpore's documentation defines it. No code is shared with
+`app`. For each value, `error` is a bound of the rounding errors that float32 may make in it, so that a comparison is as
+strict as float32 allows, whatever the gradients were. Letters: V rows, D width.
 
-Duchi et al. 2011 (Adagrad), McMahan et al. 2013 (FTRL-proximal; l2 counts twice as in MindSpore's), Kingma & Ba 2015
-(Adam), MindSpore's FusedSparseLazyAdam (epsilon beside the root that is not corrected).
+The definitions are those of Duchi et al. 2011 (Adagrad), McMahan et al. 2013 (FTRL-proximal, with l2 counted twice as
+in MindSpore), Kingma & Ba 2015 (Adam), and MindSpore's FusedSparseLazyAdam (epsilon is added to the root of the second
+moment without bias correction).
 """
 
 import copy
@@ -12,13 +14,16 @@ import math
 
 import numpy as np
 
-EPS, TINY = 2.0**-22, 2.0**-146  # a few roundings of float32: of its values, and of those too small for all its digits
-LEAST_RATE = 2.0**-40  # below it FTRL, which divides by its rate, takes no step
+# Bounds of a few rounding errors of float32: relative for usual values, absolute for values near 0 (subnormal numbers).
+EPS, TINY = 2.0**-22, 2.0**-146
+LEAST_RATE = 2.0**-40  # With a lower learning rate FTRL, which divides by it, takes no step.
 ONE_A_ROW = ("rowwise_adagrad", "partial_rowwise_adam")
 
 
 def rate_of(options, step, drops=()):
-    """The learning rate of step 1, 2, …; `drops` are the steps after which a plateau's rate fell."""
+    """Return the learning rate of step number `step` (from 1 on). `drops` are the steps after which a plateau schedule
+    has lowered the rate.
+    """
     schedule, base = options.schedule, options.learning_rate
     after, rate = step - schedule.warmup_steps, base
     if after <= 0:
@@ -33,7 +38,11 @@ def rate_of(options, step, drops=()):
 
 
 class PlainTable:
-    """A table of V rows; `most_exact` is the number of missed steps of `adam` that the tables take one by one."""
+    """One table of V rows with its optimizer.
+
+    With `adam`, the real tables take up to `most_exact` missed steps of a row one by one, and further ones
+    approximately.
+    """
 
     def __init__(self, options, initial, l2, most_exact):
         self.options, self.l2, self.most_exact = options, l2, most_exact
@@ -42,13 +51,14 @@ class PlainTable:
         self.rows = initial.astype(np.float64)
         zeros = np.zeros_like(self.rows)
         self.error = np.abs(self.rows) * EPS
-        self.squares = zeros + getattr(options, "initial_accumulator", 0.0)  # Adagrad's G, FTRL's n, Adam's v
-        self.sums, self.sums_error = zeros.copy(), zeros.copy()  # FTRL's z, Adam's m
-        self.last_rate = zeros.copy()  # of FTRL's z
+        # In the letters of the papers: G of Adagrad, n of FTRL, v of Adam.
+        self.squares = zeros + getattr(options, "initial_accumulator", 0.0)
+        self.sums, self.sums_error = zeros.copy(), zeros.copy()  # In the letters of the papers: z of FTRL, m of Adam.
+        self.last_rate = zeros.copy()  # FTRL only: the learning rate for which the row's z was computed.
         self.touched = np.zeros(len(initial), bool)
         self.last_touch = np.zeros(len(initial), int)
-        self.is_exact = True  # False if rows are rounded to bfloat16, as these are not
-        self.left = self.rows.copy()  # what `adam` had made of the row after `most_exact` missed steps
+        self.is_exact = True  # False if the real tables round rows to bfloat16, which this class does not.
+        self.left = self.rows.copy()  # With `adam`: each row as it was after at most `most_exact` missed steps.
 
     def copy(self):
         return copy.deepcopy(self)
@@ -59,11 +69,15 @@ class PlainTable:
         return float(np.float32(rate_of(self.options, self.step + 1, self.drops)))
 
     def far(self):
-        """Rows of `adam` whose missed steps are no longer exact."""
+        """Return a mask of the rows that have missed more than `most_exact` steps of `adam`, so that the real tables
+        have taken some of these steps approximately.
+        """
         return (self.step - self.last_touch > self.most_exact) & (self.options.name == "adam")
 
     def update(self, summed, at):
-        """Take one step; `summed` [V, D] are the gradients, 0 outside `at` [V], the rows of the batch."""
+        """Take one step. `at` [V] is the mask of the batch's rows, and `summed` [V, D] their gradients (0 for other
+        rows).
+        """
         with np.errstate(all="ignore"):
             self._update(summed, at)
 
@@ -84,7 +98,9 @@ class PlainTable:
         self.left[now] = self.rows[now]
 
     def _gradient(self, summed, at):
-        """The batch's gradient with L2, and how wrong float32 may be about it."""
+        """Return the gradients of the rows `at`, with that of the L2 penalty added, and bounds of their float32
+        errors.
+        """
         gradient = summed[at]
         total = gradient + self.l2 * self.rows[at]
         wrong = EPS * (np.abs(gradient) + self.l2 * np.abs(self.rows[at])) + self.l2 * self.error[at]
@@ -143,19 +159,24 @@ class PlainTable:
         self._move(at, self.rows[at] - scale * sums, self.error[at] + 3 * scale * sums_error)
 
     def take_over(self, place, state):
-        """Rows of `adam` that were too far behind to be exact: what the tables made of them, [n] places."""
+        """Copy the rows `place` [n] and their moments from the real tables' `state`, because the rows have missed too
+        many steps of `adam` to be computed exactly.
+        """
         self.rows[place], self.sums[place], self.squares[place] = state
         self.error[place], self.sums_error[place] = (EPS * np.abs(array[place]) for array in (self.rows, self.sums))
         self.left[place] = self.rows[place]
 
     def remove(self, at, initial):
-        """Make the rows `at` [V] what they were before any step."""
+        """Give the rows `at` [V] the values and the state that they had before the first step."""
         fresh = PlainTable(self.options, initial, self.l2, self.most_exact)
         for name in ("rows", "error", "squares", "sums", "sums_error", "last_rate", "touched", "last_touch", "left"):
             getattr(self, name)[at] = getattr(fresh, name)[at]
 
     def warm_start(self, source, origins, to, with_optimizer):
-        """Begin as a new run with rows of `source`: each row in `to` is the one that was `origins` of it there."""
+        """Begin a new run from the table `source`: each row r in `to` gets the values of the row `origins[r]` there.
+
+        With `with_optimizer` it also gets the state of the optimizer.
+        """
         here = origins[to]
         self.is_exact = self.is_exact and source.is_exact
         self.rows[to], self.error[to] = source.rows[here], source.error[here] + EPS * np.abs(source.rows[here])
@@ -163,7 +184,8 @@ class PlainTable:
             for name in ("squares", "sums", "sums_error", "last_rate"):
                 getattr(self, name)[to] = getattr(source, name)[here]
             self.steps_before = source.step + source.steps_before
-        if self.options.name == "ftrl":  # the sums that these rows are made of; that of a row of 0 is within l1
+        if self.options.name == "ftrl":
+            # Compute the sums (z) that yield these rows. Those of a row of 0 are within ±l1.
             new = self.last_rate[to] == 0
             self.last_rate[to] = np.where(new, self.options.learning_rate, self.last_rate[to])
             share = np.sqrt(self.squares[to]) / self.last_rate[to] + 2 * self.options.l2
@@ -175,7 +197,9 @@ class PlainTable:
         self.left = self.rows.copy()
 
     def differs(self, found):
-        """Return the largest error of a row of `found` [V, D] in units of the tolerance, and its index."""
+        """Return by how much the rows `found` [V, D] of the real table differ most from these rows, as a multiple of
+        the tolerance, and the index of the row.
+        """
         with np.errstate(all="ignore"):
             allowed = 4 * self.error
             excess = np.abs(found.astype(np.float64) - self.rows) / allowed
@@ -183,5 +207,5 @@ class PlainTable:
             beyond = np.maximum(-found * np.sign(self.left), np.abs(found) - np.abs(self.left)) / allowed
             excess[far] = np.maximum(beyond[far], 0)
         excess[~np.isfinite(found)] = math.inf
-        excess[np.isnan(excess)] = 0  # an infinite bound: the row has been beyond float32
+        excess[np.isnan(excess)] = 0  # The bound is infinite, because the row has been out of the range of float32.
         return excess.max(), excess.max(axis=1).argmax()

@@ -1,4 +1,6 @@
-"""Tables whose learning rates are those that their optimizers' options name, unless a test gives others."""
+"""Functions that make native and reference tables for a `TablesSpec`. Learning rates are constant, as the optimizers'
+options give them, unless a test gives other rates.
+"""
 
 from typing import get_args
 
@@ -20,7 +22,7 @@ from app.tables.reference import ReferenceTables
 
 
 def with_all_of(kinds, *chosen):
-    """Return the chosen options, and the defaults of every optimizer of the settings that is not among them."""
+    """Return the `chosen` options, and for each other optimizer in the union `kinds` its default options."""
     return [*chosen, *(kind() for kind in get_args(kinds) if kind not in map(type, chosen))]
 
 
@@ -46,7 +48,9 @@ def constant_rates(spec):
 
 
 def native_tables(spec, num_threads=None, **rates):
-    """`rates` by table: `native_tables(spec, deep=lambda step: 0.1 / step)`."""
+    """Return native tables. `rates` may give a learning rate for a table, as a function of the step:
+    `native_tables(spec, deep=lambda step: 0.1 / step)`.
+    """
     return NativeTables(spec, constant_rates(spec) | rates, num_threads)
 
 
@@ -55,7 +59,9 @@ def reference_tables(spec, **rates):
 
 
 def load_state(tables, state, step):
-    """Put the rows `state`, by table name, into `tables`, after `step` steps; where they do not fit, change nothing."""
+    """Load `state`, the rows of each table after `step` steps, into `tables`. Raise an error, before anything is
+    changed, if the rows do not fit the tables.
+    """
     for table, saved in state.items():
         check_table(table, saved.row_ids, saved.layout, tables.spec)
         for name in saved.layout:
@@ -68,7 +74,7 @@ def load_state(tables, state, step):
 
 
 def load_model(parts, state, step):
-    """Put the tables and the dense arrays of `state` into a training, after `step` steps."""
+    """Load `state`, the tables and dense arrays after `step` steps, into the training `parts`."""
     parts.check_dense(state.dense, parts.dense_values())
     load_state(parts.step.tables, state.tables, step)
     parts._take_dense(state.dense, step)

@@ -1,7 +1,7 @@
-"""A plain, slow reader of docs/data_format.md: what a prepared folder has to hold, worked out a cell at a time.
+"""A simple, slow implementation of docs/data_format.md: it computes what a prepared folder must contain, cell by cell.
 
-It shares no code with the product. Where the native and the NumPy kernels have the same fault, or their caller has one,
-this third voice differs.
+It shares no code with the product. So a comparison with it also finds errors that the native and the NumPy kernels have
+in common, and errors of the code that calls them.
 """
 
 import fnmatch
@@ -33,12 +33,14 @@ class Prepared:
 
     num_lines: int
     rejects: bytes
-    rows: dict[str, list[Row]]  # by split, in the log's order
+    rows: dict[str, list[Row]]  # By name of the split, in the order of the log.
     vocabulary: list[tuple[str, str, int, int]]  # field, value, count, id
 
 
 def read_log(files: dict[str, bytes], options) -> Prepared:
-    """Prepare the log of `files` (name -> bytes, in order) by `options` (those of `prepare`)."""
+    """Return what `prepare` with these `options` must write for a log. `files` maps the names of the log's files, in
+    order, to their contents.
+    """
     form, lines, rejects, rows = options.data, 0, [], []
     for place, (name, content) in enumerate(files.items()):
         raw_lines = content.split(b"\n")
@@ -59,7 +61,11 @@ def read_log(files: dict[str, bytes], options) -> Prepared:
 
 
 def parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict]:
-    """Why a line is rejected or "", its label, and its cells: an int, str, or None where one is missing."""
+    """Parse a line. Return the reason to reject it or "", its label, and its cells by column name.
+
+    `form` is the format of the log, and `kinds` maps the line's columns, in order, to their kinds. A missing cell is
+    None.
+    """
     if len(raw) > LIMIT:
         return "too long", 0, {}
     separator = form.separator.encode()
@@ -117,7 +123,9 @@ def _float32(number: float) -> float:
 
 
 def _vector(text: bytes, form) -> list[float | None]:
-    """The numbers of a vector, rounded to float32, with None for one that is no number; [] if it is missing."""
+    """Return the components of a vector, rounded to float32, with None in place of a part that is no number. Return []
+    for a missing vector.
+    """
     text = text.strip(b" \t")
     if len(text) > 1 and text[:1] + text[-1:] in (b"[]", b"()", b"{}"):
         text = text[1:-1].strip(b" \t")
@@ -128,7 +136,7 @@ def _vector(text: bytes, form) -> list[float | None]:
 
 
 def _label(text: bytes, form) -> int | None:
-    """1 or 0, or None for a cell that is no label."""
+    """Return 1 for a label cell that means a click, 0 for one that means no click, and None for any other cell."""
     if isinstance(form.clicked, str) and form.clicked != "rest":
         relation, bound = re.fullmatch(r"([<>=]+) (.*)", form.clicked).groups()
         number, bound = _decimal(text, form), float(bound)
@@ -142,21 +150,25 @@ def _label(text: bytes, form) -> int | None:
 
 
 def _decimal(text: bytes, form) -> float | None:
-    """The number of a cell, rounded once from the exact one; None if it is none, or beyond float32."""
+    """Return the number in a cell, rounded from its exact value to float64. Return None if the cell has no number, or
+    one out of the range of float32.
+    """
     text = re.sub(form.decimal, ".", text.decode("latin-1")).encode("latin-1") if form.decimal == "," else text
     found = re.fullmatch(rb"([-+]?)([0-9]*)\.?([0-9]*)(?:[eE]([-+]?[0-9]{1,4}))?", text)
     if not found or not found[2] + found[3]:
         return None
     sign, whole, fraction, power = found.groups()
     exact = Fraction(int(whole + fraction)) * Fraction(10) ** (int(power or 0) - len(fraction))
-    if exact >= Fraction(2) ** 128 - Fraction(2) ** 103:  # rounds to more than the largest float32
+    if exact >= Fraction(2) ** 128 - Fraction(2) ** 103:  # It would be rounded up beyond the largest float32.
         return None
     number = float(exact)
     return 0.0 if number < 2.0**-1022 else -number if sign == b"-" else number
 
 
 def _time(text: bytes, form: str, zone: str) -> int | str | None:
-    """The milliseconds since 1970 of a cell; NO_TIME if it says so, None if it is no time of the years 1 to 9999."""
+    """Return the time in a cell, in milliseconds since 1970. Return NO_TIME for a number that means a missing time (0
+    or -1), and None for a cell that is no time in the years 1 to 9999.
+    """
     units = {"seconds": 1_000, "milliseconds": 1, "microseconds": Fraction(1, 10**3), "nanoseconds": Fraction(1, 10**6)}
     cell = text.decode(errors="replace")
     if form == "iso" or form in units:
@@ -180,7 +192,7 @@ def _time(text: bytes, form: str, zone: str) -> int | str | None:
         form = "|".join([*forms, *("%z" for _ in zones)])
     fraction = re.search("%S([.,]?)%f", form)
     time = _time_by_codes(cell, form, zone)
-    if time is None and fraction:  # it may be missing, with its mark; %N is nothing
+    if time is None and fraction:  # The fraction of a second may be missing, with the mark before it. %N matches "".
         time = _time_by_codes(cell, form.replace(fraction[0], "%S" if fraction[1] else "%S%N"), zone)
     return time
 
@@ -229,19 +241,23 @@ def _time_by_codes(rest: str, form: str, zone: str) -> int | None:
 
 
 def _names(names: list[str]) -> str:
-    """The pattern of names, each whole or its first three letters, in any case."""
+    """Return a regular expression that matches each of `names`, or its first three letters, in upper or lower case."""
     return "(?i:" + "|".join([*names, *(name[:3] for name in names)]) + ")"
 
 
 def _time_of_number(exact: Fraction, units: list, unit: int | None) -> int | None:
-    """The milliseconds of a number: of this unit, or of the first in which it is before 2100."""
+    """Return the time, in milliseconds since 1970, that a number means, or None if it means no time.
+
+    `units` are the lengths of the units in milliseconds, the longest first, and `unit` is the index of the number's
+    unit. If it is None, the number is in the first unit in which it is a time before about 2100.
+    """
     likely = (600_000_000_000, 4_100_000_000_000)
     if unit is None:
         times = [math.floor(exact * each) for each in units]
         place, time = next(((p, t) for p, t in enumerate(times) if t < likely[1]), (0, 0))
         return time if exact > 0 and time >= (likely[0] if place == 0 else 1) else None
     time = math.floor(exact * units[unit])
-    for by in (1000**coarser for coarser in range(1, unit + 1)):  # a time in a coarser unit, by mistake
+    for by in (1000**coarser for coarser in range(1, unit + 1)):  # A likely time in a longer unit is a mistake.
         if likely[0] // by <= time < likely[1] // by:
             return None
     return time if -62_135_596_800_000 <= time < 253_402_300_800_000 else None
@@ -260,7 +276,9 @@ def _plain(raw: bytes, separator: bytes) -> list[bytes]:
 
 
 def _unquoted(raw: bytes, separator: bytes, trim: bool) -> list[bytes] | None:
-    """The cells of a line as in RFC 4180, or None; a quote within a cell that does not begin with one is a byte."""
+    """Return the cells of a line with quotes as in RFC 4180, or None if the quotes do not match. In a cell that does
+    not begin with a quote, quotes are ordinary characters.
+    """
     if b"\x1f" in raw or (b'"' in raw and b"\r" in raw.removesuffix(b"\r")):
         return None
     cells, rest = [], raw.removesuffix(b"\r")
@@ -281,7 +299,7 @@ def _unquoted(raw: bytes, separator: bytes, trim: bool) -> list[bytes] | None:
 
 
 def _mix(state: int) -> int:
-    """The finalizer of SplitMix64."""
+    """Mix the bits of a 64-bit number: the finalizer of SplitMix64."""
     state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & U64
     state = (state ^ state >> 27) * 0x94D049BB133111EB & U64
     return state ^ state >> 31
@@ -317,7 +335,7 @@ def _bucket(x: int) -> int:
 
 
 def _own_number(value, kind: str) -> int:
-    """The 32 bits by which a value without an id of its own is put into one of the out-of-vocabulary ids."""
+    """Return the 32-bit number of a value, from which `_oov_number` computes the value's out-of-vocabulary id."""
     if kind == "hex32":
         return int(value, 16)
     if kind == "bucket":
@@ -328,7 +346,7 @@ def _own_number(value, kind: str) -> int:
 
 
 def _key(text: bytes) -> int:
-    """The 64-bit key of a text."""
+    """Return the 64-bit hash (key) of a text, as docs/data_format.md defines it."""
     key = len(text) * 0x9E3779B97F4A7C15 & U64
     for first in range(0, len(text), 8):
         key = (key ^ int.from_bytes(text[first : first + 8], "little")) * 0xD6E8FEB86659FD93 & U64
@@ -344,7 +362,9 @@ def _oov_number(value, kind: str, buckets: int) -> int:
 
 
 def _ranks(training: list[float]) -> list[tuple[float, float]]:
-    """257 of the training rows' numbers with their ranks from 0 to 1; equal ones have their mean."""
+    """Return up to 257 pairs of a quantile of the training rows' numbers and its rank from 0 to 1. Equal quantiles are
+    one pair, with the mean of their ranks.
+    """
     ordered = sorted(map(float, training))
     ranks = {}
     for i in range(257 if training else 0):
@@ -353,7 +373,7 @@ def _ranks(training: list[float]) -> list[tuple[float, float]]:
 
 
 def _rank(x: float, bounds: list[tuple[float, float]]) -> float:
-    """The rank of x between those of `bounds`."""
+    """Return the rank of x, from 0 to 1, by linear interpolation between the (number, rank) pairs `bounds`."""
     if not bounds:
         return 0.5
     below = [pair for pair in bounds if pair[0] <= x] or bounds[:1]
@@ -367,12 +387,17 @@ def _log(x: float) -> float:
 
 
 def trains(weight: float) -> bool:
-    """Whether a weight is above 0 as float32, whose smallest number is 2^-149."""
+    """Return True if a weight is still above 0 when it is rounded to float32, whose smallest positive number is
+    2^-149.
+    """
     return weight > 2.0**-150
 
 
 def _fitted(transform: str, training: list):
-    """The transform of a number that is fitted to the training rows' numbers."""
+    """Return the function that transforms a numeric field's numbers, fitted to its numbers in the training rows.
+
+    `transform` is the value of prepare.numeric_transform.
+    """
     if transform == "quantile":
         bounds = _ranks(training)
         return lambda x: _rank(float(x), bounds)
@@ -393,7 +418,9 @@ def _fitted(transform: str, training: list):
 
 
 def _fitted_vector(scale: str, width: int, training: list):
-    """The inputs of a vector: its components, scaled by the training rows' vectors, and an indicator."""
+    """Return a function from a vector, or None for a missing one, to its inputs of the model: the scaled components,
+    and 1 if the vector is missing, else 0. The scaling is fitted to the vectors `training` of the training rows.
+    """
     columns = [list(map(Fraction, column)) for column in zip(*training, strict=True)] or [[Fraction(0)]] * width
     means = [sum(column) / len(column) for column in columns]
     variances = [
@@ -476,7 +503,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             return [value]
         form = options.data.list_form(name)
         parts = [part.strip(" ") if options.data.trim else part for part in value.split(form.separator)]
-        if value[:2] == "['" and value[-2:] == "']":  # as Python writes a list
+        if value[:2] == "['" and value[-2:] == "']":  # A list as Python writes it.
             parts = re.findall("'([^']*)'", value)
         return [part for part in parts if part][: form.max_length] or [None]
 
@@ -492,7 +519,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
         num_missing = counts.pop(None, 0)
         is_hashed = options.vocabulary == "hash" or name in options.of_fields("hash_size")
         least = math.inf if is_hashed else options.of_fields("min_count").get(name, options.min_count)
-        # Numbers in their order, text by its bytes.
+        # Among equally frequent values, numbers are sorted by size and texts by their bytes.
         frequent = sorted((-n, v.encode() if isinstance(v, str) else v) for v, n in counts.items() if n >= least)
         frequent = frequent[: options.of_fields("max_size").get(name)]
         kept = [(n, 1, v.decode() if isinstance(v, bytes) else v) for n, v in frequent]

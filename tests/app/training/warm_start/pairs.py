@@ -1,4 +1,6 @@
-"""Two preparations that differ in drawn things, of one log that both read, and models of them in NumPy."""
+"""Draw two descriptions (`Side`) of the same log that differ in up to three settings, prepare the log by each, and
+compute the logits of a model on each prepared folder in NumPy.
+"""
 
 import dataclasses
 import random
@@ -31,7 +33,7 @@ from tests.prepared_folders import field_options
 NUMBERS = {"n1": "integer", "n2": "integer", "f1": "float"}
 OTHERS = {"t1": "timestamp", "h1": "hex32", "h2": "hex32", "s1": "string", "s2": "string", "s3": "string"}
 LISTS = {"l1": "list", "l2": "list"}
-VECTORS = {"v1": 2, "v2": 3}  # the width of each
+VECTORS = {"v1": 2, "v2": 3}  # Number of components by the name of the vector column.
 KINDS = {**NUMBERS, **OTHERS, **LISTS, **dict.fromkeys(VECTORS, "vector")}
 CROSSES = (("h1", "s1"), ("s1", "s2"), ("h1", "h2"), ("s1", "t1_hour"), ("n1_bucket", "s2"))
 CROSSES += (("s1", "l1"), ("l1", "l2"), ("l2", "h1", "s2"))
@@ -43,12 +45,15 @@ TOWER += ("tower.matrix_0", "tower.matrix_1", "tower.bias_0")
 
 @dataclass(frozen=True)
 class Side:
-    """Settings by which one of the two reads the log. `options` leaves out those that do not fit its columns."""
+    """Settings with which one of the two sides prepares the log and makes its model.
+
+    A setting is drawn without regard to the columns. `options` leaves out what does not fit the side's columns.
+    """
 
     columns: tuple[str, ...]
     separator: str = ","
-    parquet: int = 0  # 0: text, else which types the columns have
-    texts: tuple[str, ...] = ()  # hex columns of kind string
+    parquet: int = 0  # 0: the log is text. 1 or 2: it is a Parquet file, whose columns have these or those types.
+    texts: tuple[str, ...] = ()  # Columns of hex values that this side reads as kind string.
     shares: dict[str, str] = field(default_factory=dict)
     max_length: dict[str, int] = field(default_factory=dict)
     pool: str = "mean"
@@ -63,7 +68,8 @@ class Side:
     scale: str = "standardize"
     model_seed: int = 1
     initial_scale: float = 0.1
-    unseen: tuple[str, str] = ("", "")  # a field that the wide, and one that the deep part does not see
+    # A field that the wide part does not see, and one that the deep part does not see.
+    unseen: tuple[str, str] = ("", "")
     fold_numeric: bool = True
 
     @cached_property
@@ -99,7 +105,7 @@ class Side:
         names = [column.name for column in self.options.categorical_columns]
         wide, deep = ([name for name in names if name != unseen] for unseen in self.unseen)
         if not self.fold_numeric:
-            wide = deep = names  # as such a model is
+            wide = deep = names  # Both parts of a model with looked-up numeric fields must see all fields.
         model = ModelOptions(
             embedding_dim=DIM,
             hidden_widths=(HIDDEN,),
@@ -144,7 +150,9 @@ class Side:
 
 
 def make_rows(seed: int, num_rows: int = 40) -> list[dict[str, str]]:
-    """Rows of all columns: few values that come often, some that come once, one of eight cells missing."""
+    """Return rows with all columns, as mappings from names to texts. A few values are frequent and some occur once.
+    About one cell in eight is missing.
+    """
     random_ = random.Random(seed)
 
     def word() -> str:
@@ -184,7 +192,7 @@ hash_sizes = st.dictionaries(
     st.sampled_from(SIZES),
     max_size=3,
 )
-# Every thing in which a side may differ, by the name of its setting.
+# For each setting in which two sides may differ: the values from which it is drawn.
 SETTINGS = {
     "columns": subsets,
     "separator": st.sampled_from(",\t;"),
@@ -206,14 +214,14 @@ SETTINGS = {
     "initial_scale": st.sampled_from([0.1, 0.05]),
     "unseen": st.tuples(st.sampled_from(["", "s1", "h1"]), st.sampled_from(["", "s1", "h1", "h1*s1", "s1*l1", "l1"])),
 }
-# These change neither the rows nor what a cell means, so nothing may change a score.
+# If sides differ in these settings alone, encoded rows have the same meaning, so a warm start must keep all scores.
 SAME_ROWS = ("order", "separator", "parquet", "model_seed", "initial_scale")
 sides = st.builds(Side, fold_numeric=st.sampled_from([True, True, True, False]), **SETTINGS)
 
 
 @st.composite
 def pairs(draw, names=(*SETTINGS, "order")):
-    """A side, another that differs in up to three things, and these."""
+    """Draw a side, a second side that differs from it in one to three settings, and the names of these settings."""
     before = draw(sides)
     changed = draw(st.lists(st.sampled_from(names), unique=True, min_size=1, max_size=3))
     after = before
@@ -227,7 +235,7 @@ def pairs(draw, names=(*SETTINGS, "order")):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared folder of a side, with what its model's arrays are."""
+    """The prepared folder of a side, with the shapes, random values and logits of a model on it."""
 
     side: Side
     folder: Path
@@ -251,13 +259,13 @@ class Prepared:
 
     @cached_property
     def positions(self):
-        """The columns of ids of each field."""
+        """The slice of the columns of ids that belong to each field, by name."""
         ends = np.cumsum([field.max_length for field in self.schema.categorical])
         return {f.name: slice(end - f.max_length, end) for f, end in zip(self.schema.categorical, ends, strict=True)}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each dense parameter."""
+        """The shape of each dense parameter (outside the tables), by name."""
         num_numeric, deep = self.schema.num_numeric, max(1, sum(field.deep for field in self.fields.values()))
         shapes = {"wide.bias": (1,), "tower.bias_0": (HIDDEN,), "tower.matrix_1": (HIDDEN, 1)}
         if self.schema.vectors:
@@ -271,13 +279,15 @@ class Prepared:
         return shapes
 
     def random_dense(self, rng) -> dict[str, np.ndarray]:
-        """Random parameters, with the state of Adam."""
+        """Return random dense parameters by name, with Adam's first moments of those of the tower."""
         arrays = {name: rng.standard_normal(shape) for name, shape in self.shapes.items()}
         moments = {f"adam.{m}.{n}": a + 1 for n, a in arrays.items() if n in TOWER for m in ("first_moment",)}
         return {name: array.astype(np.float32) for name, array in (arrays | moments).items()}
 
     def random_tables(self, rng) -> dict[str, TableState]:
-        """Tables of which most rows that a part sees were touched."""
+        """Return random states of the wide and the deep table. About 70 % of the rows that a table's part of the model
+        sees are touched.
+        """
         tables = {}
         for table in (WIDE, DEEP):
             ids = np.flatnonzero(self.is_seen(table) & (rng.random(self.schema.vocabulary_size) < 0.7))
@@ -287,7 +297,7 @@ class Prepared:
         return tables
 
     def is_seen(self, table: str) -> np.ndarray:
-        """The mask [V] of the ids that are looked up for this part."""
+        """Return a mask [V] of the ids that the part of the model with this table (wide or deep) looks up."""
         mask = np.zeros(self.schema.vocabulary_size, bool)
         mask[: self.schema.num_numeric] = not self.side.fold_numeric
         for of_field in self.schema.categorical:
@@ -296,7 +306,7 @@ class Prepared:
         return mask
 
     def rows_of(self, table: str, state: TableState, array: str = "rows") -> np.ndarray:
-        """All V rows of a table, [V, width]."""
+        """Return all V rows of a table, [V, width]. Untouched rows have their initial values."""
         width, ids = state.arrays[array].shape[1], np.arange(self.schema.vocabulary_size)
         rows = np.zeros((ids.size, width), np.float32)
         if table == DEEP and array == "rows":
@@ -305,13 +315,13 @@ class Prepared:
         return rows
 
     def encode(self, rows):
-        """The rows encoded; none is bad."""
+        """Encode raw rows, and check that none is rejected."""
         _, encoded = self.encoder.encode(lines_to_chunk(self.side.lines(rows), self.side.options.data))
         assert len(encoded.labels) == len(rows)
         return encoded
 
     def logits(self, dense, tables, rows) -> np.ndarray:
-        """The model's logits of raw rows, in float64."""
+        """Return the logits of raw rows, computed in float64 from the model's formula."""
         exact = {name: array.astype(np.float64) for name, array in dense.items()}
         wide, deep = (self.rows_of(table, tables[table]).astype(np.float64) for table in (WIDE, DEEP))
         encoded, num_numeric = self.encode(rows), self.schema.num_numeric
@@ -339,7 +349,7 @@ class Prepared:
         return logits + np.maximum(sums, 0) @ exact["tower.matrix_1"][:, 0]
 
     def write(self, folder: Path, dense, tables) -> Path:
-        """Write a checkpoint."""
+        """Write a checkpoint with these arrays into `folder`."""
         data, config = data_identity(self.schema), settings.as_dict(self.side.config)
         manifest = Manifest(STEP, 1, STEP, config, str(self.folder), data, {})
         return write_checkpoint(folder, ModelState(dense, tables), manifest, num_shards=2)
