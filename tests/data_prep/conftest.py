@@ -1,4 +1,4 @@
-"""A small log of the raw form, and a preparation of it that tests only read."""
+"""Fixtures for tests of the preparation: a small log in Criteo's format, and a folder prepared from it."""
 
 import random
 
@@ -13,7 +13,9 @@ def make_line(label="1", integer="5", value="0123abcd"):
 
 
 def make_log(num_rows, seed=1):
-    """Text of `num_rows` lines: few frequent and many rare values, every kind of cell missing now and then."""
+    """Return the text of a random log of `num_rows` lines. Categorical columns have a few frequent and many rare
+    values, and some cells of all columns but the label are missing.
+    """
     random_ = random.Random(seed)
 
     def integer():
@@ -42,7 +44,9 @@ def make_log_fixture():
 
 @pytest.fixture(scope="session")
 def small_options():
-    """Options under which a log of some thousand rows has many blocks and shuffle windows."""
+    """Return options of `prepare` with small windows for shuffling, so that even a log of some thousand rows has
+    several.
+    """
     return PrepareOptions(min_count=3, shuffle_window_rows=500, workers=1)
 
 
@@ -55,7 +59,7 @@ def log_path(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory, log_path, small_options):
-    """A folder prepared from `log_path`; not to be changed."""
+    """Return a folder prepared from `log_path`. Tests must not change it."""
     folder = tmp_path_factory.mktemp("prepared") / "small"
     prepare(log_path, folder, small_options)
     return folder

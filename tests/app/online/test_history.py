@@ -1,8 +1,9 @@
-"""Random histories of an online run against a small model of what must be there.
+"""Run `online` through random histories, and compare the result with a small model of the vocabulary (`Model`).
 
-Values that are new, stay away and come back, parts that are held aside, models that are withheld, starts with other
-options, and at any write a kill or a full disk. Whatever happens, each part is trained on once, the bits are those of a
-run that nothing disturbed, and checkpoints, bundles, folds, copies and a warm start have the values of the model.
+In a history, values appear, stay away and come back, parts are held aside, models are withheld, launches have other
+options, and at any write the process is killed or the disk is full. Whatever happens, each part must be trained on
+once, the result must have the same bits as a run without disturbances, and checkpoints, bundles, merged bundles, copies
+and a warm start must have the values that the model predicts.
 """
 
 import errno
@@ -52,7 +53,8 @@ from tests.checkpoints import load
 from tests.kills import Killed
 
 SMALL_FIELD, MIN_COUNT, BATCH = 4, 2, 40
-BEGIN, LONG = 1_700_000_000, 10**6  # a time, and an age that no row reaches
+# Time in seconds since 1970 that is before the times of all parts, and an age that no row reaches.
+BEGIN, LONG = 1_700_000_000, 10**6
 COLUMNS = {"click": "label", "weight": "weight", "user": "hex32", "item": "string", "tags": "list", "last": "string"}
 PREPARE = PrepareOptions(
     data=LogFormat(
@@ -70,22 +72,24 @@ PREPARE = PrepareOptions(
     workers=1,
 )
 DAY = 86_400  # Seconds. Times begin on the second day, because 0 means that there is no time.
-FIELDS = ("user", "item", "tags", "at_hour", "item*user")  # that have a vocabulary of their own
+FIELDS = ("user", "item", "tags", "at_hour", "item*user")  # The fields that have a vocabulary of their own.
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part that comes: `kind` good, twin (the content of the one before), late (by its name) or useless (no click).
+    """A part (file of the log) that is delivered. Its `kind` is good, twin (it has the content of the part before),
+    late (its name sorts before those of all other parts) or useless (it has no click).
 
-    Its values are those from `window` on, so that parts of a window have much in common, and neighbours something.
+    Its values are numbered from 6 * `window` on, so that parts with the same window share many values, and parts of
+    neighbouring windows some.
     """
 
     kind: str
     window: int
     rows: int
     seed: int
-    is_withheld: bool  # the model after it
-    seconds: int  # since the part before
+    is_withheld: bool  # True if the model after this part is not published.
+    seconds: int  # Seconds between the times of the part before and of this part.
 
     def lines(self):
         chance = random.Random(self.seed)
@@ -108,7 +112,7 @@ class Part:
 
 
 def cells_of(line):
-    """The (field, value) of a line, of the fields with a vocabulary."""
+    """Return the (field, value) pairs of a line, for the fields with a vocabulary."""
     _, _, user, item, tags, last, at, _ = line.split("\t")
     cells = [("user", user), ("item", item), ("at_hour", str(int(at) % DAY // 3600)), ("item*user", f"{item}*{user}")]
     return [*cells, *(("item", last) for last in [last] if last), *(("tags", tag) for tag in tags.split("|") if tag)]
@@ -116,7 +120,10 @@ def cells_of(line):
 
 @dataclass(frozen=True)
 class Launch:
-    """Parts that come, the command's options, and the write at which it is killed or the disk full; 0: none."""
+    """One launch of the command: parts that are delivered before it, options, and a disturbance.
+
+    At its write number `fault_at` (0: never) the process is killed or, unless `is_kill`, the disk is full.
+    """
 
     parts: tuple[Part, ...]
     expire_after: int = 0
@@ -131,7 +138,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class History:
-    """Launches in their order. One that nothing disturbs follows."""
+    """The launches of an online run, in order, and options that they share. The test adds a last launch without a
+    disturbance.
+    """
 
     launches: tuple[Launch, ...]
     full_every: int = 3
@@ -141,12 +150,15 @@ class History:
     def words(self, launch):
         words = ["--keep", self.keep, "--admission-mib", 1]
         words += [f"--most-{bound}=99" for bound in ("missing", "unknown", "miscalibration", "change")]
-        after = launch.expire_after or LONG * (launch.most_ids > 0)  # which gives the unit of ages
+        # --most-ids alone does not say in which unit ages are measured, so --expire-after is given with it.
+        after = launch.expire_after or LONG * (launch.most_ids > 0)
         return [*words, f"--expire-after={after}{'s' * self.in_seconds}", "--most-ids", launch.most_ids]
 
 
 class Faults:
-    """Ends this process at its `number`-th write as a kill does, so that it writes nothing after, or lets that fail."""
+    """Imitates a kill at the write number `number` (from 1 on): that write and all later ones raise `Killed`. Without
+    `is_kill`, this write alone fails with the error of a full disk.
+    """
 
     COUNTED, OTHERS = ("rename", "replace", "symlink", "fsync"), ("mkdir", "unlink", "rmdir")
 
@@ -172,13 +184,13 @@ class Faults:
 
 
 class Run:
-    """An online run over parts that come with the launches of a history."""
+    """An online run in its folder, to which the launches of a history deliver parts."""
 
     def __init__(self, path, warm, history):
         self.folder, self.history = Online(path, warm), history
-        self.parts = {}  # by name
-        self.began = None  # the launch that wrote the first checkpoint
-        self.launch_of = {}  # by the name of a part that was trained on, in their order
+        self.parts = {}  # The delivered parts by name.
+        self.began = None  # The launch that wrote the first checkpoint.
+        self.launch_of = {}  # For each part that was trained on, in the order of training: the launch that did it.
 
     def deliver(self, name, part, time):
         path = self.folder.source / ".coming"
@@ -196,7 +208,7 @@ class Run:
             self.deliver(f"part-{0 if part.kind == 'late' else number}-{number}", part, time)
 
     def start(self, launch):
-        """Run the command until no part is left or it ends by the launch's fault."""
+        """Run the command until no part is left, or until it ends because of the launch's disturbance."""
         judge = OnlineTrainer._judge
 
         def withhold(trainer, part):
@@ -211,7 +223,7 @@ class Run:
                     status = self.folder.run(*self.history.words(launch))
             except Killed:
                 status = None
-        gc.collect()  # locks of the process that is dead
+        gc.collect()  # Release the locks of the run that was "killed".
         assert status in ((0, 5) if not launch.fault_at else (0, 1, 2, 3, 5, None))
         if self.checkpoints():
             self.began = self.began or launch
@@ -219,7 +231,7 @@ class Run:
             self.launch_of.setdefault(name, launch)
         there = self.folder.path / "bundles"
         manifests = read_manifests(there) if there.exists() else {}
-        assert len(chains(manifests)) == len(manifests)  # whatever is served, nothing that it needs is missing
+        assert len(chains(manifests)) == len(manifests)  # No delta lacks a bundle that it needs.
 
     def checkpoints(self):
         return whole_checkpoints(self.folder.path / "online/checkpoints")
@@ -228,7 +240,9 @@ class Run:
         return list(self.checkpoints()[-1].manifest.online.get("trained", ())) if self.checkpoints() else []
 
     def undisturbed(self, path):
-        """The same parts, each with the options of the launch that trained on it, without faults."""
+        """Return a new run in `path` that trains on the same parts without disturbances, each with the options of the
+        launch that trained on it here.
+        """
         other = Run(path, self.folder.trained, self.history)
         first = next(iter(self.launch_of.values()), None)
         if first is None or first.has_ages != self.began.has_ages:
@@ -240,7 +254,10 @@ class Run:
         return other
 
     def expected(self, ids, counts):
-        """The ids of values, and the parts whose model is withheld, by the step of each checkpoint."""
+        """Return, by the step of each checkpoint, the ids that the values must have, and True if its model is withheld.
+
+        `ids` and `counts` are those of the values before the first part.
+        """
         model, step, chain, num_gone, num_rows = Model(ids, counts, SMALL_FIELD, MIN_COUNT), 0, 1, 0, 0
         has_ages = self.began.has_ages
         found = {0: (dict(model.ids), False)}
@@ -263,7 +280,7 @@ class Run:
 
 
 def assert_rows_are_of_values(checkpoint, ids):
-    """Compare the vocabulary of a checkpoint with the ids of values. No other id has a row."""
+    """Check that the values of a checkpoint have the given `ids`, and that no other id has a table row."""
     trained = open_trained(checkpoint)
     assert values_of(trained.folder, trained.schema) == ids, checkpoint.path
     first = min(ids.values())
@@ -272,7 +289,9 @@ def assert_rows_are_of_values(checkpoint, ids):
 
 
 def assert_bundles(run, expected, path):
-    """Check that each model that is not withheld has a bundle that scores as the trainer did, and a whole one last."""
+    """Check that each model that is not withheld has a bundle with which the trainer scored the next part, and that the
+    newest bundle, alone and merged with its parents, scores like a whole bundle of its checkpoint.
+    """
     bundles, steps = run.folder.path / "bundles", [step for step, (_, withheld) in expected.items() if not withheld]
     there = {path.name: Predictor.open(path) for path in bundles.glob("step-*")}
     names = [step_name(step) for step in steps]
@@ -297,7 +316,9 @@ def assert_bundles(run, expected, path):
 
 
 def assert_a_warm_start_takes_what_is_left(checkpoint, prepared, ids):
-    """Begin another run on `prepared`: the rows of values that have none here are new ones."""
+    """Start another run on the folder `prepared` from the checkpoint. Check that values with a row in the checkpoint
+    get this row, and that the rows of values without an id there stay untouched.
+    """
     from app.training.assemble import assemble
     from app.training.warm_start.dense import warm_start
 
@@ -318,7 +339,9 @@ def assert_a_warm_start_takes_what_is_left(checkpoint, prepared, ids):
 
 
 def assert_history(history, warm, path):
-    """Run a history, and compare everything that it leaves with the model and with a run that nothing disturbs."""
+    """Run a history. Compare its result with the vocabulary that the model predicts, and with a run without
+    disturbances.
+    """
     run = Run(path / "run", warm, history)
     for launch in (*history.launches, replace(history.launches[-1], parts=(), fault_at=0)):
         run.deliver_all(launch.parts)

@@ -1,4 +1,4 @@
-"""Run folders written by hand, so that reports need no training."""
+"""Fixtures that write run folders without training, for tests of launches and reports."""
 
 import dataclasses
 import json
@@ -34,7 +34,9 @@ def measurement(seed, groups):
 
 @pytest.fixture
 def make_run(tmp_path):
-    """A run folder of 40 steps, evaluated at 20 and 40, on test too if `tested`; `lines` come last."""
+    """Return a function that writes the folder of a run of `steps` steps, evaluated on valid after every 20 steps and,
+    with `tested`, on test at the end. `lines` are appended to its metrics.jsonl.
+    """
 
     def make(
         name, *overrides, steps=NUM_STEPS, evaluated=True, tested=True, profiled=True, status="finished", lines=()
@@ -81,7 +83,9 @@ def make_run(tmp_path):
 
 
 def step_line(step, seconds=None):
-    """16,000 rows in 1.6 s: 160 ms of waiting, 300 in lookup, 1,000 in the tower, 100 in update, so 40 besides."""
+    """Return a line of metrics.jsonl after `step`. With 10,000 rows per second, a step of 16,000 rows takes 1.6 s: 160
+    ms of waiting, 300 ms of lookup, 1,000 ms in the tower, 100 ms of update, and so 40 ms of other work.
+    """
     times = {"samples_per_second": 10_000.0 if step > 10 else 500.0, "wait_share": 0.1, "lookup_ms": 300.0}
     times |= {"tower_ms": 1000.0, "update_ms": 100.0, "memory_bytes": 2**30 + step}
     return {
@@ -95,7 +99,9 @@ def step_line(step, seconds=None):
 
 @pytest.fixture
 def start(tmp_path, tiny_config, tiny_schema):
-    """Open the run in `tmp_path` as a launch with these settings does; returns the run, its lock released."""
+    """Return a function that opens the run in `tmp_path` as a launch with the given settings does, writes checkpoints
+    after `steps`, releases the lock, and returns the run.
+    """
 
     def start_run(*overrides, schema=tiny_schema, status=None, steps=(), epochs_done=0, find_source=lambda: None):
         asked = tiny_config(*overrides)

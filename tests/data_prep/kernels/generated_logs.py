@@ -1,4 +1,4 @@
-"""Logs of generated formats with bad lines of every reason, for tests that compare two ways of reading them."""
+"""Generate logs of random formats, with lines to reject for every reason, for tests that compare several readers."""
 
 import random
 import re
@@ -41,17 +41,19 @@ _BAD_TEXTS = (b"\xff", b"a\x80", b"\xc3")
 
 @dataclass(frozen=True)
 class GeneratedLog:
-    """`reasons` has for each line why it is to be rejected, or ""."""
+    """A random format of a log, and lines in this format. `reasons` has, for each line, the reason to reject it, or
+    "".
+    """
 
     log_format: LogFormat
     lines: list[bytes]
     reasons: list[str]
     line_end: bytes
-    columns: tuple[str, ...]  # of the file, in its order
+    columns: tuple[str, ...]  # Names of the columns in the order of the file.
 
     @property
     def header(self) -> bytes:
-        """The line with the columns' names."""
+        """The header: a line with the names of the columns, without line end."""
         return self.log_format.separator.join(self.columns).encode()
 
     @property
@@ -66,14 +68,16 @@ class GeneratedLog:
         return Counter(filter(None, self.reasons))
 
     def chunks(self, num_lines) -> list[Chunk]:
-        """The lines after the header, so many a chunk."""
+        """Return the lines after the header as chunks of `num_lines` lines."""
         parts = [(first, self.lines[first : first + num_lines]) for first in range(0, len(self.lines), num_lines)]
         file = FileOfLog(columns=self.columns if self.log_format.others == "ignored" else ())
         return [Chunk(first, len(part), b"".join(line + self.line_end for line in part), file) for first, part in parts]
 
 
 def generate_log(seed: int, num_lines: int = 300, bad_share: float | None = None) -> GeneratedLog:
-    """A log of a format drawn by `seed`, of which about `bad_share` of the lines (by default drawn too) is bad."""
+    """Return a random log, which depends only on the arguments. About the share `bad_share` of its lines is bad;
+    without `bad_share`, the share is random too.
+    """
     random_ = random.Random(seed)
     log_format = _draw_format(random_)
     cells = _Cells(random_, log_format)
@@ -139,17 +143,17 @@ def _draw_format(random_: random.Random) -> LogFormat:
 
 
 def _in_quotes(text: str) -> str:
-    """The text in quotes, as a list of Python or NumPy has it."""
+    """Return a text in single quotes, as Python and NumPy write the texts of a list."""
     return f"'{text}'"
 
 
 class _Cells:
-    """Cells and lines of a format: few values that come often, many that come seldom."""
+    """Makes random cells and lines of a format. Each column has a few frequent and many rare values."""
 
     def __init__(self, random_: random.Random, log_format: LogFormat) -> None:
         self._random = random_
         self._format = log_format
-        self.columns = dict(log_format.columns)  # of the file, with their kinds
+        self.columns = dict(log_format.columns)  # Columns of the file, in its order, with their kinds.
         if log_format.others == "ignored":
             places = [*log_format.columns.items(), ("another", "ignored"), ("one more", "ignored")]
             if log_format.separator == " ":
@@ -173,14 +177,14 @@ class _Cells:
         return self._join(self._good_cells())
 
     def bad_line(self) -> tuple[bytes, str]:
-        """A line and why it is bad: what is wrong with it is one thing."""
+        """Return a line with exactly one fault, and the reason for which it must be rejected."""
         if self._random.random() < 0.002:
             return self._join([*self._good_cells()[:-1], b"x" * MAX_LINE_BYTES]) + b"x", "too long"
         reason = self._random.choice(self._bad_reasons)
         return self.spoiled(reason), reason
 
     def spoiled(self, reason: str) -> bytes:
-        """A line that is rejected for this reason."""
+        """Return a line that must be rejected for this reason."""
         choose = self._random.choice
         cells = self._good_cells()
         if reason == "columns":

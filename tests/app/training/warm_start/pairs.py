@@ -52,7 +52,8 @@ class Side:
 
     columns: tuple[str, ...]
     separator: str = ","
-    parquet: int = 0  # 0: the log is text. 1 or 2: it is a Parquet file, whose columns have these or those types.
+    # 0: text. 1: a Parquet file of texts and integers. 2: a Parquet file of more types, such as lists and floats.
+    parquet: int = 0
     texts: tuple[str, ...] = ()  # Columns of hex values that this side reads as kind string.
     shares: dict[str, str] = field(default_factory=dict)
     max_length: dict[str, int] = field(default_factory=dict)
