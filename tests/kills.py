@@ -1,6 +1,7 @@
-"""Kills and errors at a chosen call, and how many kills each test at random moments has: NUM_KILLS, 12 by default.
+"""Helpers for tests that kill processes: errors and kills at a chosen call, and the number of kills at random moments.
 
-Those of an online run, whose launches are many, come besides: half of NUM_KILLS, 3 by default.
+The environment variable NUM_KILLS (default 12) is the number of these kills, which SHARES divides among the subjects of
+the tests. Tests of online runs have half of NUM_KILLS (default 3) in addition.
 """
 
 import itertools
@@ -14,14 +15,16 @@ SHARES = {"training": 3, "ranks": 2, "servers": 1, "preparation": 3, "commands":
 
 
 def num_kills(subject: str) -> int:
-    """Return the share of a subject, rounded up."""
+    """Return how often the tests of a subject (a key of SHARES, or online) kill a process at a random moment."""
     if subject == "online":
         return int(os.environ.get("NUM_KILLS", "6")) // 2
     return -(-int(os.environ.get("NUM_KILLS", "12")) * SHARES[subject] // sum(SHARES.values()))
 
 
 def in_child(action, *words):
-    """Begin an action in a forked process, and return its id."""
+    """Call `action(*words)` in a forked process, and return the id of this process. It ends with 0 or, after an error,
+    1.
+    """
     child = os.fork()
     if child == 0:
         status = 1
@@ -36,12 +39,12 @@ def in_child(action, *words):
 
 
 class Killed(BaseException):
-    """Stands for a kill: an error that no handler of the product expects."""
+    """Raised in place of a kill. As a BaseException it passes through the product's handlers of errors."""
 
 
 @contextmanager
 def fails_at(owner, name, number, error):
-    """Let the call `number` (1, 2, …) of a function raise an error."""
+    """In the `with` block, let call number `number` (from 1 on) of the function `owner.name` raise `error`."""
     calls, function = itertools.count(1), getattr(owner, name)
 
     def failing(*arguments, **keywords):

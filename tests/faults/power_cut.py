@@ -1,8 +1,8 @@
 """Record what a program does to a folder with strace, and replay what a power cut at any moment can leave of it.
 
-The model of a file system: data is safe once its file was synced, a name (made, renamed, removed) once its folder was;
-before that each may be there or not, whatever came after it. A rename is done or not. Of a write that is lost, what
-comes later in the file stays: there are zeros in its place.
+The file system is modelled as follows. Data is safe once its file was synced. The change of a name (made, renamed or
+removed) is safe once its folder was synced. Before that, each change may survive or be lost, independently of later
+changes. A rename is atomic. If a write is lost, later parts of the file may survive, with zeros in its place.
 """
 
 import os
@@ -16,7 +16,7 @@ import xxhash
 
 DATA_CALLS = ("write", "pwrite64", "writev", "pwritev", "pwritev2", "ftruncate", "fsync", "fdatasync", "lseek")
 NAME_CALLS = ("open", "openat", "creat", "mkdir", "mkdirat", "rename", "renameat", "renameat2", "unlink", "unlinkat")
-# What the model does not know: in the folder that is watched these end the recording with an error.
+# Calls that the model does not cover. If a program uses one of them on the watched folder, the recording fails.
 UNKNOWN_CALLS = ("truncate", "fallocate", "sendfile", "copy_file_range", "splice", "link", "linkat", "symlink")
 UNKNOWN_CALLS += ("symlinkat", "sync_file_range", "mmap")
 ALWAYS_UNKNOWN = ("sync", "syncfs", "io_uring_setup", "openat2", "fchdir")
@@ -31,7 +31,7 @@ ROOT = 0
 
 
 def can_record() -> bool:
-    """Return whether strace is here and may trace."""
+    """Return True if strace is installed and may trace processes."""
     try:
         return subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
@@ -40,24 +40,28 @@ def can_record() -> bool:
 
 @dataclass(frozen=True)
 class Operation:
-    """`inode` is the file of write, truncate and sync; of make, remove and rename the folder of `name`."""
+    """A change of the watched folder. `kind` is write, truncate, sync, make, remove or rename.
+
+    `inode` is the number of the file (write, truncate), of the file or folder (sync), or of the folder that holds
+    `name` (make, remove, rename).
+    """
 
     kind: str
     inode: int
     name: str = ""
-    made: int = 0  # the inode that make gives the name
+    made: int = 0  # For make: the number of the new file or folder.
     to: tuple[int, str] = (0, "")
-    offset: int = 0  # or the length that truncate cuts to
+    offset: int = 0  # For write: offset of the data in the file. For truncate: the new length.
     data: bytes = b""
 
     @property
     def folders(self) -> tuple[int, ...]:
-        """Return the folders of which syncing one makes the change of a name safe."""
+        """The folders that a change of a name concerns. It is safe once one of them was synced."""
         return {"make": (self.inode,), "remove": (self.inode,), "rename": (self.inode, self.to[0])}.get(self.kind, ())
 
 
 def apply_name(folders: dict[int, dict[str, int]], operation: Operation) -> None:
-    """Change names; what cannot be, as an operation before it was lost, is left out."""
+    """Apply an operation to the names in `folders`. Do nothing if it is impossible because an earlier one was lost."""
     names = folders[operation.inode]
     if operation.kind == "make":
         names.setdefault(operation.name, operation.made)
@@ -78,16 +82,16 @@ def _bytes(hexadecimal: str) -> bytes:
 
 
 class Recording:
-    """The operations of a program on the folder `root`, which held `before` when it began."""
+    """The operations of a program on the folder `root`, and what the folder contained before the program started."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))
         self.operations: list[Operation] = []
-        self._cwds: dict[str, Path] = {}  # of processes that have left the folder
-        self._folders: dict[int, dict[str, int]] = {ROOT: {}}  # as they are now, lost folders too
+        self._cwds: dict[str, Path] = {}  # Working directories of the processes that have changed theirs.
+        self._folders: dict[int, dict[str, int]] = {ROOT: {}}  # Names in each folder now, in removed folders too.
         self._initial: dict[int, bytes] = {}
-        self._offsets: dict[tuple[int, int], int] = {}  # by descriptor and inode; -1 appends
-        self._changes: dict[int, list[int]] = {}  # by file: the numbers of operations on its data
+        self._offsets: dict[tuple[int, int], int] = {}  # Position by descriptor and file. -1: writes append.
+        self._changes: dict[int, list[int]] = {}  # For each file, the numbers of the operations on its data.
         self._cache: dict[Hashable, tuple[str, bytes]] = {}
         self._add_folder(ROOT, self.root)
         self._names_before = {inode: dict(names) for inode, names in self._folders.items()}
@@ -107,7 +111,7 @@ class Recording:
     # Reading strace's lines
 
     def read(self, trace: Path) -> None:
-        """Take the lines of `strace -f -y -xx`; a call counts where it ends."""
+        """Read the output of `strace -f -y -xx`. Calls have the order in which they ended."""
         begun: dict[str, str] = {}
         for line in trace.read_text(encoding="ascii").splitlines():
             pid, text = line.split(maxsplit=1)
@@ -193,7 +197,9 @@ class Recording:
             self._add(Operation("remove", parents[0], name))
 
     def _find(self, place: str) -> int | None:
-        """The inode at a path as names are now; None outside of the folder, or where there is none."""
+        """Return the number of the file or folder that has this path now. Return None for a path outside of the watched
+        folder, or if nothing has this path.
+        """
         path = Path(place)
         if not path.is_relative_to(self.root):
             return None
@@ -217,10 +223,11 @@ class Recording:
     def states(
         self, first: int = 0, promise: Callable[[int], Hashable] = lambda _: None, unread: str = "(?!)"
     ) -> Iterator[tuple[int, str, Tree]]:
-        """Yield the states that a cut after `first` or more operations can leave, once for each value of `promise`.
+        """Yield each state of the folder that a power cut after at least `first` operations can leave.
 
-        With it come the number of operations that were begun, and what of them is lost. Paths that match `unread` make
-        no state another one.
+        Yield the number of operations that had begun, a text that says which of them are lost, and the files of the
+        state. Equal states are yielded only once for each value of `promise(number of operations)`. Files whose paths
+        match `unread` are not compared.
         """
         seen = set()
         for count in range(first, len(self.operations) + 1):
@@ -235,7 +242,9 @@ class Recording:
                     yield count, what, {path: None if not digest else data for path, (digest, data) in tree.items()}
 
     def _losses(self, count: int) -> Iterator[tuple[str, dict[int, str]]]:
-        """Yield fates of unsynced operations, by number: lost, zeros or torn; data each alone after a rename."""
+        """Yield what may happen to the unsynced ones of the first `count` operations: a text, and the fate (lost, zeros
+        or torn) by the number of the operation. After a rename, each write is also lost alone.
+        """
         data, names = self._unsynced(count)
         yield "nothing", {}
         yield "unsynced data", dict.fromkeys(data, "lost")
@@ -262,7 +271,9 @@ class Recording:
         return data, names
 
     def _tree(self, count: int, lost: dict[int, str]) -> dict[str, tuple[str, bytes]]:
-        """Paths with digest and content, both empty for a folder."""
+        """Return digest and content of each path after `count` operations, of which `lost` have these fates. Both are
+        empty for a folder.
+        """
         folders = {inode: dict(names) for inode, names in self._names_before.items()}
         for number, operation in enumerate(self.operations[:count]):
             if operation.folders and number not in lost:
@@ -296,7 +307,9 @@ class Recording:
         return self._cache[key]
 
     def check(self) -> None:
-        """Raise AssertionError unless what was replayed is what the program left: else something escaped the model."""
+        """Raise AssertionError unless replaying all operations gives the files that the program has left. Otherwise the
+        model has missed something.
+        """
         replayed = next(tree for _, _, tree in self.states(len(self.operations)))
         real = {str(path.relative_to(self.root)): path.read_bytes() if path.is_file() else None for path in self._all()}
         wrong = {path for path in {*replayed, *real} if replayed.get(path, "") != real.get(path, "")}
@@ -306,7 +319,7 @@ class Recording:
         return self.root.rglob("*")
 
     def put(self, tree: Tree) -> None:
-        """Make the folder what a state says; the caller has emptied it."""
+        """Write the files of a state into the folder, which must be empty."""
         for path, content in tree.items():
             if content is None:
                 (self.root / path).mkdir()
@@ -315,7 +328,9 @@ class Recording:
 
 
 def record(command: list[str], root: Path, trace: Path, env: dict[str, str] | None = None) -> Recording:
-    """Run a command in the folder `root` and record what it does there; it must end well."""
+    """Run a command in the folder `root`, check that it succeeds, and return what it did there. `trace` is the file for
+    strace's output.
+    """
     recording = Recording(root)
     words = ["strace", "-f", "-y", "-xx", "--seccomp-bpf", "-s", str(MOST_BYTES_OF_A_CALL), "-o", str(trace)]
     done = subprocess.run(

@@ -24,7 +24,7 @@ ARRAYS = {WIDE: {"rows": 1, "any": 1}, DEEP: {"rows": 3, "other": 3, "one": 1}} 
 
 
 class Run:
-    """A folder of checkpoints and the state that each of them stands for."""
+    """A folder of checkpoints. `states` has, by step, the whole state that the checkpoint must restore."""
 
     def __init__(self, folder, num_shards=1):
         self.folder, self.num_shards = folder, num_shards
@@ -34,7 +34,7 @@ class Run:
         self.parent = None
 
     def save(self, step, rows, full=False, auc=None):
-        """Change `rows` and write them, or all."""
+        """Give `rows` new random values, and write a delta with them or, with `full`, a full checkpoint."""
         for table, arrays in ARRAYS.items():
             for row in rows:
                 self.values[table][row] = {

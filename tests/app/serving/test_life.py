@@ -1,4 +1,6 @@
-"""A service of two workers while random things happen to its folder, held to the model of `life`, beside clients."""
+"""Run a service of two worker processes while its folder changes at random and clients send requests. Compare what it
+serves with the model in `life.py`.
+"""
 
 import contextlib
 import json
@@ -33,12 +35,15 @@ OPERATIONS = (
     *("damage", "make_unreadable", "put_odd", "delete", "redeploy", "rename", "fold", "restart", "jump"),
 )
 NUM_ROWS = 20  # of each request
-LATE = 5.0  # seconds that a worker may open a model longer than the one that was asked, on a busy machine
-SECONDS = 90.0  # to serve what must serve: longer than the longest pause
+# On a busy machine, one worker may take this many seconds longer to open a model than the worker that was asked for it.
+LATE = 5.0
+SECONDS = 90.0  # Time in which the service must serve the right version: longer than its longest pause.
 
 
 class Clients:
-    """Score the same rows all the time, over new connections and old ones."""
+    """Two clients that score the same rows again and again: one keeps its connection for 20 requests, the other opens a
+    new connection for each.
+    """
 
     def __init__(self, rows):
         self.rows, self.url, self.answers, self.errors = {"rows": rows}, None, [], []
@@ -69,7 +74,7 @@ class Clients:
 
 
 class Service(Life):
-    """Two workers as processes."""
+    """A service of two worker processes, to whose folder the methods of `Life` do random things."""
 
     def __init__(self, folder, make, golden, project):
         (folder / "models").mkdir()
@@ -77,14 +82,14 @@ class Service(Life):
         self._project, self._log, self._golden = project, folder / "log.txt", golden
         self._process, self._url = None, None
         self.scores, self.serving = {}, set()
-        self.allowed = []  # times and versions, in turn: what may be served from then on
-        self.disturbed = []  # begin and end of times in which connections may end
+        self.allowed = []  # Pairs of a time and the set of versions that may be served from then on.
+        self.disturbed = []  # Start and end of each period in which connections may be closed.
         self.clients = Clients(golden.slice(0, NUM_ROWS).to_pylist())
         self.log = []
 
     def _export(self, output, parent=None):
         copy = super()._export(output, parent)
-        if parent is not None and output.parent != self.folder:  # beside its parent, to be opened
+        if parent is not None and output.parent != self.folder:  # The parent is in another folder than this delta.
             manifest = bundle_folder.read_manifest(output)
             opened = Predictor([*bundle_folder.read_chain(parent), (output, manifest)])
         else:
@@ -110,7 +115,7 @@ class Service(Life):
         assert self._process.wait(40) == 0
 
     def take_folded(self):
-        """Tell the model of what the service has folded."""
+        """Record in the model the bundles that the service itself has merged (folded)."""
         for path in bundle_folder.bundles_in(self.folder):
             if path.name not in {*self.model.copies, *self.odd_names} and (path / bundle_folder.MANIFEST).is_file():
                 manifest = bundle_folder.read_manifest(path)
@@ -122,7 +127,7 @@ class Service(Life):
         return {self.model.must_serve(version) for version in self.serving}
 
     def statuses(self):
-        """Ask for the status on many connections at once, so that each worker answers some."""
+        """Return the status of the service, asked on twelve connections at once, so that each worker answers some."""
 
         def ask(_):
             with contextlib.suppress(httpx.TransportError):
@@ -134,7 +139,7 @@ class Service(Life):
             return [status for status in pool.map(ask, range(12)) if status]
 
     def settle(self):
-        """Wait until all workers serve what they must."""
+        """Wait until all workers serve the version that the model says. Fail after SECONDS."""
         until, num_rounds = time.monotonic() + SECONDS, 0
         while num_rounds < 3:
             expected = self.expected()
@@ -183,7 +188,9 @@ class Service(Life):
         return httpx.post(f"{self._url}/v1/{address}", json=body, timeout=60).status_code
 
     def _change(self, pinned, address, body):
-        """Change what must serve; `pinned` is None where that is refused, "" for none."""
+        """Send a request that changes which version must serve, and check its status. `pinned` is the version that must
+        then be pinned, "" for none, or None if the service must refuse the request.
+        """
         before = {self.model.must_serve(version) for version in self.serving}
         if pinned is not None:
             self.model.pinned = pinned or None
@@ -191,11 +198,15 @@ class Service(Life):
         assert self._post(address, body) == (409 if pinned is None else 200)
 
     def _allow(self, more=()):
-        """Allow what served, and what an operation leads to."""
+        """From now on, allow the versions that were allowed before, the versions `more`, and what the model expects
+        now.
+        """
         self.allowed.append((time.monotonic(), self.allowed[-1][1] | self.serving | set(more) | self.expected()))
 
     def _allow_since(self, begin, versions):
-        """Allow what an operation made from its begin on: a worker may serve it before the operation is over here."""
+        """Allow `versions` from the time `begin` on, at which an operation began: a worker may serve its result before
+        the operation has returned here.
+        """
         place = bisect_right(self.allowed, begin, key=lambda entry: entry[0])
         self.allowed.insert(place, (begin, set(self.allowed[place - 1][1])))
         for _, allowed in self.allowed[place:]:
@@ -242,7 +253,9 @@ class Service(Life):
         self.check()
 
     def check(self):
-        """No request failed, no bit is wrong, and no version was served that might not be."""
+        """Check all answers to the clients: no request failed outside of disturbances, all scores have the right bits,
+        and each version was allowed at that time.
+        """
         for begin, error, end in self.clients.errors:
             assert any(first <= end and begin <= last for first, last in self.disturbed), error
         assert len(self.clients.answers) > 10 * NUM_OPERATIONS

@@ -41,7 +41,9 @@ def test_a_statement_that_is_damaged_is_an_error(tmp_path, text):
 
 
 def write_bundle(folder, parent, beside):
-    """A bundle of two small files."""
+    """Write a bundle of two small files, without a model, into `folder`: a delta of the bundle `parent`, or a whole
+    bundle if that is None. Its serial number is above those in the folder `beside`.
+    """
     manifest = BundleManifest({}, {}, {}, CHECKPOINT, {})
     if parent is not None:
         before = bundle_folder.read_manifest(parent)
@@ -66,7 +68,7 @@ def fold(delta, output):
 
 
 class OpenBundle:
-    """In place of a predictor: opens in no time, and what it scores is the content of a file."""
+    """Replaces `Predictor`. It opens no model; its scores are the content of the bundle's file lookup.bin."""
 
     def __init__(self, chain, num_threads, tables=()):
         self.chain = tuple(chain)
@@ -86,7 +88,9 @@ class OpenBundle:
 
 
 class Folding:
-    """Stand-in for the process that folds. It ends on command, by itself or by a kill, which leaves what it wrote."""
+    """Replaces the process that merges (folds) bundles. It runs until `end` is called. If it is killed, its unfinished
+    output stays.
+    """
 
     def __init__(self, command, **_):
         self.delta, self.output = map(Path, command[-2:])
@@ -116,12 +120,17 @@ OPERATIONS = {
 
 
 class Machine(Life):
-    """Two workers over a folder, in this process. `between` is called between two steps of either."""
+    """Two workers that watch a folder, both in this process, and random changes to the folder.
+
+    `between` is called before and after each step of a worker (such as opening a bundle), to let something happen
+    meanwhile.
+    """
 
     def __init__(self, folder, monkeypatch):
         self.now, self.is_locked, self.is_spoilt = 0.0, False, False
         self.foldings = []
-        self.between, self.actor, self.written = lambda: None, 0, []  # `written`: by which worker, and the pin
+        # `actor`: index of the worker that acts now. `written`: for each write of current.json, the worker and the pin.
+        self.between, self.actor, self.written = lambda: None, 0, []
         monkeypatch.setattr(generations, "Predictor", self._stepwise(OpenBundle))
         monkeypatch.setattr(generations, "bundles_in", self._stepwise(bundle_folder.bundles_in))
         synced = self._stepwise(lambda _: None)
@@ -169,7 +178,7 @@ class Machine(Life):
             raise OSError(errno.EROFS, "Read-only file system")
 
     def start(self, place):
-        """Start a worker; it fails where nothing may be served."""
+        """Start the worker number `place`. It must fail if no version can be served or if current.json is damaged."""
         expected = self.model.must_serve(None)
         self.workers[place] = self.serving[place] = None
         if self.is_spoilt:
@@ -185,7 +194,9 @@ class Machine(Life):
         assert self.serving[place] == expected
 
     def look(self, is_settled=0):
-        """Let each worker look at the folder. The model must agree then, unless a pause explains the difference."""
+        """Let each worker look at the folder. Check that it then serves the version that the model says, or another
+        allowed one while it pauses before it tries a bundle again.
+        """
         for place, worker in enumerate(self.workers):
             if worker is None:
                 continue
@@ -231,7 +242,7 @@ class Machine(Life):
         refused = status["refused"].keys() - self.odd_names
         wrong = {name for name, copy in model.copies.items() if copy.bad or copy.version not in there}
         assert refused <= wrong
-        assert status["waiting"].keys() <= wrong  # a delta whose parent is refused
+        assert status["waiting"].keys() <= wrong  # Deltas wait if their parent is refused.
         newer = {name for name in wrong if model.age(model.copies[name].version) > model.age(serving)}
         newer = {name for name in newer if (self.folder / name / bundle_folder.MANIFEST).exists()}
         newer -= {name for name in newer if model.copies[name].version == serving}
@@ -241,28 +252,28 @@ class Machine(Life):
         assert (status["newest_age_seconds"] > 0) == bool(known) or is_settled == 1
 
     def wait(self, draw):
-        """Time passes."""
+        """Let time pass on the service's clock."""
         self.now += draw.choice([0.1, 1, 10, 100])
 
     def jump(self, draw):
-        """The clock of the machine that exports jumps."""
+        """Move the clock of the machine that exports bundles forward or back."""
         self.clock_ms += draw.choice([-1, 1]) * draw.randrange(1, 100)
 
     def kill_worker(self, draw):
-        """A worker dies and is started again."""
+        """Replace a worker by a new one, as if it had died."""
         self.start(draw.randrange(2))
 
     def restart(self, draw):
-        """All end; folds a moment later."""
+        """Replace all workers by new ones. Merges (folds) that run go on until `end_folding`."""
         for place in range(2):
             self.start(place)
 
     def lock_statement(self, draw):
-        """Its folder cannot be written, or can again."""
+        """Make the folder of current.json read-only, or writable again."""
         self.is_locked = not self.is_locked
 
     def spoil_statement(self, draw):
-        """The file is damaged, and then written by hand."""
+        """Damage current.json, let the workers look, and write a good file again, as a user would by hand."""
         path = self.options.state / "current.json"
         if path.exists():
             path.write_text("{")
@@ -273,7 +284,9 @@ class Machine(Life):
             self.is_spoilt = False
 
     def _ask(self, place, expected, change):
-        """Change what must serve; `expected` is the version that is then pinned, or "" for none, or None: refused."""
+        """Let the worker number `place` make a `change` of the version that must serve. `expected` is the version that
+        must then be pinned, "" for none, or None if the worker must refuse the change.
+        """
         worker, before = self.workers[place], self.serving[place]
         if self.is_locked:
             expected = None
@@ -293,7 +306,9 @@ class Machine(Life):
             assert self._may_serve(self.serving[place], before) or self.serving[place] == self.model.must_serve(before)
 
     def roll_back(self, draw):
-        """From what serves, or, wrongly, from another."""
+        """Roll back from the version that a worker serves or, in one case of ten, from a version that it may not serve,
+        which must be refused.
+        """
         place = draw.randrange(2)
         if self.workers[place] is None:
             return
@@ -305,7 +320,9 @@ class Machine(Life):
         self._ask(place, expected, lambda worker: worker.roll_back(short(version)))
 
     def meet(self, draw):
-        """A worker rolls back. Between its steps a delta comes, the other one looks or rolls back, or it is killed."""
+        """Let a worker roll back, and let other things happen between its steps: a delta arrives, the other worker
+        looks at the folder or rolls back too, or the worker is killed.
+        """
         names, name, place = self.good(), self.name(draw), draw.randrange(2)
         if self.is_locked or None in self.workers or not names:
             return
@@ -337,7 +354,7 @@ class Machine(Life):
         self.between = lambda: None
         come()
         pins = [before, *(pinned for _, pinned in self.written[num_written:])]
-        assert self.stated() == pins[-1]  # no kill and no other write has lost it
+        assert self.stated() == pins[-1]  # Neither a kill nor another write has lost the last pin.
         self.model.pinned = next((version for version in self.model.versions if short(version) == pins[-1]), None)
         self.serving = [worker.current.version for worker in self.workers]
         if is_killed:
@@ -360,14 +377,14 @@ class Machine(Life):
             self.actor = outer
 
     def pin(self, draw):
-        """Any version that ever was."""
+        """Pin any version that was ever exported. If it is not available, that must be refused."""
         place, version = draw.randrange(2), draw.choice(sorted(self.model.versions))
         if self.workers[place] is not None:
             expected = version if version in self.model.available() else None
             self._ask(place, expected, lambda worker: worker.pin(short(version)))
 
     def unpin(self, draw):
-        """The newest again."""
+        """Remove the pin, so that the newest version serves."""
         place = draw.randrange(2)
         if self.workers[place] is not None:
             self._ask(place, "", lambda worker: worker.pin(None))
@@ -376,7 +393,7 @@ class Machine(Life):
         super().fold(draw, fold)
 
     def end_folding(self, draw):
-        """The processes that fold end, well or not."""
+        """End the processes that merge (fold) bundles: successfully, with an error, or by a kill."""
         foldings, self.foldings = self.foldings, []
         for folding in foldings:
             folding.end(is_killed=draw.random() < 0.3)
