@@ -76,8 +76,9 @@ _FEW_WORDS, _MANY_NUMBERS = 3, 20
 _SURE_ERRORS = 2.0  # A difference of two mean log losses counts if it is more than this many standard errors.
 # A column that lowers the log loss of the label by a smaller fraction than this does not predict the label.
 _LEAST_GAIN = 5e-4
-# Numbers are taken as codes if the column is named like an id, and as amounts if they have a decimal point. They are
-# taken as the opposite only if the column then predicts the label better by more than this many standard errors.
+# Numbers are taken as codes if the column is named like an id, and as amounts if they have a decimal point or if most
+# cells have a value that does not recur. They are taken as the opposite only if the column then predicts the label
+# better by more than this many standard errors.
 _SURE_ERRORS_OF_ORDER = 6.0
 _MIN_COUNT = PrepareOptions.min_count
 # Numbers look like row numbers if their range is at most this many times the number of rows.
@@ -444,7 +445,9 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
     if is_whole and _is_unique(column) and (is_id or (is_integer and _is_identifier(column, numbers, gain))):
         named = of[of.index("; ") :] if "; " in of else ""
         return Guess(column.name, "ignored", f"a new number in nearly every row: {_UNIQUE_NUMBER}{named}")
-    is_better = abs(ahead) > _SURE_ERRORS and min(gain, category_gain) < -_LEAST_GAIN
+    most_recur = 2 * column.counts[column.counts >= _MIN_COUNT].sum() >= column.num_present
+    least = _SURE_ERRORS if ahead < 0 or most_recur else _SURE_ERRORS_OF_ORDER
+    is_better = abs(ahead) > least and min(gain, category_gain) < -_LEAST_GAIN
     if is_version and not (is_better and ahead < 0):
         return _as_string(column, f"{of}; {figures if is_better else 'versions'}; {kind} if it is an amount")
     if not is_whole and not is_id and not (is_better and ahead > _SURE_ERRORS_OF_ORDER):
@@ -480,10 +483,14 @@ def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None
     is used as a category (both are negative if the column helps), and by how many standard errors the category is
     better than the number. Return zeros if there are too few labels or values. Losses of a row are estimated without
     using its own label, or corrected for using it.
+
+    All rare values form one category, which often predicts the label, but also if they are amounts: a measurement may
+    have more digits if there is no click. So the category counts as better only if it also is on the other rows.
     """
     if labels is None or not labels.are_enough or len(column.values) < 3:
         return 0.0, 0.0, 0.0
-    as_number = number_losses(np.array([*numbers, np.nan])[column.codes[labels.rows]], labels.clicks)
+    numbers_of_rows = np.array([*numbers, np.nan])[column.codes[labels.rows]]
+    as_number = number_losses(numbers_of_rows, labels.clicks)
     # As categories, the texts 7 and 7.0 count as the same value. The texts 10.1 and 10.10 do not, because they may be
     # different versions.
     numbers_of: dict[str, int] = {}
@@ -491,11 +498,18 @@ def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None
     codes = np.array([*alike, -1])[column.codes[labels.rows]]
     # The preparation gives no id to a value with fewer than `_MIN_COUNT` rows. In the comparison, all values so rare
     # form one category together.
-    rare = np.bincount(codes + 1) < _MIN_COUNT * len(codes) / len(column.codes)
-    as_category = category_losses(np.where(rare[codes + 1], len(column.values), codes), labels.clicks)
+    is_rare = (np.bincount(codes + 1) < _MIN_COUNT * len(codes) / len(column.codes))[codes + 1]
+    as_category = category_losses(np.where(is_rare, len(column.values), codes), labels.clicks)
     uncertain = entropy(labels.clicks)
     gains = (float(losses.mean()) / uncertain - 1 for losses in (as_number, as_category))
-    return *gains, deviations(as_number, as_category)  # type: ignore[return-value]
+    ahead = deviations(as_number, as_category)
+    if ahead > _SURE_ERRORS and is_rare.any():
+        kept, of_kept = ~is_rare, 0.0
+        if kept.any():
+            clicks = labels.clicks[kept]
+            of_kept = deviations(number_losses(numbers_of_rows[kept], clicks), category_losses(codes[kept], clicks))
+        ahead = max(min(ahead, of_kept), 0.0)
+    return *gains, ahead  # type: ignore[return-value]
 
 
 def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) -> bool:

@@ -338,6 +338,22 @@ def test_codes_that_are_numbers_cost_no_auc(tmp_path, make):
     assert any("log loss -" in guesses[name].reason for name in codes)
 
 
+@pytest.mark.parametrize(
+    ("amounts", "kind"),
+    [
+        (lambda r, click: r.gamma(2, 40, len(click)).round(1) + np.where(click, 0, r.integers(0, 1_000, len(click))) / 1e4, "float"),
+        (lambda r, click: np.where(r.random(len(click)) < 0.4 - 0.2 * click, 390, r.integers(0, 90_000, len(click))), "integer"),
+    ],
+    ids=["digits", "bills"],
+)  # fmt: skip
+def test_rare_amounts_are_no_codes(amounts, kind):
+    """Whether a value recurs tells much of the label here, but the values have no effects of their own."""
+    random = np.random.default_rng(1)
+    click = random.random(8_000) < 0.3
+    table = pa.table({"click": click.astype(int), "x": amounts(random, click)})
+    assert [each.kind for each in describe(table, label="click").guesses] == ["label", kind]
+
+
 def test_values_of_a_table_are_shown_and_counted_as_a_log_of_it_has_them(tmp_path):
     """Also those of the label: a click that is written otherwise would be none."""
     columns, random = base()
