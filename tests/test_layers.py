@@ -38,6 +38,8 @@ BEYOND = {
     # One face of both packages.
     ("app.api", "data_prep.checks"),
     ("app.api", "data_prep.pipeline"),
+    # The baseline is also fitted with the cross that suggest-crosses finds.
+    ("app.cli.baseline", "data_prep.checks"),
     # The parts of a log that comes are read as a preparation reads it.
     ("app.online.log_parts", "data_prep.raw_log"),
     ("app.online.online_trainer", "data_prep.raw_log"),

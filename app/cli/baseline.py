@@ -7,28 +7,26 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from math import comb
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from app.evaluation.measure import best_on, check_split
-from app.evaluation.metrics import METRICS, defined
+from app.evaluation.metrics import METRICS, Metrics, MetricStream, defined
 from app.run.record import read_runs
 from app.training.auto.crosses import crosses_gain
-from app.training.auto.regression import MAX_ROWS, evaluate, fit
-from app.training.start import may_lack_crosses
+from app.training.auto.regression import MAX_ROWS, Features, evaluate, fit, fit_rows, most_rows
+from app.training.start import can_try_crosses
 from common.arguments import add_shared
 from common.packages import python_command
-from common.process import run_module
 from common.text import show
+from data_prep.checks.suggest_crosses import cross_features, describe_gains, field_columns, find_gains
 from data_prep.prepared.data_files import check_files
-from data_prep.prepared.schema import read_schema
+from data_prep.prepared.examples import concatenate, one_hot
+from data_prep.prepared.reader import read_spread
+from data_prep.prepared.schema import Schema, read_schema
 
 PRINTED_METRICS = ("auc", "log_loss", "normalized_entropy")
-# Crosses (fields that combine two other fields) are tried if the number of training rows times the number of pairs of
-# fields is at most this. Trying them then takes seconds.
-MOST_TRIED = 20_000_000
 
 
 def add_parser(commands: Any) -> None:
@@ -41,7 +39,7 @@ def add_parser(commands: Any) -> None:
         "million rows of Criteo's 39), up to 100 bytes per id, and minutes per million rows. Each component of a "
         "vector is a column, and with wide vectors fewer rows than --max-rows are read. If the log has more training "
         "rows than are read, a fit to all of them would have better metrics, so the printed floor is too low. If a "
-        "small folder has no crosses, those that suggest-crosses finds are printed, too.",
+        "small folder has no crosses, those that suggest-crosses finds are printed, too, with the metrics of the best.",
     )
     parser.add_argument("dataset", type=Path, metavar="DATASET", help="the prepared folder")
     add_shared(parser, "--split")
@@ -63,9 +61,10 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the command: fit logistic regression, evaluate it, and print its metrics beside the metrics of a run, then
-    what suggest-crosses finds if the folder is small and has no crosses (fields that combine other fields). With
-    --crosses, print instead how much the folder's crosses improve the regression.
+    """Run the command: fit logistic regression, evaluate it, and print its metrics beside the metrics of a run. If the
+    folder is small and has no crosses (fields that combine other fields), also print the crosses that suggest-crosses
+    finds, and the metrics of a regression with the best one. With --crosses, print instead how much the folder's
+    crosses improve the regression.
     """
     if arguments.max_rows < 1:
         raise ValueError(f"--max-rows must be 1 or more, found {arguments.max_rows}")
@@ -98,11 +97,43 @@ def run(arguments: argparse.Namespace) -> None:
         facts = {"train_rows": fitted.train_rows, "inverse_penalty": fitted.inverse_penalty}
         show(json.dumps({"split": split, **defined(metrics), **facts}))
         return
+    gains = find_gains(folder) if can_try_crosses(schema) else []
+    if gains and gains[0].is_certain:
+        crossed = _metrics_with_cross(folder, schema, split, gains[0].fields, arguments.max_rows)
+        rows[f"  with {' * '.join(gains[0].fields)}"] = defined(crossed)
     show(f"{split}: {metrics.rows:,} rows, click rate {metrics.click_rate:.4f}; {schema.vocabulary_size:,} ids")
     show(" ".join([f"  {'':30}", *(f"{METRICS[name].title:>18}" for name in PRINTED_METRICS)]))
     for name, values in rows.items():
         texts = (f"{values[key]:.6f}" if values.get(key) is not None else "–" for key in PRINTED_METRICS)
         show(" ".join([f"  {name:30}", *(f"{text:>18}" for text in texts)]))
-    tried = schema.splits["train"].rows * comb(len(schema.categorical), 2)
-    if may_lack_crosses(schema) and schema.splits["valid"].rows and tried <= MOST_TRIED:
-        show(run_module("data_prep", "suggest-crosses", str(folder), "--top", "3").rstrip())
+    if gains:
+        show(describe_gains(gains, 3, []))
+
+
+def _metrics_with_cross(folder: Path, schema: Schema, split: str, names: tuple[str, str], max_rows: int) -> Metrics:
+    """Return the metrics on a split of a regression with the folder's features and a cross of two fields.
+
+    As in a prepared folder, a pair of values has a feature if two training rows or more have it. The penalty is chosen
+    by the log loss on the valid rows.
+    """
+    from scipy import sparse
+
+    first, second = (field_columns(schema)[name] for name in names)
+    rows = {
+        name: concatenate(list(read_spread(folder, schema, name, most_rows(schema, max_rows))))
+        for name in ("train", "valid", split)
+    }
+    cross, pairs = cross_features(rows["train"].ids, first, second)
+    pairs = pairs[cross.getnnz(axis=0) > 1]
+
+    def features_of(name: str) -> Features:
+        of_split = rows[name]
+        cross, _ = cross_features(of_split.ids, first, second, pairs)
+        features = sparse.hstack([one_hot(of_split, schema), cross], "csr", "float32")
+        return features, of_split.labels, of_split.weights
+
+    fitted = fit_rows(features_of("train"), features_of("valid"))
+    features, labels, weights = features_of(split)
+    stream = MetricStream()
+    stream.add(fitted.logits(features), labels, weights)
+    return stream.result()

@@ -10,7 +10,7 @@ import logging
 import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from common.arrays.pages import give_back_freed_memory
 from common.console import PrintableFormatter
 from common.files import message_of
 from common.packages import python_command
-from common.process import cpu_quota, peak_memory
+from common.process import cpu_quota, peak_memory, run_module
 from common.text import number_text
 from data_prep.options.options_file import read_recorded
 from data_prep.prepared.data_files import check_files
@@ -51,6 +51,9 @@ log = logging.getLogger("app")
 
 # If a training has fewer steps than this, a warning is logged, because the model has hardly begun to learn.
 FEW_STEPS = 100
+# Crosses (fields that combine two other fields) are tried if the number of training rows times the number of pairs of
+# fields is at most this. Trying them then takes seconds.
+MOST_TRIED = 20_000_000
 USELESS_BECAUSE = "useless_because"  # Key in the file run.json of the reason why the model has learned nothing.
 
 
@@ -283,12 +286,25 @@ def _log_to(path: Path) -> Iterator[None]:
         log_file.close()
 
 
-def may_lack_crosses(schema: Schema) -> bool:
-    """Return True if the data has two or more categorical fields that crosses (fields that combine other fields) could
-    combine, but no cross.
+def can_try_crosses(schema: Schema, most: float = MOST_TRIED) -> bool:
+    """Return True if the data has valid rows and two or more categorical fields that crosses (fields that combine other
+    fields) could combine, but no cross, and if its training rows times the pairs of fields are at most `most`.
     """
-    can_cross = len(schema.categorical) > 1 and schema.layout != "zoo"
-    return can_cross and not any(field.cross for field in schema.categorical)
+    can_cross = schema.layout != "zoo" and not any(field.cross for field in schema.categorical)
+    tried = schema.splits["train"].rows * math.comb(len(schema.categorical), 2)
+    return can_cross and 0 < tried <= most and schema.splits["valid"].rows > 0
+
+
+def advise_crosses(folder: Path, schema: Schema, is_first: bool) -> None:
+    """Log the best cross of two fields and how much it lowers the log loss of a regression, if this takes only seconds
+    and this process is the `is_first` of its group. Otherwise log the command that finds the crosses.
+    """
+    if is_first and can_try_crosses(schema):
+        with suppress(ValueError):
+            log.info(run_module("data_prep", "suggest-crosses", str(folder), "--top", "1").rstrip())
+            return
+    command = python_command(f"data_prep suggest-crosses {shlex.quote(str(folder))}")
+    log.info("crosses of two fields may rank rows better; find those that lower the log loss with: %s", command)
 
 
 def _train(context: RunContext, launch: Launch) -> int:
@@ -326,9 +342,8 @@ def _train(context: RunContext, launch: Launch) -> int:
         log.info("finished; evaluate it on the test rows with: %s (in Python: evaluate(run))", evaluation_of(run.path))
         if reason:
             exit_status = _warn_of_useless(reason)
-        elif context.config.train.auto and may_lack_crosses(context.schema):
-            command = python_command(f"data_prep suggest-crosses {shlex.quote(str(context.dataset))}")
-            log.info("crosses of two fields may rank rows better; find those that lower the log loss with: %s", command)
+        elif context.config.train.auto and can_try_crosses(context.schema, math.inf):
+            advise_crosses(context.dataset, context.schema, is_first=context.group.rank == 0)
     # An online run writes a page of its own in place of the report, because it has none of the evaluations that the
     # report shows.
     unwritten = [*run.write_errors(), *([] if launch.make_trainer else leave_report(run.path))]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from common.packages import python_command
 from data_prep.kernels.strings import combinations, shorten
 from data_prep.prepared.examples import Examples, concatenate, one_hot
 from data_prep.prepared.reader import read_spread
-from data_prep.prepared.schema import NO_ID, Schema, read_schema
+from data_prep.prepared.schema import NO_ID, CategoricalField, Schema, read_schema
 
 # Inverse of the L2 penalty (scikit-learn's C), both of the logistic regression on single values and of the weight that
 # is then estimated for each pair of values.
@@ -54,11 +54,8 @@ class Gain:
     is_certain: bool  # True if the gain is statistically significant.
 
 
-class _Columns(NamedTuple):
-    """Which of the P ids of a row belong to one field, and how the model combines them if the field is a list."""
-
-    ids: slice
-    is_mean: bool  # True if the field is a list whose embedding rows are averaged.
+# Which of the P ids of a row belong to one field, and the field.
+FieldColumns = tuple[slice, CategoricalField]
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,6 @@ class _Scored:
     labels: NDArray[Any]
     weights: NDArray[Any]  # Weight of each row, which is 1 if the rows have no weights.
     logits: NDArray[Any]  # Log odds of a click that the regression predicts, by row.
-    known: NDArray[np.bool_]  # Mask [n, P] that is False for out-of-vocabulary ids.
 
 
 def find_gains(folder: Path) -> list[Gain]:
@@ -79,12 +75,7 @@ def find_gains(folder: Path) -> list[Gain]:
     fields, has a cross of every pair already, or has 2**31 ids or more.
     """
     schema = read_schema(folder)
-    ends = np.cumsum([field.max_length for field in schema.categorical], dtype=int)
-    columns = {
-        field.name: _Columns(slice(end - field.max_length, end), field.max_length > 1 and field.pool == "mean")
-        for field, end in zip(schema.categorical, ends.tolist(), strict=True)
-        if not field.cross
-    }
+    columns = field_columns(schema)
     if schema.vocabulary_size >= 2**31:
         raise ValueError(f"{folder} has {schema.vocabulary_size:,} ids; pairs are counted of fewer than 2,147,483,648")
     if len(columns) < 2:
@@ -103,6 +94,13 @@ def find_gains(folder: Path) -> list[Gain]:
         error = float(np.sqrt(valid.weights**2 @ (lowered - mean) ** 2) / total)
         gains.append(Gain(pair, mean, error, mean > least * error))
     return sorted(gains, key=lambda gain: -gain.log_loss)
+
+
+def field_columns(schema: Schema) -> dict[str, FieldColumns]:
+    """Return which ids of a row belong to each field that is no cross, by the field's name."""
+    ends = np.cumsum([field.max_length for field in schema.categorical], dtype=int).tolist()
+    fields = zip(schema.categorical, ends, strict=True)
+    return {field.name: (slice(end - field.max_length, end), field) for field, end in fields if not field.cross}
 
 
 def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
@@ -126,53 +124,58 @@ def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
         raise ValueError(f"the {len(first):,} training rows read of {folder} have one class only")
     model = LogisticRegression(C=INVERSE_PENALTY, max_iter=200)
     model.fit(one_hot(first, schema), first.labels, first.weights)
-    out = np.array([field.oov_ids for field in schema.categorical for _ in range(field.max_length)])
 
     def scored(rows: Examples) -> _Scored:
         logits = model.decision_function(one_hot(rows, schema)).astype(np.float64)
         weights = np.ones(len(rows)) if rows.weights is None else rows.weights.astype(np.float64)
-        known = (rows.ids < out[:, 0]) | (rows.ids >= out[:, 1])
-        return _Scored(rows.ids.astype(np.int64), rows.labels, weights, logits, known)
+        return _Scored(rows.ids, rows.labels, weights, logits)
 
     return scored(second), scored(valid)
 
 
-def _lowered_loss(fitted: _Scored, valid: _Scored, one: _Columns, other: _Columns) -> NDArray[np.float64]:
-    """Return by how much a cross of the fields `one` and `other` lowers the log loss of each row of `valid`, [n].
+def _lowered_loss(fitted: _Scored, valid: _Scored, *fields: FieldColumns) -> NDArray[np.float64]:
+    """Return by how much a cross of two fields lowers the log loss of each row of `valid`, [n].
 
     The cross has a weight for each pair of values, which is fitted to the rows `fitted`.
     """
-    rows, pairs, shares = _pairs(fitted, one, other)
-    values, places = np.unique(pairs, return_inverse=True)
-    probabilities = (1 / (1 + np.exp(-fitted.logits)))[rows]
-    weights = fitted.weights[rows] * shares
-    wrong = np.bincount(places, weights * (fitted.labels[rows] - probabilities))
-    curvature = np.bincount(places, weights * shares * probabilities * (1 - probabilities))
-    steps = np.where(values < 0, 0.0, wrong / (curvature + 1 / INVERSE_PENALTY))
-    rows, pairs, shares = _pairs(valid, one, other)
-    index = np.minimum(np.searchsorted(values, pairs), len(values) - 1)
-    moves = np.where(values[index] == pairs, steps[index], 0.0) * shares
-    moved = valid.logits + np.bincount(rows, moves, len(valid.logits))
-    return np.logaddexp(0, valid.logits) - np.logaddexp(0, moved) + valid.labels * (moved - valid.logits)
+    cross, values = cross_features(fitted.ids, *fields)
+    probabilities = 1 / (1 + np.exp(-fitted.logits))
+    wrong = cross.T @ (fitted.weights * (fitted.labels - probabilities))
+    curvature = cross.power(2).T @ (fitted.weights * probabilities * (1 - probabilities))
+    cross, _ = cross_features(valid.ids, *fields, values=values)
+    moved = valid.logits + cross @ (wrong / (curvature + 1 / INVERSE_PENALTY))
+    lowered: NDArray[np.float64] = np.logaddexp(0, valid.logits) - np.logaddexp(0, moved)
+    return lowered + valid.labels * (moved - valid.logits)
 
 
-def _pairs(
-    rows: _Scored, one: _Columns, other: _Columns
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """List the pairs of a value of field `one` and a value of field `other` that occur together in a row, for all rows.
+def cross_features(
+    ids: NDArray[Any], one: FieldColumns, other: FieldColumns, values: NDArray[np.int64] | None = None
+) -> tuple[Any, NDArray[np.int64]]:
+    """Return the features of a cross of the fields `one` and `other` for a regression, and the K pairs of values that
+    they stand for, each as one number.
 
-    Return three arrays with an element for each of the M pairs: the index of its row; both ids as one number, or -1 if
-    a value is out of vocabulary; and its share in the row. The share is 1, or 1 divided by the row's number of pairs if
-    one of the fields is a list whose embedding rows are averaged.
+    The features of n rows with the given `ids` [n, P] are a sparse matrix [n, K]. An element is 1 if the row has the
+    pair of values, or 1 divided by the row's number of pairs if one of the fields is a list whose embedding rows are
+    averaged. Pairs with an out-of-vocabulary value are left out. `values` are the pairs to look for; by default, they
+    are all pairs of the rows.
     """
+    from scipy import sparse
+
     fields = (one, other)
-    lengths = np.array([np.count_nonzero(rows.ids[:, field.ids] != NO_ID, axis=1) for field in fields])
+    lengths = np.array([np.count_nonzero(ids[:, columns] != NO_ID, axis=1) for columns, _ in fields])
     num_values = shorten(lengths, MOST_PAIRS)
     of_row, places = combinations(num_values)
-    at = [(of_row, field.ids.start + place) for field, place in zip(fields, places, strict=True)]
-    values = np.where(rows.known[at[0]] & rows.known[at[1]], rows.ids[at[0]] << 32 | rows.ids[at[1]], -1)
-    is_mean = one.is_mean or other.is_mean
-    return of_row, values, 1 / num_values.prod(axis=0)[of_row] if is_mean else np.ones(len(of_row))
+    is_mean = any(field.max_length > 1 and field.pool == "mean" for _, field in fields)
+    shares = 1 / num_values.prod(axis=0)[of_row] if is_mean else np.ones(len(of_row))
+    pairs, known = np.zeros(len(of_row), np.int64), np.ones(len(of_row), bool)
+    for (columns, field), place in zip(fields, places, strict=True):
+        of_field = ids[of_row, columns.start + place]
+        pairs = pairs << 32 | of_field
+        known &= (of_field < field.oov_ids[0]) | (of_field >= field.oov_ids[1])
+    values = np.unique(pairs[known]) if values is None else values
+    index = np.minimum(np.searchsorted(values, pairs), len(values) - 1)
+    known &= np.append(values, -1)[index] == pairs  # The index is -1 if there are no values.
+    return sparse.csr_matrix((shares[known], (of_row[known], index[known])), (len(ids), len(values))), values
 
 
 def describe_gains(gains: list[Gain], most: int, crosses: Sequence[tuple[str, ...]]) -> str:

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.config.config import Config
 from app.distributed.mpirun import CHOICE_OF_CROSSES
 from app.run.decision import is_run_of
 from app.training.auto.by_rows import CrossEffects
-from app.training.auto.regression import Solver, fit_best, most_rows, read_features
+from app.training.auto.regression import fit_rows, log_losses, most_rows, read_features
 from common.process import run_module, started_by_mpi
 from data_prep.prepared.schema import Schema, checksum_of
 
@@ -177,32 +176,23 @@ def crosses_gain(folder: Path, schema: Schema) -> CrossesGain | None:
     if not _is_measured(schema):
         return None
     max_rows = most_rows(schema, MAX_CROSSED_ROWS)
-    features, labels, weights = read_features(folder, schema, "train", max_rows)
-    valid, valid_labels, of_valid = read_features(folder, schema, "valid", max_rows)
-    if len(np.unique(labels)) < 2 or len(np.unique(valid_labels)) < 2:
+    train, valid = (read_features(folder, schema, split, max_rows) for split in ("train", "valid"))
+    _, labels, weights = valid
+    if len(np.unique(train[1])) < 2 or len(np.unique(labels)) < 2:
         return None
-
-    def losses(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-        of_rows: NDArray[np.float64] = np.logaddexp(0.0, logits.astype(np.float64)) - valid_labels * logits
-        return of_rows
-
-    def fit_rows() -> tuple[NDArray[np.float32], float]:
-        solver = Solver(features, labels, weights)
-        best = fit_best(solver, lambda fitted: float(np.average(losses(fitted.logits(valid)), weights=of_valid)))
-        return best.logits(valid), best.inverse_penalty
-
-    crossed, inverse_penalty = fit_rows()
-    is_cross = np.zeros(features.shape[1], bool)
-    first = features.shape[1] - schema.vocabulary_size  # Column of the id 0.
+    with_crosses = fit_rows(train, valid)
+    crossed = with_crosses.logits(valid[0])
+    is_cross = np.zeros(train[0].shape[1], bool)
+    first = len(is_cross) - schema.vocabulary_size  # Column of the id 0.
     ranges = [ids for field in schema.categorical if field.cross for ids in (field.oov_ids, *field.id_ranges)]
     for begin, end in ranges:
         is_cross[first + begin : first + end] = True
-    for matrix in (features, valid):
-        matrix.data[is_cross[matrix.indices]] = 0
-    plain, _ = fit_rows()
-    rows = np.ones(len(plain)) if of_valid is None else of_valid.astype(np.float64)
-    lowered = losses(plain) - losses(crossed)
+    for features, *_ in (train, valid):
+        features.data[is_cross[features.indices]] = 0
+    plain = fit_rows(train, valid).logits(valid[0])
+    rows = np.ones(len(plain)) if weights is None else weights.astype(np.float64)
+    lowered = log_losses(plain, labels) - log_losses(crossed, labels)
     mean = float(np.average(lowered, weights=rows))
     error = float(np.sqrt(rows**2 @ (lowered - mean) ** 2) / rows.sum())
-    auc, plain_auc = (roc_auc_score(valid_labels, logits, sample_weight=of_valid) for logits in (crossed, plain))
-    return CrossesGain(float(auc - plain_auc), mean, error, inverse_penalty)
+    auc, plain_auc = (roc_auc_score(labels, logits, sample_weight=weights) for logits in (crossed, plain))
+    return CrossesGain(float(auc - plain_auc), mean, error, with_crosses.inverse_penalty)

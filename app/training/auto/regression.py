@@ -23,6 +23,9 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")
 
+# Rows as features, sparse float32 [n, N + K + V], their labels [n], and their weights [n] or None.
+Features = tuple[Any, NDArray[np.float32], NDArray[np.float32] | None]
+
 MAX_ROWS = 1_000_000
 MAX_VALUES = 150_000_000  # Upper bound of training rows times feature values per row. So many values take 1.2 GB.
 # Inverse L2 penalty C: the first value tried, the factor between values, and the limits of the search.
@@ -89,6 +92,22 @@ def fit_best(solver: Solver, valid_loss: Callable[[FittedRegression], float]) ->
     return best
 
 
+def log_losses(logits: NDArray[np.float32], labels: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the log loss of each row [n]."""
+    losses: NDArray[np.float64] = np.logaddexp(0.0, logits.astype(np.float64)) - labels * logits
+    return losses
+
+
+def fit_rows(train: Features, valid: Features) -> FittedRegression:
+    """Fit to the rows `train` with the penalty whose log loss on the rows `valid` is the smallest."""
+    features, labels, weights = valid
+
+    def valid_loss(fitted: FittedRegression) -> float:
+        return float(np.average(log_losses(fitted.logits(features), labels), weights=weights))
+
+    return fit_best(Solver(*train), valid_loss)
+
+
 class Solver:
     """Fits logistic regressions to the same rows with different L2 penalties, using scikit-learn.
 
@@ -96,16 +115,15 @@ class Solver:
     solution of the previous one.
     """
 
-    def __init__(self, features: Any, labels: NDArray[np.float32], weights: NDArray[np.float32] | None) -> None:
-        """`features` is a sparse float32 matrix [n, N + K + V]. `labels` and `weights` have shape [n]."""
+    def __init__(self, *rows: *Features) -> None:
         from sklearn.linear_model import LogisticRegression
 
-        self._rows = (features, labels, weights)
+        self._rows = rows
         # scikit-learn compares the tolerance with the gradient of the mean loss. A categorical value that occurs in few
         # rows contributes little to this gradient. With scikit-learn's default tolerance, a fit with a changed C would
         # often end before its first step.
         self._model = LogisticRegression(
-            solver="newton-cg", warm_start=True, max_iter=MAX_NEWTON_STEPS, tol=min(MOST_TOLERANCE, 1 / len(labels))
+            solver="newton-cg", warm_start=True, max_iter=MAX_NEWTON_STEPS, tol=min(MOST_TOLERANCE, 1 / len(rows[1]))
         )
 
     def fit(self, inverse_penalty: float) -> FittedRegression:
@@ -128,9 +146,7 @@ def most_rows(schema: Schema, max_rows: int) -> int:
     return min(max_rows, MAX_VALUES // (schema.num_numeric + schema.vector_inputs + schema.num_positions))
 
 
-def read_features(
-    folder: Path, schema: Schema, split: str, max_rows: int | None = None
-) -> tuple[Any, np.ndarray, np.ndarray | None]:
+def read_features(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> Features:
     """Return the rows of a split: their features as a sparse matrix [rows, N + K + V] (numbers, inputs of vectors, and
     a column for each id), their labels [rows], and their weights [rows], or None if they have none.
 
