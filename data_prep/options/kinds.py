@@ -119,7 +119,6 @@ KINDS: dict[Kind, ColumnKind] = {
         is_exact=True,
         keeps_zeros=True,
         arrow=("times",),
-        datatypes=("BYTES", *_INTEGERS),
     ),
     "list": ColumnKind("categorical", "strings", native="string", is_exact=True, arrow=("lists",)),
     "vector": ColumnKind(

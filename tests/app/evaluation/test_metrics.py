@@ -193,3 +193,16 @@ def test_a_perfect_ranking_of_one_click_in_ten_has_the_largest_lift():
 def test_intervals_from_few_clicks_are_remarked_on():
     assert few_clicks_note([(100, 0.2), (77, 20 / 77)]) == few_clicks_note([]) == ""
     assert few_clicks_note([(100, 0.2), (100, 0.19)]).startswith("Intervals of fewer than 20 clicks are too narrow")
+
+
+@pytest.mark.parametrize("options", [{}, {"exact_rows": 30}], ids=["exact", "binned"])
+def test_a_perfect_order_of_saturated_scores_has_auc_1(options):
+    """The probabilities of these logits are all 1 in float32, so their order is only visible in the logits."""
+    logits = np.linspace(40, 60, 100, dtype=np.float32)
+    assert {*(1 / (1 + np.exp(-logits)))} == {np.float32(1)}
+    labels = (np.arange(100) >= 70).astype(np.float32)
+    stream = MetricStream(**options)
+    stream.add(logits, labels)
+    metrics, bins = stream.result_and_bins()
+    assert metrics.auc == metrics.pr_auc == 1
+    assert confidence_intervals(bins, 50, seed=1)["auc"] == (1, 1)
