@@ -33,7 +33,7 @@ def commands() -> Callable[[str], list[str]]:
     """A function that returns the commands in the section of docs/integrations.md with a given heading."""
 
     def of_section(heading: str) -> list[str]:
-        (section,) = re.findall(rf"(?ms)^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE.read_text())
+        (section,) = re.findall(rf"(?ms)^##+ {re.escape(heading)}\n(.*?)(?=^##|\Z)", PAGE.read_text())
         blocks = re.findall(r"(?ms)^```bash\n(.*?)^```", section)
         lines = [re.sub(r"\s+# .*", "", line) for block in blocks for line in block.splitlines()]
         found = [line for line in lines if line and not line.startswith("make ")]
@@ -62,3 +62,26 @@ def run(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         return done
 
     return run
+
+
+@pytest.fixture
+def small(folder: Path) -> str:
+    """The name of a file of settings for a short training, with several checkpoints and several lines of metrics."""
+    text = (PROJECT / "configs" / "tiny.yaml").read_text().replace("epochs: 1", "epochs: 3\n  log_every_steps: 3")
+    (folder / "small.yaml").write_text(text + "checkpoint:\n  every_steps: 7\n")
+    return "small.yaml"
+
+
+@pytest.fixture
+def interrupted(run: Callable[..., subprocess.CompletedProcess[str]], small: str) -> Callable[[str], None]:
+    """A function that runs a program of the page with the settings `small` three times: killed after the fifth and then
+    after the third line of metrics, which lie between two checkpoints, and to its end.
+    """
+
+    def interrupted(command: str) -> None:
+        command = command.replace("configs/auto.yaml", small)
+        for calls in (5, 3):
+            run(command.replace(" ", f" examples/doors/killed.py {calls} ", 1), status=-9)
+        run(command)
+
+    return interrupted
