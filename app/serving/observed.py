@@ -15,7 +15,8 @@ import random
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -125,7 +126,9 @@ class Observed:
         self._num_noted = 0
         self._requests = self._make(Counter, "requests", "Requests by address and status.", ["route", "status"])
         self._seconds = self._make(Histogram, "request_seconds", "Time to answer.", ["route"], buckets=SECONDS)
+        self._failed = self._make(Counter, "failed_request_seconds", "Time to answer with an error.", ["route"])
         self._batch_rows = self._make(Histogram, "batch_rows", "Rows that were scored together.", buckets=ROWS)
+        self._last = self._make(Gauge, "last_scored_timestamp_seconds", "Of the last rows.", multiprocess_mode="max")
         self._rejected = self._make(Counter, "rejected_rows", "Rows that are none of the log's.")
         self._scores = self._make(Counter, "scores", "Rows by their score, in twentieths.", ["bin"])
         self._queue = self._make(Gauge, "queue", "Requests that wait.", multiprocess_mode="livesum")
@@ -193,6 +196,8 @@ class Observed:
         # delayed on purpose.
         if status != REFUSED:
             counters[1].observe(seconds)
+            if status >= 400:
+                self._failed.labels(route).inc(seconds)
         if num_waiting != self._num_waiting:
             self._note_waiting(num_waiting)
 
@@ -224,6 +229,7 @@ class Observed:
         noted, self._noted, self._num_noted = self._noted, [], 0
         if not noted:
             return
+        self._last.set_to_current_time()
         predictor = noted[0][0]
         logits = np.concatenate([logits for *_, logits in noted])
         counts = count_scores(logits)
@@ -289,6 +295,32 @@ class Observed:
             if sample.name.startswith("wide_deep_") and not sample.name.endswith("_created")
         ]
         return {"samples": samples, "drift": drift, "recent": self.recent.series()}
+
+    def statistics(self, routes: Collection[str]) -> dict[str, Any]:
+        """Return the counts and times of all requests of `routes`, as Triton's statistics extension defines them.
+
+        The service does not measure the parts of the time to answer, so their counts are 0.
+        """
+        totals: defaultdict[str, float] = defaultdict(float)
+        for name, labels, value in self.status()["samples"]:
+            if labels.get("route") in {None, *routes}:
+                totals[f"{name} 200" if labels.get("status") == "200" else name] += value
+        failed = totals["failed_request_seconds_total"]
+        return {
+            "last_inference": round(1000 * totals["last_scored_timestamp_seconds"]),
+            "inference_count": int(totals["batch_rows_sum"]),
+            "execution_count": int(totals["batch_rows_count"]),
+            "inference_stats": {
+                "success": _duration(totals["requests_total 200"], totals["request_seconds_sum"] - failed),
+                "fail": _duration(totals["requests_total"], failed),
+                **dict.fromkeys(("queue", "compute_input", "compute_infer", "compute_output"), _duration(0, 0)),
+            },
+            "batch_stats": [],
+        }
+
+
+def _duration(count: float, seconds: float) -> dict[str, int]:
+    return {"count": int(count), "ns": round(1e9 * max(0.0, seconds))}
 
 
 class _Processes(Collector):

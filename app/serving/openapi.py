@@ -53,6 +53,7 @@ def document(
         "Described": _object(described),
         "Error": _object({"error": {"type": "string"}}),
         "Infer": tensors.schema(log_format),
+        "Index": {"type": "array", "items": _object({"name": {"type": "string"}, "version": {"type": "string"}})},
         "Inferred": _object({"model_name": {"type": "string"}, "outputs": {"type": "array"}}),
     }
     many = {form.content_type: form.describe(log_format, example) for form in FORMS.values()}
@@ -72,6 +73,8 @@ def document(
         "/v1/unpin": _post("Serve the newest version", "Described", _json("Nothing", {})),
         "/v1/status": _get("Model, its folder and metrics, for the page"),
         "/v2": _get("The server, by V2"),
+        "/v2/models/stats": _get("Counts and times of the model's requests, as by Triton"),
+        "/v2/repository/index": _post("The model, as by Triton", "Index", _json("Nothing", {})),
         "/healthz": _get("The server is up"),
         "/v2/health/live": _get("The server is up, by V2"),
         "/v2/health/ready": _get("The server can score"),
@@ -86,10 +89,13 @@ def document(
         ("/v2/models/{model}", model_parameter),
         ("/v2/models/{model}/versions/{version}", [*model_parameter, _parameter("version", version)]),
     ):
-        paths[path] = {"parameters": parameters, **_get("The model's inputs and outputs", "404")}
-        paths[f"{path}/ready"] = {"parameters": parameters, **_get("The model can score", "404")}
+        shared = {"parameters": parameters}
+        paths[path] = shared | _get("The model's inputs and outputs", "404")
+        paths[f"{path}/ready"] = shared | _get("The model can score", "404")
+        paths[f"{path}/config"] = shared | _get("The model's configuration, as by Triton", "404")
+        paths[f"{path}/stats"] = shared | _get("Counts and times of the model's requests, as by Triton", "404")
         forms = infer | {"application/octet-stream": {"example": binary, "headers": {tensors.HEADER_LENGTH: length}}}
-        paths[f"{path}/infer"] = {"parameters": parameters, **_post("Score by V2", "Inferred", forms)}
+        paths[f"{path}/infer"] = shared | _post("Score by V2", "Inferred", forms)
         paths[f"{path}/infer"]["post"]["responses"] |= _errors("404")
     values = {"{model}": model, "{version}": version}
     base = f"http://{host if _HOST.fullmatch(host) else 'localhost:8000'}"

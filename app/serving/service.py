@@ -65,7 +65,11 @@ LIVE, READY, HEALTHZ = "/v2/health/live", "/v2/health/ready", "/healthz"
 # Paths of the health checks. HEALTHZ is another path for the check at LIVE that many systems use.
 HEALTH = (LIVE, READY, HEALTHZ)
 MODEL = "/v2/models/{model}"
-_MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
+_MODEL_PATH = re.compile(
+    r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/(ready|infer|config|stats))?"
+)
+# Path of the statistics of all models. A model of the name "stats" has its metadata at the paths with a version only.
+STATISTICS = "/v2/models/stats"
 _CHARSET, _UTF_8 = re.compile(r'charset\s*=\s*"?([^";\s]*)', re.IGNORECASE), ("utf-8", "utf8", "us-ascii", "ascii")
 _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the address has another method; see /docs"
 
@@ -116,10 +120,14 @@ class Service:
             LIVE: {"GET": self._live},
             HEALTHZ: {"GET": self._live},
             READY: {"GET": self._ready},
+            "/v2/repository/index": {"POST": self._described_as(_repository_index)},
+            STATISTICS: {"GET": self._described_as(self._statistics)},
         }
         for model in (MODEL, f"{MODEL}/versions/{{version}}"):
-            self._routes[model] = {"GET": self._metadata}
+            self._routes[model] = {"GET": self._described_as(tensors.metadata_of_model)}
             self._routes[f"{model}/ready"] = {"GET": self._model_ready}
+            self._routes[f"{model}/config"] = {"GET": self._described_as(tensors.config_of_model)}
+            self._routes[f"{model}/stats"] = {"GET": self._described_as(self._statistics)}
             self._routes[f"{model}/infer"] = {"POST": self._infer}
         # Paths of the routes that score rows. Only requests for these paths can be refused because too many requests
         # wait.
@@ -228,7 +236,7 @@ class Service:
         """Return the route that a path belongs to, its handlers by HTTP method, and the path's parameters `model` and
         `version`. For an unknown path, return "other" and two empty mappings.
         """
-        match = _MODEL_PATH.fullmatch(path)
+        match = None if path == STATISTICS else _MODEL_PATH.fullmatch(path)
         if match is not None:
             rest = match["rest"] or ""
             path = f"{MODEL}/versions/{{version}}{rest}" if match["version"] else f"{MODEL}{rest}"
@@ -387,21 +395,27 @@ class Service:
         return await self._ready(request)
 
     async def _server(self, _: ServiceRequest) -> Response:
-        extensions = ["binary_tensor_data"]
+        extensions = ["binary_tensor_data", "model_configuration", "statistics"]
         return JSONResponse({"name": "wide-deep", "version": "1", "extensions": extensions})
 
-    async def _metadata(self, request: ServiceRequest) -> Response:
-        predictor = self.generations.current
-        self._check_model(request, predictor)
-        return JSONResponse(
-            {
-                "name": self.options.name,
-                "versions": [version_of(predictor)],
-                "platform": "onnxruntime_onnx",
-                "inputs": tensors.inputs_of(predictor.log_format),
-                "outputs": tensors.outputs_of_model(),
-            }
-        )
+    def _described_as(self, describe: Callable[[str, str, LogFormat], Any]) -> Handler:
+        """Return a handler that answers with the result of `describe`, which gets the name, the version and the log
+        format of the model.
+        """
+
+        async def handler(request: ServiceRequest) -> Response:
+            predictor = self.generations.current
+            if request.scope["path_params"]:
+                self._check_model(request, predictor)
+            return JSONResponse(describe(self.options.name, version_of(predictor), predictor.log_format))
+
+        return handler
+
+    def _statistics(self, name: str, version: str, _: LogFormat) -> dict[str, Any]:
+        """Return the statistics of the model in Triton's form. They include the requests to /v1/score and those that
+        earlier versions of the model have scored.
+        """
+        return {"model_stats": [{"name": name, "version": version, **self.observed.statistics(self._scoring)}]}
 
     async def _status(self, _: ServiceRequest) -> Response:
         predictor = self.generations.current
@@ -440,6 +454,10 @@ class Service:
         self.generations.keep_recent(predictor.log_format, chunk)
         if self.observed.batch(predictor, scored):
             asyncio.get_running_loop().call_later(COUNTED_SECONDS, self.observed.count)
+
+
+def _repository_index(name: str, version: str, _: LogFormat) -> list[dict[str, str]]:
+    return [{"name": name, "version": version, "state": "READY", "reason": ""}]
 
 
 @lru_cache(maxsize=64)

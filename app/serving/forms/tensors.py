@@ -310,11 +310,26 @@ def inputs_of(log_format: LogFormat) -> list[dict[str, Any]]:
     ]
 
 
-def outputs_of_model() -> list[dict[str, Any]]:
-    """Return name, datatype and shape of each output (score and logit), in the form that the Open Inference Protocol V2
-    gives to the metadata of a model.
+def metadata_of_model(model: str, version: str, log_format: LogFormat) -> dict[str, Any]:
+    """Return the metadata of a model as the Open Inference Protocol V2 defines it, with the outputs score and logit."""
+    outputs = [{"name": name, "datatype": "FP32", "shape": [-1]} for name in OUTPUTS]
+    model_of = {"name": model, "versions": [version], "platform": "onnxruntime_onnx"}
+    return {**model_of, "inputs": inputs_of(log_format), "outputs": outputs}
+
+
+def config_of_model(model: str, version: str, log_format: LogFormat) -> dict[str, Any]:
+    """Return the configuration of a model as Triton's model configuration extension defines it.
+
+    A `max_batch_size` of 0 means that the shapes include the dimension of the rows, as they do in the metadata.
     """
-    return [{"name": name, "datatype": "FP32", "shape": [-1]} for name in OUTPUTS]
+    metadata = metadata_of_model(model, version, log_format)
+
+    def declared(tensor: dict[str, Any]) -> dict[str, Any]:
+        data_type = f"TYPE_{tensor['datatype']}".replace("BYTES", "STRING")
+        return {"name": tensor["name"], "data_type": data_type, "dims": tensor["shape"]}
+
+    tensors = {key: [*map(declared, metadata[f"{key}s"])] for key in ("input", "output")}
+    return {"name": model, "platform": metadata["platform"], "max_batch_size": 0, **tensors}
 
 
 def schema(log_format: LogFormat) -> dict[str, Any]:

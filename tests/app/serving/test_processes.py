@@ -58,7 +58,8 @@ def test_tritonclient(port, golden, golden_scores, golden_logits, binary):
     with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
         assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("clicks")
         version = client.get_model_metadata("clicks")["versions"][0]
-        assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+        extensions = client.get_server_metadata()["extensions"]
+        assert extensions == ["binary_tensor_data", "model_configuration", "statistics"]
         wanted = [triton.InferRequestedOutput("score", binary_data=binary)]
         for model_version in ("", version):
             found = client.infer("clicks", inputs_of(golden, binary), model_version, wanted, request_id="a")
@@ -71,6 +72,38 @@ def test_tritonclient(port, golden, golden_scores, golden_logits, binary):
         assert found.as_numpy("logit").tolist() == golden_logits
         with pytest.raises(triton.InferenceServerException, match="no such model"):
             client.infer("other", inputs_of(golden, binary))
+
+
+def test_tritonclient_reads_configuration_and_statistics(port, golden):
+    began = time.time()
+    with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        (listed,) = client.get_model_repository_index()
+        metadata, config = client.get_model_metadata("clicks"), client.get_model_config("clicks", listed["version"])
+        assert listed == {"name": "clicks", "version": metadata["versions"][0], "state": "READY", "reason": ""}
+        for kind, types in (("input", {"TYPE_FP64", "TYPE_STRING"}), ("output", {"TYPE_FP32"})):
+            shapes = [(each["name"], each["shape"]) for each in metadata[f"{kind}s"]]
+            assert [(each["name"], each["dims"]) for each in config[kind]] == shapes
+            assert {each["data_type"] for each in config[kind]} == types
+
+        def statistics():
+            ((found,),) = client.get_inference_statistics().values()
+            return found
+
+        before = statistics()
+        client.infer("clicks", inputs_of(golden, True))
+        with pytest.raises(triton.InferenceServerException, match="expected one input"):
+            client.infer("clicks", inputs_of(golden, True)[:1])
+        after = statistics()
+        assert after["inference_count"] - before["inference_count"] == golden.num_rows
+        assert after["execution_count"] - before["execution_count"] >= 1
+        assert 1000 * began <= after["last_inference"] <= 1000 * time.time()
+        for name in ("success", "fail"):
+            counted = [each["inference_stats"][name] for each in (before, after)]
+            assert counted[1]["count"] - counted[0]["count"] == 1
+            assert 0 < counted[1]["ns"] - counted[0]["ns"] < 1e9 * (time.time() - began)
+        for get in (client.get_inference_statistics, client.get_model_config):
+            with pytest.raises(triton.InferenceServerException, match="no such model"):
+                get("other")
 
 
 def test_curl(port, golden, golden_scores, tmp_path):
