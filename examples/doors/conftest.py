@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,23 @@ def interrupted(run: Callable[..., subprocess.CompletedProcess[str]], small: str
         run(command)
 
     return interrupted
+
+
+@pytest.fixture
+def service(folder: Path) -> Iterator[Callable[..., str]]:
+    """A function that starts the scoring service with `bundle` on a free port, and returns its address, HOST:PORT."""
+    with ExitStack() as stack:
+
+        def start(*options: str) -> str:
+            command = [".venv/bin/python", "-m", "app.cli.serve", "bundle", "--port", "0", *options]
+            log = stack.enter_context((folder / "service.log").open("w+"))
+            process = stack.enter_context(subprocess.Popen(command, cwd=folder, stderr=log))
+            stack.callback(process.terminate)
+            for _ in range(600):
+                time.sleep(0.1)
+                if found := re.search(r":(\d+) serves", (folder / "service.log").read_text()):
+                    return f"localhost:{found[1]}"
+                assert process.poll() is None, (folder / "service.log").read_text()
+            raise AssertionError("the service did not start within a minute")
+
+        yield start

@@ -22,6 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 ENVIRONMENTS = PROJECT / ".venv-doors"
+PAGE = "docs/integrations.md"
 # Logs, a trained model and a bundle, which the tests of all doors start from.
 MATERIAL = PROJECT / "build" / "doors"
 
@@ -33,16 +34,24 @@ class Door:
     - trains: The door trains, so its environment sees the packages of the project's `.venv` too. If both have a
       package, the door's version is used. The environments of other doors see nothing but their own requirements.
     - quick: CI tries the door, because it takes less than a minute.
+    - programs: Programs that the door needs and pip does not install. The page says which package has them.
     """
 
     trains: bool = False
     quick: bool = True
+    programs: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> list[str]:
+        """Those of `programs` that are not installed."""
+        return [program for program in self.programs if shutil.which(program) is None]
 
 
 DOORS: dict[str, Door] = {
     "cron": Door(trains=True),
     "mlflow": Door(trains=True),
     "trackio": Door(trains=True),
+    "prometheus": Door(programs=("promtool", "prometheus")),
 }
 
 
@@ -103,6 +112,8 @@ def make_material() -> None:
 def test(name: str) -> None:
     """Run the tests of a door in its environment. Raise DoorError if one fails."""
     print(f"== {name}", flush=True)
+    if missing := DOORS[name].missing:
+        raise DoorError(f"the door {name} needs {' and '.join(missing)}, which pip does not install: see {PAGE}")
     environment = {**os.environ, "DOORS_MATERIAL": str(MATERIAL), "PYTHONDONTWRITEBYTECODE": "1"}
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / name]
     if subprocess.run([python_of(name), *words], cwd=PROJECT, env=environment).returncode:  # noqa: S603
@@ -115,7 +126,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="DOOR", help=f"all, quick, or some of {', '.join(DOORS)}")
     parser.add_argument("--install-only", action="store_true", help="make the environments, and try nothing")
     options = parser.parse_args()
-    groups = {"all": list(DOORS), "quick": [name for name, door in DOORS.items() if door.quick]}
+    quick = [name for name, door in DOORS.items() if door.quick]
+    if "quick" in options.names:
+        for name in quick:
+            for program in DOORS[name].missing:
+                print(f"warning: the door {name} is not tried, because {program} is not installed", flush=True)
+    groups = {"all": list(DOORS), "quick": [name for name in quick if not DOORS[name].missing]}
     names = [name for word in options.names or ["all"] for name in groups.get(word, [word])]
     if unknown := [name for name in names if name not in DOORS]:
         parser.error(f"no door is called {', '.join(unknown)}; there are {', '.join(DOORS)}")
