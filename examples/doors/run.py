@@ -51,6 +51,7 @@ DOORS: dict[str, Door] = {
     "cron": Door(trains=True),
     "mlflow": Door(trains=True),
     "trackio": Door(trains=True),
+    "triton": Door(),
     "prometheus": Door(programs=("promtool", "prometheus")),
 }
 
