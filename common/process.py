@@ -83,6 +83,12 @@ def available_memory() -> MemoryLimit:
     return min(limits, key=lambda limit: limit.free)
 
 
+def private_memory() -> int:
+    """Return the memory in bytes that this process has now, without pages of files and memory that it shares."""
+    _, resident, shared, *_ = map(int, (PROC / "self/statm").read_text().split())
+    return (resident - shared) * resource.getpagesize()
+
+
 def peak_memory() -> int:
     """Return the largest resident memory in bytes that this process has had, shared libraries included."""
     fields = dict(line.split(":", maxsplit=1) for line in (PROC / "self/status").read_text().splitlines())

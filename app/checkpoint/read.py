@@ -364,7 +364,9 @@ class FileTable:
         # Several files may have a version of the same row. The newest is valid, so search newer checkpoints first.
         missing = np.arange(row_ids.size)
         for file in reversed(self._files):
-            places, is_there = file.find(row_ids[missing])
+            ids, wanted = file.arrays[ROW_IDS], row_ids[missing]
+            places = np.searchsorted(ids, wanted)
+            is_there = np.searchsorted(ids, wanted, side="right") > places
             of_file, missing = missing[is_there], missing[~is_there]
             values[of_file] = file.arrays[name][places[is_there]]
             # LAST_STEP and MEAN_STEP hold the step at which each row or its running mean was last updated. Other code
@@ -383,11 +385,3 @@ class _TableFile:
         self.path, self.step = path, step
         entries, self.content = read_entries(path), map_file(path)
         self.layout, self.arrays = row_layout(path, entries), arrays_in(self.content, entries)
-
-    def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices in this file of `row_ids` [n], and a mask [n] that is False for ids that it lacks. The
-        indices of these ids are meaningless.
-        """
-        ids = self.arrays[ROW_IDS]
-        places = np.searchsorted(ids, row_ids)
-        return places, ids.take(places, mode="clip") == row_ids if ids.size else np.zeros(row_ids.size, np.bool_)

@@ -15,8 +15,6 @@ from typing import Any
 from app.config.config import Config, FirstLayer
 from app.config.device import BFLOAT16_FLAGS, Precision, cpu_flags
 from app.distributed.mpirun import check_num_processes
-from app.tables.backends import pick_backend
-from app.tables.model_fields import fields_of_model, is_plain
 from app.training.auto.by_rows import resolve_by_rows
 from app.training.auto.memory import (
     MemoryPlan,
@@ -25,11 +23,10 @@ from app.training.auto.memory import (
     plan_training,
     processes_text,
     remedies,
-    shares_for_plan,
     total,
 )
 from app.training.step import first_layer
-from app.training.validate import fits_stock, validate
+from app.training.validate import choose_backend
 from common import yaml_settings
 from common.arguments import add_shared
 from common.process import available_memory
@@ -107,9 +104,7 @@ def _plan(config: Config, schema: Schema, dataset: Path | None, num_ranks: int, 
     if config.device.precision == "auto":
         precision: Precision = "bfloat16" if cpu_flags() & BFLOAT16_FLAGS else "float32"
         config = replace(config, device=replace(config.device, precision=precision))
-    plain, num_processes = is_plain(fields_of_model(schema, config.model)), num_ranks + num_servers
-    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes, fits_stock(config, plain))
-    validate(config, schema, num_ranks, num_servers, backend)
+    num_processes, backend = num_ranks + num_servers, choose_backend(config, schema, num_ranks, num_servers)
     place = dataset if schema.vocabulary_size <= _MOST_COUNTS else None
     asked = config.model.first_layer
     ways: list[FirstLayer] = ["direct"]
@@ -117,11 +112,8 @@ def _plan(config: Config, schema: Schema, dataset: Path | None, num_ranks: int, 
         ways = [first_layer.choose(asked, config, schema, place or Path(), backend, num_processes)[0]]
     elif first_layer.is_worth_asking(config) and not first_layer.obstacle(config, schema, backend, num_processes):
         ways = ["direct", "distinct"]
-    plans = []
-    for way in ways:
-        chosen = replace(config, model=replace(config.model, first_layer=way))
-        shares = shares_for_plan(chosen, schema, place) if place else ()
-        plans.append(plan_training(chosen, schema, backend, shares, num_ranks, num_servers))
+    configs = [replace(config, model=replace(config.model, first_layer=way)) for way in ways]
+    plans = [plan_training(each, schema, backend, place, num_ranks, num_servers) for each in configs]
     return max(plans, key=lambda plan: plan.host_bytes(num_processes))
 
 

@@ -80,6 +80,8 @@ class TablesSpec:
     tables: tuple[str, ...] = (WIDE, DEEP)  # The tables that are stored: wide, deep or both.
     dtype: TableDtype = "float32"  # Dtype of the deep arrays with D values per row. Wide arrays are always float32.
     storage: Path | None = None  # Folder of the scratch file that holds the rows, or None to keep them in memory.
+    # Memory that the process may take, in bytes, pages of the scratch file included. 0: what the system allows.
+    memory_limit: int = 0
     # Number of ranks that own rows. The ids of the rows of one owner are multiples of this number, plus a constant.
     id_stride: int = 1
     # Decay of the running mean of each row's weights (`RunningMean`). 0 means that no mean is kept.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,7 @@ from app.model.native_tower import (
 )
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
-from app.tables.native.storage import with_storage
-from app.training.auto.memory import shortage_of_job
+from app.training.auto.memory import with_storage
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.parallel.data_parallel import DataParallelStep
 from app.training.step.distinct import ByDistinctRow
@@ -143,8 +141,7 @@ def assemble(
 
         step = StockStep(StockTables(spec, rates.of_tables(), len(looked_up)), settings)
     else:
-        shortage = partial(shortage_of_job, config, schema, backend, group)
-        spec = with_storage(config.tables.storage, spec, backend, folder, shortage)
+        spec = with_storage(spec, config, schema, backend, group, folder)
         rows = rows_for_device(config, spec, rates.of_tables(), backend, group, batch_rows)
         step = HostTablesStep(rows, settings, step_graph(settings, config, group), logits_of(model, config))
         if group.sharded:

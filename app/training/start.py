@@ -26,15 +26,13 @@ from app.run.older import ignored
 from app.run.report import NOT_WRITTEN, leave_report
 from app.run.stop_signals import Stopped, StopRequest
 from app.run.training_loss import trained_click_rate, why_useless
-from app.tables.backends import pick_backend
-from app.tables.model_fields import fields_of_model, is_plain
-from app.training.auto.memory import MemoryPlan, plan_to_fit, plan_training, shares_for_plan, shortage, total
+from app.training.auto.memory import MemoryPlan, plan_to_fit, plan_training, shortage, total
 from app.training.context import LOGS, Callback, RunContext
 from app.training.learning_rates import table_spec
 from app.training.loop import Trainer
 from app.training.saving import NotSavedError
 from app.training.step import first_layer, precision
-from app.training.validate import fits_stock, validate
+from app.training.validate import choose_backend
 from app.training.warm_start.source import check_source
 from common.arrays.pages import give_back_freed_memory
 from common.console import PrintableFormatter
@@ -205,16 +203,13 @@ def plan_launch(
     tower_precision, precision_line = precision.choose(config, schema, num_ranks)
     config = replace(config, device=replace(config.device, precision=tower_precision))
     device.prepare_environment(config.device)
-    plain, num_processes = is_plain(fields_of_model(schema, config.model)), num_ranks + num_servers
-    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes, fits_stock(config, plain))
-    validate(config, schema, num_ranks, num_servers, backend)
+    num_processes, backend = num_ranks + num_servers, choose_backend(config, schema, num_ranks, num_servers)
     way, line = first_layer.choose(asked.model.first_layer, config, schema, dataset, backend, num_processes)
     config = replace(config, model=replace(config.model, first_layer=way))
-    shares = shares_for_plan(config, schema, dataset)
     memory, _ = plan_to_fit(
         config,
         local_processes(num_processes),
-        lambda changed: plan_training(changed, schema, backend, shares, num_ranks, num_servers),
+        lambda changed: plan_training(changed, schema, backend, dataset, num_ranks, num_servers),
     )
     return Launch(path, asked, config, dataset, schema, backend, memory, (*choices, precision_line, line))
 

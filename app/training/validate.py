@@ -13,12 +13,25 @@ from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.config.run_settings import EvalOptions
 from app.config.schedules import ConstantSchedule
 from app.evaluation.metrics import METRICS
+from app.tables.backends import pick_backend
 from app.tables.model_fields import fields_of_model, is_plain
 from app.tables.native.storage import AUTO, MEMORY, check_folder
 from common.packages import python_command
 from common.settings import did_you_mean
 from data_prep.prepared.data_files import has_one_class, whole_log
 from data_prep.prepared.schema import Schema
+
+
+def choose_backend(config: Config, schema: Schema, num_ranks: int, num_servers: int) -> str:
+    """Return the implementation of the tables that the settings ask for: native, reference or stock.
+
+    Raise ValueError for the first rule that the settings break (`validate`).
+    """
+    options, plain = config.tables, is_plain(fields_of_model(schema, config.model))
+    num_processes, fold_numeric = num_ranks + num_servers, config.model.fold_numeric
+    backend = pick_backend(options.backend, fold_numeric, num_processes, fits_stock(config, plain))
+    validate(config, schema, num_ranks, num_servers, backend)
+    return backend
 
 
 def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, backend: str) -> None:

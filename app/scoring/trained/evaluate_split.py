@@ -29,9 +29,9 @@ from app.run.report import leave_report
 from app.run.stop_signals import StopRequest
 from app.scoring.trained.trained_model import Trained
 from app.tables.backends import pick_host_backend
-from app.tables.native.storage import AUTO, with_storage
+from app.tables.native.storage import AUTO
 from app.training.assemble import check_dense, fold_numeric, logits_of, rows_for_device
-from app.training.auto.memory import shortage_of_job
+from app.training.auto.memory import with_storage
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.parallel.data_parallel import over_ranks
 from app.training.step.step import score_batch
@@ -115,8 +115,7 @@ def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Sco
     rates.load_state(checkpoint.manifest.schedules)
     batch_rows = group.batch_rows(trained.batch_size)
     backend, folder = pick_host_backend(), checkpoint.path.parent
-    shortage = partial(shortage_of_job, config, schema, backend, group)
-    stored = with_storage(config.tables.storage, spec, backend, folder, shortage)
+    stored = with_storage(spec, config, schema, backend, group, folder)
     rows = rows_for_device(config, stored, rates.of_tables(), backend, group, batch_rows)
     with rows.tables.loading(step) as place:
         arrays = checkpoint.read_once(saved, place, spec)

@@ -1,4 +1,4 @@
-"""Decide whether the rows of the tables lie in memory or in a scratch file (`tables.storage`), and open that file.
+"""The scratch file in which the rows of the tables lie if they are not kept in memory (`tables.storage`).
 
 The file has no name, or loses it at once: the system frees its disk blocks when the process ends, however it ends.
 Everything that must last is in the checkpoints.
@@ -7,21 +7,16 @@ Everything that must last is in the checkpoints.
 from __future__ import annotations
 
 import errno
-import logging
 import mmap
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from app.tables.interface import WIDE, TablesSpec
-from common.files import NO_ROOM, NoRoomError, message_of
-from common.process import PROC, memory_limits
-
-log = logging.getLogger(__name__)
+from common.files import NO_ROOM, NoRoomError
+from common.process import PROC, memory_limits, private_memory
 
 MEMORY, AUTO = "memory", "auto"  # Values of the setting `tables.storage`. Any other value is the path of a folder.
 # Upper bound of the memory for pages of the process's scratch files, as a share of the free memory. The pages
@@ -30,31 +25,6 @@ MOST_RESIDENT = 0.95
 # File systems, as /proc/self/mountinfo names them, on which a scratch file would take memory or be too slow.
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
 ON_NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|9p|afs|ceph|lustre|gpfs|beegfs|fuse\.(sshfs|glusterfs|s3fs|\w*ceph\w*)")
-
-
-def with_storage(
-    setting: str, spec: TablesSpec, backend: str, folder: Path | None, shortage: Callable[[], str]
-) -> TablesSpec:
-    """Return a copy of `spec` whose attribute `storage` is what `setting`, the setting `tables.storage`, asks for: the
-    folder of the file that holds the table rows, or None for memory.
-
-    With "auto", the rows are in a file in `folder`, the run folder, if they do not fit into memory. `shortage`, which
-    is called for "auto" only, returns "" if they fit, and otherwise a sentence about the missing memory. If `folder` is
-    None, "auto" means memory. Backends other than native always keep their rows in memory.
-    """
-    if setting == MEMORY or backend != "native":
-        return spec
-    if setting != AUTO:
-        return replace(spec, storage=Path(setting).absolute())
-    if folder is None or not (missing := shortage()):
-        return spec
-    try:
-        check_folder(folder)
-    except (ValueError, FileNotFoundError) as error:
-        log.warning("warning: %s, and no file can hold the rows: %s", missing, message_of(error))
-        return spec
-    log.info("%s: the rows are kept in a file in %s (tables.storage)", missing, folder)
-    return replace(spec, storage=folder.absolute())
 
 
 class ScratchFile:
@@ -68,9 +38,10 @@ class ScratchFile:
         """
         check_folder(folder)
         self._folder, self._most_bytes = folder, spec.vocabulary_size // spec.id_stride * spec.row_bytes()
-        # The share of the free memory that pages of this file may take. The ranks on a host share its memory. If the
-        # wide and the deep part see different fields, each part has a file, and the wide part gets a tenth.
-        self._share = MOST_RESIDENT * (0.1 if spec.tables == (WIDE,) else 0.9) / spec.id_stride
+        # The share of the process's memory that pages of this file may take. If the wide and the deep part see
+        # different fields, each part has a file, and the wide part gets a tenth.
+        self._share = MOST_RESIDENT * (0.1 if spec.tables == (WIDE,) else 0.9)
+        self._num_owners, self._memory_limit = spec.id_stride, spec.memory_limit
         try:
             self._file = tempfile.TemporaryFile(dir=folder, prefix="tables-", buffering=0)  # noqa: SIM115 (closed by close)
         except OSError as error:
@@ -91,10 +62,13 @@ class ScratchFile:
         self._file.close()
 
     def most_resident(self) -> int:
-        """Return how many bytes of the scratch file may be in memory now: a share of the free memory. Pages of files
-        that are in memory (the page cache) count as free memory.
+        """Return how many bytes of the scratch file may be in memory now: a share of the memory that this process may
+        take. The ranks on a host share the memory that is free there. Pages of files count as free memory.
         """
-        return int(self._share * min(limit.free for limit in memory_limits()))
+        free = min(limit.free for limit in memory_limits()) / self._num_owners
+        if self._memory_limit:
+            free = min(free, max(self._memory_limit - private_memory(), 0))
+        return int(self._share * free)
 
     def refusal(self, number: int) -> OSError:
         """Return the error to raise if the scratch file cannot grow or cannot be mapped into memory, for the reason

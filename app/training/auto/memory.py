@@ -10,6 +10,7 @@ from embedding rows, P for the positions (ids) of a row, and U for the distinct 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,15 +28,18 @@ from app.tables.interface import DEEP, TablesSpec
 from app.tables.model_fields import num_deep_inputs
 from app.tables.native.library import has_kernel
 from app.tables.native.rows import LIST_BYTES
-from app.tables.native.storage import AUTO, MEMORY
+from app.tables.native.storage import AUTO, MEMORY, check_folder
 from app.training.learning_rates import table_spec
 from app.training.step.first_layer import expected_shares, is_worth_asking, most_distinct
 from common import yaml_settings
 from common.arrays.disk import BUFFER_BYTES, WRITES_ON_THEIR_WAY
+from common.files import message_of
 from common.process import available_memory
 from common.text import number_text
 from data_prep.prepared.batches import POOL_BLOCKS, num_batches
 from data_prep.prepared.schema import Schema
+
+log = logging.getLogger(__name__)
 
 # Share of one core's time that a save in the background may use, so that it slows training little. docs/results.md has
 # measurements on two training cores.
@@ -130,18 +134,6 @@ def total(terms: Sequence[Term]) -> int:
     return sum(term.num_bytes for term in terms)
 
 
-def shares_for_plan(config: Config, schema: Schema, dataset: Path) -> Sequence[float]:
-    """Return the argument `shares` of `plan_training`: for each field the expected number of distinct ids in a batch
-    divided by the field's positions.
-
-    Return () unless model.first_layer is "distinct": other plans hardly depend on the shares, and reading them takes
-    time.
-    """
-    if config.model.first_layer != "distinct":
-        return ()
-    return [float(share) for share in expected_shares(schema, dataset, config.train.batch_size)]
-
-
 def shortage(plan: MemoryPlan, config: Config, num_local: int) -> str:
     """Return "" if the training fits into the memory of this host, which runs `num_local` of its processes.
 
@@ -178,15 +170,33 @@ def plan_to_fit(config: Config, num_local: int, plan_of: Callable[[Config], Memo
     return plan, missing
 
 
-def shortage_of_job(config: Config, schema: Schema, backend: str, group: ProcessGroup) -> str:
-    """Return a sentence that says how much more memory a training by the processes of `group` needs than this host has,
-    if the table rows are kept in memory (`shortage`).
+def with_storage(
+    spec: TablesSpec, config: Config, schema: Schema, backend: str, group: ProcessGroup, folder: Path | None
+) -> TablesSpec:
+    """Return a copy of `spec` for tables whose rows are where the setting tables.storage asks for: in memory, or in a
+    scratch file in the folder that the attribute `storage` names.
 
-    The result is "" if the host has enough memory for those of the processes that run on it.
+    With "auto", the rows are in a file in `folder`, the run folder, if the processes of `group` would take more memory
+    than their hosts have. If `folder` is None, "auto" means memory. Backends other than native always keep their rows
+    in memory.
     """
+    setting, spec = config.tables.storage, replace(spec, memory_limit=config.tables.memory_limit_bytes)
+    if setting == MEMORY or backend != "native":
+        return spec
+    if setting != AUTO:
+        return replace(spec, storage=Path(setting).absolute())
     num_servers = group.num_owners if group.sharded and group.num_owners != group.size else 0
-    plan = plan_training(config, schema, backend, (), group.size, num_servers)
-    return shortage(plan, config, local_processes(group.size + num_servers))
+    plan = plan_training(config, schema, backend, None, group.size, num_servers)
+    missing = shortage(plan, config, local_processes(group.size + num_servers))
+    if folder is None or not missing:
+        return spec
+    try:
+        check_folder(folder)
+    except (ValueError, FileNotFoundError) as error:
+        log.warning("warning: %s, and no file can hold the rows: %s", missing, message_of(error))
+        return spec
+    log.info("%s: the rows are kept in a file in %s (tables.storage)", missing, folder)
+    return replace(spec, storage=folder.absolute())
 
 
 def processes_text(number: int) -> str:
@@ -213,15 +223,19 @@ def remedies(config: Config, num_local: int, replan: Callable[[Config], MemoryPl
 
 
 def plan_training(
-    config: Config, schema: Schema, backend: str, shares: Sequence[float] = (), num_ranks: int = 1, num_servers: int = 0
+    config: Config, schema: Schema, backend: str, dataset: Path | None, num_ranks: int = 1, num_servers: int = 0
 ) -> MemoryPlan:
     """Predict the memory and the disk space of a training with `num_ranks` training ranks and `num_servers` servers.
 
-    `backend` is the name of the implementation of the tables: native, reference or stock (`pick_backend`). `shares` [C]
-    are the expected distinct ids of each field divided by its positions in a batch (`first_layer.expected_shares`).
-    Without them, a field is taken to have as many distinct ids in a batch as positions, or all ids of its vocabulary if
-    these are fewer.
+    `backend` is the name of the implementation of the tables: native, reference or stock (`pick_backend`). `dataset` is
+    the prepared folder, whose counts of values tell how many distinct ids a batch has. They are read only if
+    model.first_layer is "distinct", because other plans hardly depend on them. If they are not read, or `dataset` is
+    None, a field is taken to have as many distinct ids in a batch as positions, or all ids of its vocabulary if these
+    are fewer.
     """
+    shares: Sequence[float] = ()
+    if dataset is not None and config.model.first_layer == "distinct":
+        shares = expected_shares(schema, dataset, config.train.batch_size).tolist()
     sizes = _Sizes(config, schema, backend, shares, num_ranks, num_servers)
     server = _server_terms(sizes) if num_servers else ()
     return MemoryPlan(
@@ -231,8 +245,10 @@ def plan_training(
 
 @dataclass(frozen=True)
 class _Sizes:
-    """The settings and numbers from which all terms of a `MemoryPlan` are computed. `shares` is the argument of
-    `plan_training`.
+    """The settings and numbers from which all terms of a `MemoryPlan` are computed.
+
+    `shares` [C] are the expected distinct ids of each field divided by its positions in a batch, or empty if they are
+    unknown (`first_layer.expected_shares`).
     """
 
     config: Config
@@ -472,7 +488,4 @@ def _bundle_bytes(sizes: _Sizes) -> int:
 
 
 def _service_terms(sizes: _Sizes) -> tuple[Term, ...]:
-    return (
-        Term("Python and libraries", _SERVICE_BYTES),
-        Term("bundle", _bundle_bytes(sizes)),
-    )
+    return Term("Python and libraries", _SERVICE_BYTES), Term("bundle", _bundle_bytes(sizes))

@@ -10,7 +10,6 @@ import logging
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from app.distributed.sharded_tables import make_sharded_tables
 from app.run.claim import server_folder
 from app.run.stop_signals import FORWARDED_SIGNALS
 from app.tables.interface import Snapshot
-from app.tables.native.storage import with_storage
-from app.training.auto.memory import shortage_of_job
+from app.training.auto.memory import with_storage
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.saving import table_statistics
 from app.training.warm_start.source import open_source
@@ -67,8 +65,7 @@ class ParameterServer:
 
     def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup, folder: Path) -> None:
         self._group = group
-        shortage = partial(shortage_of_job, config, schema, backend, group)
-        spec = with_storage(config.tables.storage, table_spec(config, schema), backend, folder, shortage)
+        spec = with_storage(table_spec(config, schema), config, schema, backend, group, folder)
         self._rates = LearningRates(config.optimizers)
         self._tables, self._shards = make_sharded_tables(
             backend, spec, self._rates.of_tables(), group.world, group.num_owners, config.device.num_threads

@@ -3,10 +3,12 @@
 test_state_machine.py takes such tables through every order of steps, snapshots, loads and warm starts.
 """
 
+import contextlib
 import dataclasses
 import errno
 import gc
 import logging
+import mmap
 import subprocess
 import sys
 
@@ -14,10 +16,15 @@ import numpy as np
 import pytest
 
 from app.__main__ import main
+from app.config.optimizer_settings import AdamOptions, LazyAdamOptions
+from app.distributed.process_group import ONE_PROCESS
 from app.tables.interface import RowGradients
 from app.tables.native import storage
-from app.tables.native.storage import AUTO, MEMORY, with_storage
+from app.tables.native.storage import AUTO, MEMORY
+from app.training.auto import memory
+from app.training.auto.memory import with_storage
 from common.files import NoRoomError
+from common.process import MemoryLimit
 from tests.app.tables.tables_of_spec import assert_equal_states, native_tables
 
 
@@ -25,6 +32,17 @@ from tests.app.tables.tables_of_spec import assert_equal_states, native_tables
 def make_wide_spec(make_spec, tmp_path):
     """Tables of 30,000 ids of about 800 bytes in a file: a slab has 32,768 slots, 25 MiB."""
     return lambda folder=tmp_path, **options: dataclasses.replace(make_spec(30_000, 64, **options), storage=folder)
+
+
+@pytest.fixture
+def stored_in(make_wide_spec, tiny_config, tiny_schema):
+    """Return a function of `tables.storage`, backend and run folder that returns where the rows are kept."""
+
+    def place(setting, backend="native", folder=None):
+        config = tiny_config(f"tables.storage={setting}")
+        return with_storage(make_wide_spec(None), config, tiny_schema, backend, ONE_PROCESS, folder).storage
+
+    return place
 
 
 @pytest.fixture
@@ -93,6 +111,19 @@ def test_runs_in_memory_and_file_write_equal_bytes(
         assert files[other].keys() == files["memory"].keys()
         assert [key for key, content in files[other].items() if content != files["memory"][key]] == []
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("tables-")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", [LazyAdamOptions(), AdamOptions()], ids=lambda options: options.name)
+def test_bits_are_equal_for_any_number_of_pages(native_library, make_wide_spec, make_spec, monkeypatch, optimizer):
+    """300 steps on a table of 23 MiB, of which four pages, 1 MiB, a third or everything may stay in memory."""
+    in_memory = native_tables(make_spec(30_000, 64, deep=optimizer), 2)
+    take_steps(in_memory, 300)
+    for most in (4 * mmap.PAGESIZE, 1 << 20, 8 << 20, 1 << 30):
+        monkeypatch.setattr(storage.ScratchFile, "most_resident", lambda _, most=most: most)
+        tables = native_tables(make_wide_spec(deep=optimizer), 2)
+        take_steps(tables, 300)
+        assert_equal_states(tables.state(), in_memory.state())
 
 
 def test_neighbouring_ids_share_slots_until_a_row_is_removed(native_library, make_wide_spec, make_spec):
@@ -171,26 +202,41 @@ def test_page_that_cannot_be_written_is_an_error(native_library, make_wide_spec,
         ("fuse.sshfs host:", "is on fuse.sshfs, a network file system"),
     ],
 )
-def test_folder_in_memory_or_network_is_refused(make_wide_spec, tmp_path, monkeypatch, caplog, mounted, message):
+def test_folder_in_memory_or_network_is_refused(
+    make_wide_spec, stored_in, tmp_path, monkeypatch, caplog, mounted, message
+):
     line = f"29 1 0:26 / {tmp_path} rw,relatime shared:1 - {mounted} rw\n"
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mountinfo").write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n{line}")
     monkeypatch.setattr(storage, "PROC", tmp_path)
     with pytest.raises(ValueError, match=message):
         native_tables(make_wide_spec(), 1)
-    assert with_storage(AUTO, make_wide_spec(None), "native", tmp_path, lambda: "too large").storage is None
+    monkeypatch.setattr(memory, "shortage", lambda *_: "too large")
+    assert stored_in(AUTO, folder=tmp_path) is None
     assert message in caplog.text
 
 
-def test_auto_takes_a_file_only_if_memory_is_short(make_wide_spec, tmp_path, caplog):
+def test_auto_takes_a_file_only_if_memory_is_short(stored_in, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
-    spec = make_wide_spec(None)
     for shortage, expected in (("", None), ("the rows need 5 MiB", tmp_path)):
-        assert with_storage(AUTO, spec, "native", tmp_path, lambda text=shortage: text).storage == expected
+        monkeypatch.setattr(memory, "shortage", lambda *_, text=shortage: text)
+        assert stored_in(AUTO, folder=tmp_path) == expected
     assert f"the rows need 5 MiB: the rows are kept in a file in {tmp_path} (tables.storage)" in caplog.text
-    assert with_storage(MEMORY, spec, "native", tmp_path, pytest.fail).storage is None
-    assert with_storage(AUTO, spec, "reference", tmp_path, pytest.fail).storage is None
-    assert with_storage(str(tmp_path), spec, "native", None, pytest.fail).storage == tmp_path
+    assert stored_in(AUTO) is None
+    assert stored_in(MEMORY, folder=tmp_path) is None
+    assert stored_in(AUTO, "reference", tmp_path) is None
+    assert stored_in(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize(("limit", "most"), [(0, 855), (1000, 769), (600, 427), (90, 0)])
+def test_resident_pages_respect_the_limit_of_a_process(make_wide_spec, monkeypatch, limit, most):
+    """The machine leaves 2,000 MiB to two owners of rows, of which this one has taken 100 beside its file."""
+    free = MemoryLimit("a test's memory", 2000 << 20, 0)
+    monkeypatch.setattr(storage, "memory_limits", lambda: [free])
+    monkeypatch.setattr(storage, "private_memory", lambda: 100 << 20)
+    spec = dataclasses.replace(make_wide_spec(), id_stride=2, memory_limit=limit << 20)
+    with contextlib.closing(storage.ScratchFile(spec.storage, spec)) as file:
+        assert file.most_resident() >> 20 == most
 
 
 def test_missing_folder_and_other_backend_are_refused(
