@@ -20,7 +20,15 @@ from data_prep.options.log_format import (
     listed,
 )
 
-SERVED_KINDS = ("integer", "float", "boolean", "hex32", "string")  # Kinds of the columns in `serve_as`.
+# Keys of a format whose entries are about columns of certain kinds, each with these kinds.
+_OF_KINDS = {
+    "lists": ("list",),
+    "vectors": ("vector",),
+    "timestamps": ("timestamp",),
+    "timezone": ("timestamp",),
+    "features": ("timestamp",),
+    "serve_as": ("integer", "float", "boolean", "hex32", "string"),
+}
 NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
 
@@ -50,6 +58,7 @@ def checked_format(log_format: LogFormat) -> LogFormat:
     for name in log_format.key_fields:
         if not re.fullmatch(r"[0-9a-zA-Z_]+", name):
             raise ValueError(f"a column of kind id needs a name of letters, digits and _; found {name!r}")
+    _check_kinds(log_format)
     _check_features(log_format)
     for name, texts in log_format.booleans.items():
         if name not in log_format.text_fields or len({*texts}) != len(texts) or len(texts) not in (0, 2):
@@ -65,13 +74,7 @@ def checked_format(log_format: LogFormat) -> LogFormat:
     _check_lists(log_format)
     _check_vectors(log_format)
     _check_shares(log_format)
-    for name in log_format.serve_as:
-        if (kind := log_format.columns.get(name)) not in SERVED_KINDS:
-            state = f"is of kind {kind}" if kind else "is no column"
-            raise ValueError(f"serve_as: {name!r} {state}; expected a column of kind {', '.join(SERVED_KINDS)}")
     for name, form in log_format.timestamps.items():
-        if name not in log_format.time_fields:
-            raise ValueError(f"timestamps: {name!r} is no column of kind timestamp")
         _check_time_form(name, form)
     _check_timezone(log_format)
     for name in log_format.time_fields:
@@ -88,6 +91,15 @@ def checked_format(log_format: LogFormat) -> LogFormat:
             raise ValueError(f"columns: {name!r} cannot be a column's name")
     _check_clicks(log_format)
     return log_format
+
+
+def _check_kinds(log_format: LogFormat) -> None:
+    for key, kinds in _OF_KINDS.items():
+        for name in getattr(log_format, key):
+            if log_format.columns.get(name) not in kinds:
+                raise ValueError(
+                    f"{key}: {name!r} is no column of kind {', '.join(kinds)}; write columns: {{{name}: {kinds[-1]}}}"
+                )
 
 
 def _check_clicks(log_format: LogFormat) -> None:
@@ -125,9 +137,7 @@ def check_list(form: ListForm) -> None:
 
 
 def _check_lists(log_format: LogFormat) -> None:
-    for name, form in log_format.lists.items():
-        if log_format.columns.get(name) != "list":
-            raise ValueError(f"lists: {name!r} is no column of kind list; write columns: {{{name}: list}}")
+    for form in log_format.lists.values():
         check_list(form)
     for name in log_format.columns_of_kind("list"):
         separator = log_format.list_form(name).separator
@@ -145,9 +155,6 @@ def check_vector(form: VectorForm) -> None:
 
 
 def _check_vectors(log_format: LogFormat) -> None:
-    for name in log_format.vectors:
-        if log_format.columns.get(name) != "vector":
-            raise ValueError(f"vectors: {name!r} is no column of kind vector; write columns: {{{name}: vector}}")
     for name in log_format.vector_fields:
         if name not in log_format.vectors:
             raise ValueError(
@@ -174,8 +181,6 @@ def _check_shares(log_format: LogFormat) -> None:
 
 def _check_features(log_format: LogFormat) -> None:
     for name, features in log_format.features.items():
-        if name not in log_format.time_fields:
-            raise ValueError(f"features: {name!r} is no column of kind timestamp")
         if len(set(features)) < len(features) or not set(features) <= set(TIME_FEATURES):
             raise ValueError(
                 f"features: {name}: expected some of {', '.join(TIME_FEATURES)}, each once; found {list(features)}"
@@ -203,8 +208,6 @@ def _check_time_form(name: str, form: str) -> None:
 
 def _check_timezone(log_format: LogFormat) -> None:
     for name, zone in log_format.timezone.items():
-        if name not in log_format.time_fields:
-            raise ValueError(f"timezone: {name!r} is no column of kind timestamp")
         if zone not in (known := available_timezones()):
             near = get_close_matches(zone, known, 3, 0.5) or ["Europe/Berlin", "Asia/Tokyo"]
             raise ValueError(
