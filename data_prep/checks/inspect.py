@@ -16,7 +16,7 @@ from data_prep.prepared.data_files import block_sizes, verify_files, whole_log
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
 from data_prep.prepared.vectors import NORM_RANKS, vector_slices
-from data_prep.statistics.statistics import cut_lists, read_statistics, sampled_rows_in_words
+from data_prep.statistics.statistics import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 # Quantiles of a split (such as the training rows) are computed from evenly spaced blocks of it with about this many
@@ -36,8 +36,8 @@ def inspect(folder: Path) -> None:
     show(f"{schema.vocabulary_size:,} ids, {schema.rejected_rows:,} of {schema.source['lines']:,} lines rejected")
     whole, profile = whole_log(schema), read_statistics(folder)
     show(f"{schema.log_format.label_in_words}; click rate {profile.click_rate:.2%}")
-    if sampled := sampled_rows_in_words(schema, profile):
-        show(sampled)
+    if kept := profile.kept_rows_in_words(schema):
+        show(kept)
     print_table(
         "Splits",
         ["rows", "fraction", "files", "clicks", "click rate"],

@@ -36,7 +36,7 @@ from data_prep.prepared.vectors import VectorField, scale_vectors
 # If more than this fraction of a column's cells has values without an id, the log probably writes the values in another
 # form than the vocabulary, such as 7.0 instead of 7.
 MOST_UNKNOWN = 0.9
-_SHOWN_VALUES = 10  # At most so many values of a vocabulary are named in an error message.
+_SHOWN_VALUES = 10  # Error messages name at most so many values of a part of a vocabulary.
 # Files of a delta bundle, which is an exported model that holds only changes. `EXPIRED_FILE` is its file with the ids
 # that have expired, and `NUM_EXPIRED` is the key, in the bundle's description, of the number of these ids.
 EXPIRED_FILE, NUM_EXPIRED = "expired.npy", "num_expired"
@@ -130,17 +130,15 @@ class RowEncoder:
         return constants
 
     def _some_values(self, column: CategoricalColumn) -> list[str]:
-        """Return up to _SHOWN_VALUES values of a column that have ids, as texts.
+        """Return some values of a column that have ids, as texts.
 
         The missing value is left out. The result is [] if the ids of the column's values are hashes.
         """
         if column.is_text:
-            parts = (part.take(slice(0, _SHOWN_VALUES + 1)) for part in self._texts_of(column.place))
-            texts = [text.decode() for part in parts for text in part.tolist() if text]
-        else:
-            values = (self.lookup.opened[0][column.place].words[:_SHOWN_VALUES] >> ID_BITS).tolist()
-            texts = list(map(KINDS[self.options.data.columns[column.name]].made_up, values))
-        return sorted(texts)[:_SHOWN_VALUES]
+            parts = (part.take(slice(0, _SHOWN_VALUES)).tolist() for part in self._texts_of(column.place))
+            return sorted(text.decode() for part in parts for text in part if text)
+        words = self.lookup.opened[0][column.place].words[:_SHOWN_VALUES]
+        return sorted(map(KINDS[self.options.data.columns[column.name]].made_up, (words >> ID_BITS).tolist()))
 
     @functools.cached_property
     def _whole_numbers(self) -> dict[str, bool]:

@@ -158,10 +158,7 @@ class PrepareOptions(Checked):
                 "them the kind ignored, or leave --layout zoo out"
             )
         if self.keep_negatives < 1:
-            raise ValueError(
-                f"layout zoo has no place for the weights of sampled negatives; found keep_negatives "
-                f"{self.keep_negatives}. Leave it out, or leave --layout zoo out"
-            )
+            raise ValueError("layout zoo has no place for the weights that keep_negatives gives; leave one of them out")
         if self.crosses:
             raise ValueError("layout zoo has one id a field of the log, so it takes no prepare.crosses; leave one out")
         if self.integer_buckets:

@@ -251,8 +251,8 @@ class Encoder:
             is_unknown = np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1)
         if is_sampled:
             options, of_train = self.counter.options, row_indices["train"]
-            kept = are_sampled(options.seed, rows.row_numbers[of_train], options.keep_negatives)
-            kept = np.flatnonzero(kept | rows.labels[of_train] | ~rows.labelled[of_train])
+            in_sample = are_sampled(options.seed, rows.row_numbers[of_train], options.keep_negatives)
+            kept = np.flatnonzero(in_sample | rows.labels[of_train] | ~rows.labelled[of_train])
             row_indices["train"], by_split["train"] = of_train[kept], by_split["train"].take(kept)
         rest = EncodedRest(
             {name: rows.row_numbers[of_split] for name, of_split in row_indices.items()},

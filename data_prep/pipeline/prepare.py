@@ -78,7 +78,7 @@ from data_prep.raw_log.reading import LogReading
 from data_prep.raw_log.storage import LogFile, is_uri
 from data_prep.report.data_report import REPORT_FILE, write_report
 from data_prep.report.timing import RunClock, write_timing
-from data_prep.statistics.statistics import LogStatistics, read_statistics, sampled_rows_in_words, write_statistics
+from data_prep.statistics.statistics import LogStatistics, read_statistics, write_statistics
 
 log = logging.getLogger(__name__)
 
@@ -189,8 +189,8 @@ def _log_result(result: schema.Schema, options: PrepareOptions, output: Path, se
     rate, rows = 100 * profile.click_rate, f"{profile.num_labelled:,}"
     weights = ", each counted once whatever its weight" if options.data.columns_of_kind("weight") else ""
     log.info("%s; click rate %.2f %% of %s rows%s%s", options.data.label_in_words, rate, rows, weights, without_label)
-    if sampled := sampled_rows_in_words(result, profile):
-        log.info("%s", sampled)
+    if kept := profile.kept_rows_in_words(result):
+        log.info("%s", kept)
     if result.rejected_rows:
         reasons = ", ".join(f"{name} {count:,}" for name, count in result.source["rejected_by_reason"].items() if count)
         counts = f"{result.rejected_rows:,} of {num_lines:,}"

@@ -21,14 +21,7 @@ from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, read_schema, transform_numbers
 from data_prep.prepared.vectors import NORM_RANKS
 from data_prep.report.timing import Timing, read_timing
-from data_prep.statistics.statistics import (
-    CategoricalProfile,
-    NumericProfile,
-    Profile,
-    cut_lists,
-    read_statistics,
-    sampled_rows_in_words,
-)
+from data_prep.statistics.statistics import CategoricalProfile, NumericProfile, Profile, cut_lists, read_statistics
 
 REPORT_FILE = "report.html"
 SPLIT_COLUMNS = [("split", "text"), ("rows", "number"), ("share of all rows", "share"), ("clicks", "number"),
@@ -76,8 +69,9 @@ def write_report(folder: Path) -> Path:
         f"Figures of fields are of the {profile.training_rows:,} training rows{counting}, all others of the whole log. "
         f"The {schema.log_format.label_in_words}."
     )
+    split_rule, kept = SPLIT_RULES[schema.options["split"]], profile.kept_rows_in_words(schema)
     sections = [
-        Section("Splits", PagePart("table", SPLIT_COLUMNS, _splits(schema)), note=_split_note(schema, profile)),
+        Section("Splits", PagePart("table", SPLIT_COLUMNS, _splits(schema)), note=f"{split_rule} {kept}".rstrip()),
         Section("Clicks over time", PagePart("charts", _over_time(schema, profile)), note=DRIFT),
         _categorical(schema, profile),
         *_coverage(schema, profile),
@@ -91,12 +85,6 @@ def write_report(folder: Path) -> Path:
     content = render_page(f"Prepared data: {schema.source['name']}", subtitle, [figures], sections)
     write_whole(folder / REPORT_FILE, content)
     return folder / REPORT_FILE
-
-
-def _split_note(schema: Schema, profile: Profile) -> str:
-    """Return the rule by which the rows are split, and how many negatives are kept if it is a sample of them."""
-    sampled = sampled_rows_in_words(schema, profile)
-    return SPLIT_RULES[schema.options["split"]] + f" {sampled}." * bool(sampled)
 
 
 def _key_figures(schema: Schema, profile: Profile, timing: Timing | None) -> list[tuple[str, str, str]]:

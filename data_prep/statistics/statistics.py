@@ -420,6 +420,17 @@ class Profile:
         """Number of clicks in the log divided by its number of rows with a label. NaN if no row has a label."""
         return sum(self.clicks) / self.num_labelled if self.num_labelled else float("nan")
 
+    def kept_rows_in_words(self, schema: Schema) -> str:
+        """Return a sentence that says how many training rows were kept, or "" if `prepare.keep_negatives` keeps all."""
+        if (fraction := schema.options.get("keep_negatives", 1)) == 1:
+            return ""
+        num_kept = schema.splits["train"].rows
+        num_rows = num_kept + sum(self.rows) - sum(split.rows for split in schema.splits.values())
+        return (
+            f"{num_kept:,} of {num_rows:,} training rows are kept: all clicks, and of the rows without a click a "
+            f"sample of {fraction:g} (prepare.keep_negatives), each with {1 / fraction:g} times its weight"
+        )
+
 
 def write_statistics(statistics: LogStatistics, folder: Path) -> None:
     """Write the statistics of a log to statistics.json in a prepared folder."""
@@ -461,19 +472,6 @@ def read_statistics(folder: Path) -> Profile:
         return from_dict(parse_json(path.read_text(encoding="utf-8")), Profile)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
-
-
-def sampled_rows_in_words(schema: Schema, profile: Profile) -> str:
-    """Return a sentence that says how many training rows were kept, or "" if `prepare.keep_negatives` keeps all."""
-    fraction = schema.options.get("keep_negatives", 1)
-    num_kept = schema.splits["train"].rows
-    num_rows = num_kept + sum(profile.rows) - sum(split.rows for split in schema.splits.values())
-    if fraction == 1:
-        return ""
-    return (
-        f"{num_kept:,} of {num_rows:,} training rows are kept: all clicks, and of the rows without a click a sample of "
-        f"{fraction:g} (prepare.keep_negatives), each with {1 / fraction:g} times its weight"
-    )
 
 
 def cut_lists(schema: Schema, profile: Profile) -> list[str]:

@@ -139,7 +139,7 @@ def test_bad_fractions_are_refused(value):
 
 
 def test_zoo_layout_and_too_large_weights_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="layout zoo has no place for the weights of sampled negatives"):
+    with pytest.raises(ValueError, match="layout zoo has no place for the weights that keep_negatives gives"):
         PrepareOptions(layout="zoo", keep_negatives=0.1)
     (tmp_path / "log.csv").write_text("1,1,u,1,s,1\n0,2e38,u,1,s,1\n")
     with pytest.raises(ValueError, match="multiplies the weights of negatives by 10, and one of the column w is then"):
