@@ -32,6 +32,8 @@ def add_parser(commands: Any) -> None:
     add_shared(parser, "--dataset", "--calibrate")
     parser.add_argument("--delta-from", type=Path, metavar="PARENT", help="write only the changes since this bundle")
     add_shared(parser, "--overwrite", help="replace an existing bundle")
+    parser.add_argument("--mindir", action="store_true", help="also write the tower for MindSpore: tower.mindir")
+    parser.add_argument("--onnx-ids", action="store_true", help="also write all as one ONNX model of ids: ids.onnx")
     add_shared(parser, "settings", metavar="rows=TYPE", help="embeddings as float32, float16 or int8")
     parser.set_defaults(command=run)
 
@@ -48,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         if name != "rows" or rows not in get_args(RowType):
             raise ValueError(f"argument {word!r}: expected rows=float32, rows=float16 or rows=int8")
     trained = open_trained(run_or_checkpoint(arguments.source), arguments.dataset)
-    evaluated = export(trained, arguments.bundle, rows, parent, arguments.calibrate, arguments.overwrite)
+    how = (arguments.calibrate, arguments.overwrite, arguments.mindir, arguments.onnx_ids)
+    evaluated = export(trained, arguments.bundle, rows, parent, *how)
     _print(arguments.bundle, rows, evaluated)
     return 0
 

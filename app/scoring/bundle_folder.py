@@ -6,11 +6,13 @@
     tables.safetensors, checksums.safetensors   see bundle_tables.py. A delta holds only the changed rows
     lookup.bin         the vocabulary in a form that can be searched. A delta holds only the added values
     expired.npy        deltas only: [g] int64, ascending ids whose values are out of vocabulary now
+    ids.onnx           with --onnx-ids: the tables and the tower as one model of ids, with its tables in ids.onnx.data
+    tower.mindir       with --mindir: the function of tower.onnx for MindSpore
     golden.parquet     made-up rows with logits, scores and tolerances, so that users can check their installation
     code/, MLmodel, python_env.yaml, requirements.txt, README.md
 
 Opening a bundle compares every file with its checksum, except the tables of a whole bundle, of which only the headers
-and the size are checked. `Predictor.verify` reads every byte.
+and the size are checked, and ids.onnx.data, of which only the size is checked. `Predictor.verify` reads every byte.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ VECTOR_VERSION = 6  # Format version of a bundle whose model has vectors, which 
 SERVED_VERSION = 7  # Format version of a bundle that gives a field the same value in all rows (`serve_as`).
 MANIFEST = "manifest.json"
 GOLDEN = "golden.parquet"
+ID_MODEL, ID_TABLE = "ids.onnx", "ids.onnx.data"
 TOLERANCE = "tolerance"  # Column of golden.parquet.
 
 
@@ -220,12 +223,12 @@ def check_files(folder: Path, manifest: BundleManifest, every_byte: bool) -> Non
     """Compare a bundle's files with its manifest. Raise ValueError, naming the file, if one is missing or has another
     size or checksum.
 
-    Without `every_byte`, only the size of the table file is compared, because reading it takes long.
+    Without `every_byte`, only the sizes of files with tables are compared, because reading them takes long.
     """
     for name, record in manifest.files.items():
         try:
             check_size(folder / name, record)
-            actual = record["checksum"] if name == TABLES and not every_byte else checksum(folder / name)
+            actual = record["checksum"] if name in (TABLES, ID_TABLE) and not every_byte else checksum(folder / name)
             if actual != record["checksum"]:
                 raise DamagedFileError(f"is damaged: checksum {actual}, expected {record['checksum']}")
         except DamagedFileError as error:

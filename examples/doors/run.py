@@ -51,6 +51,8 @@ DOORS: dict[str, Door] = {
     "cron": Door(trains=True),
     "mlflow": Door(trains=True),
     "trackio": Door(trains=True),
+    "onnx": Door(),
+    "mindir": Door(trains=True),
     "triton": Door(),
     "prometheus": Door(programs=("promtool", "prometheus")),
 }
@@ -102,7 +104,7 @@ def make_material() -> None:
         "data_prep synthesize new.txt --rows 2000 --seed 2",
         f"data_prep prepare log.txt prepared --config {config}",
         f"app train --config {config} --dataset prepared train.epochs=2",
-        "app export device_0 bundle",
+        "app export device_0 bundle --onnx-ids --mindir",
     ):
         command = [sys.executable, "-m", *words.split()]
         with (MATERIAL / "material.log").open("a") as log:

@@ -31,6 +31,7 @@ from app.scoring.trained.evaluate_split import calibrate_on_valid, load_for_scor
 from app.scoring.trained.made_rows import make_rows
 from app.scoring.trained.trained_model import Trained
 from app.scoring.trained.write_bundle import ExportedModel, finish, logit_tolerances, write_model
+from app.scoring.trained.write_id_model import write_id_model
 from app.training.assemble import fold_numeric
 from app.training.learning_rates import running_mean, step_history, table_spec
 from common.console import progress_bar
@@ -56,13 +57,16 @@ def export(
     parent: Predictor | None = None,
     calibrate: Calibrate = False,
     overwrite: bool = False,
+    mindir: bool = False,
+    onnx_ids: bool = False,
 ) -> Evaluated | None:
     """Write a model as a bundle into the folder `bundle`, and compare its scores with the training code's. Return the
     metrics of both on test or valid, or None if neither split has labelled rows.
 
     With `parent`, write a delta, which holds only the changes since the bundle `parent`. With `calibrate`, fit the
     scores to the click rates of the valid split. `rows` is the type in which embedding rows are stored. `overwrite`
-    allows replacing an existing bundle.
+    allows replacing an existing bundle. `mindir` adds the tower as a model of MindSpore, and `onnx_ids` the tables and
+    the tower as one ONNX model of ids (see `write_mindir` and `write_id_model`).
     """
     # A bundle computes in float32, so the training code must do so too for the comparison.
     trained = trained.with_device(precision="float32")
@@ -77,7 +81,15 @@ def export(
             scorer = scorer.calibrated(calibration) if calibration else scorer
         if parent and ("calibration" in parent.manifest.model) != (calibration is not None):
             log.warning("warning: one of this bundle and %s is calibrated, the other is not", parent.folder)
-        predictor = write_compared(folder, trained, exported_model(trained, calibration), scorer, rows, parent)
+        model = exported_model(trained, calibration)
+        predictor = write_compared(folder, trained, model, scorer, rows, parent)
+        if onnx_ids:
+            write_id_model(predictor)
+        if mindir:
+            from app.scoring.trained.write_mindir import write_mindir
+
+            device.select_device(trained.config.device)
+            write_mindir(folder, model.state.dense, trained.config.model.activation, calibration)
         evaluated = evaluate_both(predictor, trained, scorer)
         if calibration is None and (reason := _why_no_probabilities(trained.config.loss.label_smoothing, evaluated)):
             log.warning("warning: %s; for probabilities export with --calibrate (in Python: calibrate=True)", reason)

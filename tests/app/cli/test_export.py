@@ -54,7 +54,8 @@ def test_a_bundle_scores_as_training_does(run_here, trained, tiny_log, tmp_path,
     refused = fails(caplog, "export", "device_0", "other", "rows=int8", "--delta-from", "bundle")
     assert "dtype int8, there float32" in refused
 
-    small = run_here(app, "export", "device_0", "small", "rows=int8")
+    small = run_here(app, "export", "device_0", "small", "rows=int8", "--mindir", "--onnx-ids")
+    assert {"tower.mindir", "ids.onnx", "ids.onnx.data"} <= Predictor.open(tmp_path / "small").manifest.files.keys()
     assert float(re.search(r"logits differ by at most (\S+)", small)[1]) > 0
     sizes = [(tmp_path / name / "tables.safetensors").stat().st_size for name in ("bundle", "small")]
     assert sizes[1] < sizes[0]

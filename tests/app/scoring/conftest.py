@@ -127,7 +127,7 @@ def text_bundle(make_bundle, text_dataset, tiny_config):
 
 
 @pytest.fixture(scope="module")
-def typed_bundle(make_bundle, make_state, tiny_config, tmp_path_factory):
+def typed_dataset(tmp_path_factory):
     """Floats, times, lists, booleans, vectors, a cross of a bucket and one of a list."""
     generator, count = np.random.default_rng(1), 300
     columns = {
@@ -147,8 +147,14 @@ def typed_bundle(make_bundle, make_state, tiny_config, tmp_path_factory):
     crosses = (("shop", "count_bucket"), ("tags", "shop"))
     options = PrepareOptions(data=log_format, min_count=1, workers=1, integer_buckets=True, crosses=crosses)
     folder = tmp_path_factory.mktemp("typed") / "prepared"
-    schema, config = prepare_table(arrow_table(pd.DataFrame(columns)), folder, options), tiny_config()
-    return make_bundle(folder, config, make_state(schema, config))
+    prepare_table(arrow_table(pd.DataFrame(columns)), folder, options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def typed_bundle(make_bundle, typed_dataset, tiny_config):
+    config = tiny_config()
+    return make_bundle(typed_dataset, config, random_state(read_schema(typed_dataset), config))
 
 
 @pytest.fixture(scope="module", params=["tiny_bundle", "text_bundle", "typed_bundle"])
