@@ -73,8 +73,8 @@ class ClusterOptions(Checked):
     log names it.
     """
 
-    # If ranks have waited this number of seconds for another rank, the log names the other rank. The waiting ranks are
-    # not stopped: they wait until it is ready.
+    # If ranks have waited this number of seconds for another rank, the log names the other rank. They wait until it is
+    # ready. If it does not answer, because its host or the connection is lost, the job ends.
     timeout_s: Positive = 300.0
 
 

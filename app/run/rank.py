@@ -113,9 +113,7 @@ def join(
     check_alike(everyone, {"config": settings.as_dict(config), "data": data_of(schema), **what})
     if folder is not None:
         check_one_place(everyone, folder)
-    # The watchdog logs ranks that keep others waiting. Never leave its context, so that it works until the process
-    # ends.
-    Watchdog(world, config.cluster.timeout_s, first=num_servers).__enter__()
+    Watchdog(world, config.cluster.timeout_s, first=num_servers)
     return MpiGroup(world, num_servers)
 
 

@@ -91,6 +91,11 @@ class Hosts:
     def set_link(self, name, state):
         call("ip", "link", "set", f"{name}v", state)
 
+    def isolate(self, on):
+        """Let the hosts reach this machine but not each other, or let them reach each other again."""
+        for name in self.names:
+            call("ip", "link", "set", f"{name}v", "type", "bridge_slave", "isolated", "on" if on else "off")
+
     def limit(self, rate):
         """Limit what each host sends and receives to `rate` bits per second; None removes the limit."""
         for name in self.names:

@@ -1,6 +1,7 @@
 """Jobs over two hosts with addresses of their own, started from a third one, and what can happen to hosts and links."""
 
 import os
+import re
 import signal
 import time
 
@@ -54,16 +55,26 @@ def test_two_hosts_give_the_bits_of_one(
     assert "AUC" in printed[0] and printed[0] == printed[1]
 
 
-@pytest.mark.parametrize("fault", ["disappears", "is killed"])
+@pytest.mark.parametrize("fault", ["disappears", "is killed", "loses the other one"])
 def test_a_lost_host_ends_the_job_which_resumes(hosts, start, run, two_ranks, tmp_path, fault):
     process = start(tmp_path, 2, *SETTINGS_OF_FAULTS, **hosts.environment)
     wait_for_ranks(process, tmp_path, steps=4)
-    hosts.set_link(hosts.names[1], "down") if fault == "disappears" else hosts.kill(hosts.names[1])
+    if fault == "disappears":
+        hosts.set_link(hosts.names[1], "down")
+    elif fault == "is killed":
+        hosts.kill(hosts.names[1])
+    else:
+        hosts.isolate(True)
     lost = time.monotonic()
     _, errors = process.communicate(timeout=TIMEOUT_S + 60)
     assert time.monotonic() - lost < TIMEOUT_S + 30
     assert process.returncode == 1
-    assert f"error: host {hosts.names[1]} is lost: " in errors and "run the same command again to resume" in errors
+    if fault == "loses the other one":
+        assert re.search(rf"error: rank 1 on host {hosts.names[1]} does not answer rank 0|error: rank 0 on", errors)
+    else:
+        assert f"error: host {hosts.names[1]} is lost: " in errors
+    assert "run the same command again to resume" in errors
+    hosts.isolate(False)
     hosts.kill(hosts.names[1])
     hosts.set_link(hosts.names[1], "up")
     status, errors = run(tmp_path, 2, *SETTINGS_OF_FAULTS, **hosts.environment)

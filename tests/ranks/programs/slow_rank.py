@@ -10,9 +10,9 @@ from app.distributed.watchdog import Watchdog
 
 logging.basicConfig(format="%(message)s")
 world = MPI.COMM_WORLD
-with Watchdog(world, timeout_s=0.5):
-    group = MpiGroup(world)
-    for seconds in (4.0, 0.0, 4.0):
-        if world.rank == 1:
-            time.sleep(seconds)
-        assert group.all_reduce_max(world.rank) == 2
+Watchdog(world, timeout_s=0.5)
+group = MpiGroup(world)
+for seconds in (4.0, 0.0, 4.0):
+    if world.rank == 1:
+        time.sleep(seconds)
+    assert group.all_reduce_max(world.rank) == 2
