@@ -12,17 +12,13 @@ same order.
 from __future__ import annotations
 
 import enum
-import time
 from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
 
-from app.distributed.watchdog import waiting
+from app.distributed.watchdog import wait_asleep, waiting
 from common.arrays.pages import HugeBuffer
-
-# Shortest and longest pause, in seconds, after which a server checks again if a message has arrived.
-SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4
 
 
 class Operation(enum.IntEnum):
@@ -75,15 +71,8 @@ def start(
     # All ranks use the non-blocking call. MPI would not match it with another rank's blocking call.
     request = communicator.Ialltoall(sent, received)
     with waiting():
-        if operation == Operation.NONE:
-            # A server (rank that only owns table rows) may wait long for the next operation. MPI's own wait would keep
-            # a core busy that another rank on the host needs, so the server sleeps between two checks.
-            seconds = SHORTEST_SLEEP
-            while not request.Test():
-                time.sleep(seconds)
-                seconds = min(2 * seconds, LONGEST_SLEEP)
-        else:
-            request.Wait()
+        # A server (rank that only owns table rows) may wait long for the next operation.
+        wait_asleep(request) if operation == Operation.NONE else request.Wait()
     _check_same_operation(received)
     operation, scale, shard = received[:, [0, 2, 3]].max(axis=0)
     return Header(Operation(int(operation)), received[:, 1].astype(np.int64), float(scale), int(shard))

@@ -10,8 +10,9 @@ import ctypes
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -34,9 +35,15 @@ log = logging.getLogger(__name__)
 # that have found a value that is NaN or infinite.
 DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)
 
-# Function that sums each array over all ranks. It returns the sums, valid until the next call, and True if all of them
-# are finite.
-SumOverRanks = Callable[[list[np.ndarray]], tuple[list[np.ndarray], bool]]
+NUMERIC_MATRIX = "tower.numeric_matrix"
+
+
+class SumOverRanks(Protocol):
+    """The methods of `app.distributed.gradient_sum.GradientSum` that a step uses to sum arrays over all ranks."""
+
+    def start(self, arrays: Sequence[np.ndarray]) -> Future[tuple[list[np.ndarray], bool]]: ...
+
+    def gather(self, values: np.ndarray) -> np.ndarray: ...
 
 
 def scores_natively(config: Config) -> bool:
@@ -178,7 +185,7 @@ class NativeStep(NativeTower, HostGraph):
         sum_over_ranks: SumOverRanks | None = None,
     ) -> None:
         """With `sum_over_ranks`, losses, dense gradients and the check of finite values are combined over the ranks
-        (processes).
+        (processes). The gradients are summed while the kernel computes the gradients of the deep rows.
         """
         super().__init__(model, config, loss)
         self.sum = sum_over_ranks
@@ -192,6 +199,9 @@ class NativeStep(NativeTower, HostGraph):
         self._wide_addresses = [(arrays[0].size, *map(output_address, arrays)) for arrays in self._wide]
         self._tower_names = [name for name in self.parameters if name.startswith("tower.")]
         self._adam = _AdamCall(optimizers.tower, [self._gradients[name] for name in self._tower_names])
+        # The numeric fields' matrix is much larger than the factors of its gradient. So the ranks exchange the factors.
+        self._summed = [gradient for name, gradient in self._gradients.items() if name != NUMERIC_MATRIX]
+        self._factor = np.empty((self._shape.num_numeric, self._widths[0]), np.float32)
 
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> tuple[float, float, bool, np.ndarray, np.ndarray]:
         """Take one step. Return deep loss, wide loss, a flag that all values are finite, and the gradients of the deep
@@ -211,22 +221,39 @@ class NativeStep(NativeTower, HostGraph):
             address(example_weights, np.float32, shape.num_rows),
         )
         inputs = self._pointer(), self._arrays.pointer, ctypes.byref(batch), self._gradient_arrays.pointer
-        check_status(
-            LIBRARY.load().tower_gradients(*inputs, *map(output_address, (deep_gradient, wide_gradient, result)))
-        )
+        results = map(output_address, (deep_gradient, wide_gradient, result))
+        exchanges: list[Future[tuple[list[np.ndarray], bool]]] = []
+        of_ranks: tuple[Any, Any] = (None, None)
+        if (ranks := self.sum) is not None:
+            start_sum = ctypes.CFUNCTYPE(None)(lambda: exchanges.append(ranks.start(self._summed)))
+            of_ranks = output_address(self._factor), ctypes.cast(start_sum, ctypes.c_void_p)
+        check_status(LIBRARY.load().tower_gradients(*inputs, *of_ranks, *results))
         # The kernels write 1 at this index if all values are finite, else 0. Invert it, so that its sum over the ranks
         # is the number of ranks with bad values.
         result[NUM_BAD] = 1 - result[NUM_BAD]
-        if self.sum is not None:
-            # The sum may overflow even if the values of each rank are finite.
-            (result, *sums), finite_sums = self.sum([result, *self._gradients.values()])
-            for gradient, summed in zip(self._gradients.values(), sums, strict=True):
+        if ranks is not None:
+            sums, is_finite = exchanges[0].result()
+            result = ranks.gather(result).sum(axis=0)
+            for gradient, summed in zip(self._summed, sums, strict=True):
                 gradient[...] = summed
-            result[NUM_BAD] += not finite_sums
+            # The sum may overflow even if the values of each rank are finite.
+            is_finite = self._sum_products(ranks.gather(self._factor)) and is_finite and np.isfinite(result).all()
+            result[NUM_BAD] += not is_finite
         finite = result[NUM_BAD] == 0
         if finite:
             self._update()
         return float(result[DEEP_LOSS]), float(result[WIDE_LOSS]), bool(finite), deep_gradient, wide_gradient
+
+    def _sum_products(self, factors: np.ndarray) -> bool:
+        """Sum the gradient of the numeric fields' matrix over the ranks, and return True if all values are finite.
+
+        `factors` [ranks, N, H] are the ranks' factors of this gradient.
+        """
+        if not factors.size:
+            return True
+        rows, matrix = self.parameters["tower.numeric_rows"], self._gradients[NUMERIC_MATRIX]
+        arrays = map(output_address, (rows, factors, matrix))
+        return bool(LIBRARY.load().dense_products(len(factors), *matrix.shape, *arrays))
 
     def _update(self) -> None:
         optimizers = self._optimizers

@@ -12,7 +12,7 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
-from app.distributed import exchange
+from app.distributed import exchange, watchdog
 from app.distributed.exchange import Operation
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import rank_slice
@@ -34,17 +34,26 @@ class Killed(Exception):
 
 
 class Network:
-    """Runs one greenlet for each rank. Each event is a rank's turn or the arrival of a message, chosen at random."""
+    """Runs greenlets: one for each rank, and one for each call that a rank starts beside its own work.
+
+    Each event is a greenlet's turn or the arrival of a message, chosen at random.
+    """
 
     def __init__(self, rng, dies_at):
-        self.rng, self.dies_at, self.sent, self.arrived = rng, dies_at, [], {}
+        self.rng, self.dies_at, self.sent, self.arrived, self.started = rng, dies_at, [], {}, []
+
+    def submit(self, function, *arguments):
+        """Start a call beside the greenlet that starts it, as a thread would run it. Return its future."""
+        call = Call(lambda: function(*arguments), getcurrent().parent)
+        self.started.append(call)
+        return call
 
     def run(self, programs):
-        waiting = [greenlet(program) for program in programs]
+        self.started = [greenlet(program) for program in programs]
         for event in range(100_000):
             if event == self.dies_at:
                 raise Killed
-            running = [each for each in waiting if not each.dead]
+            running = [each for each in self.started if not each.dead]
             if not running:
                 return
             ready = [each for each in running if getattr(each, "is_ready", lambda: True)()]
@@ -55,6 +64,25 @@ class Network:
                 key, source, data = self.sent.pop(choice - len(ready))
                 self.arrived.setdefault(key, {})[source] = data
         raise AssertionError("the ranks wait for each other")
+
+
+def wait_for(is_ready):
+    """Let other greenlets run until `is_ready` returns True."""
+    getcurrent().is_ready = is_ready
+    while not is_ready():
+        getcurrent().parent.switch()
+    getcurrent().is_ready = lambda: True
+
+
+class Call(greenlet):
+    """A function call that runs beside the others, with the method of a future."""
+
+    def __init__(self, function, parent):
+        super().__init__(lambda: setattr(self, "returned", function()), parent)
+
+    def result(self):
+        wait_for(lambda: self.dead)
+        return self.returned
 
 
 class Communicator:
@@ -73,14 +101,14 @@ class Communicator:
     def allgather(self, value):
         return self._post("allgather", [value] * self.size).Wait()
 
+    def Iallgather(self, sent, received):
+        return self._post("allgather", [sent.copy()] * self.size).into(received)
+
     def Allgather(self, sent, received):
-        received.reshape(self.size, -1)[:] = self.allgather(sent.reshape(-1).copy())
+        self.Iallgather(sent, received).Wait()
 
     def Ialltoall(self, sent, received):
-        return self._post("alltoall", list(sent.copy())).into(received)
-
-    def Alltoall(self, sent, received):
-        self.Ialltoall(sent.reshape(received.shape), received).Wait()
+        return self._post("alltoall", list(sent.reshape(received.shape).copy())).into(received)
 
     def Alltoallv(self, sent, received):
         (values, counts, starts, _), (target, target_counts, target_starts, _) = sent, received
@@ -110,10 +138,7 @@ class Request:
         return self.is_here() and self.Wait() is not None
 
     def Wait(self):
-        getcurrent().is_ready = self.is_here
-        while not self.is_here():
-            getcurrent().parent.switch()
-        getcurrent().is_ready = lambda: True
+        wait_for(self.is_here)
         arrived = [self.network.arrived[self.key][rank] for rank in range(self.size)]
         assert {operation for operation, _ in arrived} == {self.operation}, arrived
         if self.target is not None:
@@ -185,14 +210,17 @@ class Job:
             tables.step = start
             if shard.tables is not None:
                 load_own(shard.tables, self.saved[start], world.rank, owners, start)
-            total = GradientSum(group)
+            total = GradientSum(group, network.submit)
 
             def on_step(step, sums):
                 assert (self.sums.setdefault(step, sums) == sums).all()
                 if shard.tables is not None:
                     save(step, world.rank, shard.tables)
 
-            add = lambda arrays: [array.copy() for array in total(arrays)[0]]  # noqa: E731
+            def add(arrays):
+                (sums,), _ = total.start(arrays[:1]).result()
+                return [sums.copy(), total.gather(arrays[1]).sum(axis=0)]
+
             train(self.seed, tables, rank, size - servers, add, on_step, start)
             if servers:
                 exchange.start(world, Operation.RPC)
@@ -231,7 +259,7 @@ def check(seed):
 
     train(seed, alone, 0, 1, lambda arrays: arrays, on_step)
     job = Job(seed)
-    with patch.object(exchange, "time", SimpleNamespace(sleep=lambda _: None)):
+    with patch.object(watchdog, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic)):
         job.run()
     # A job that dies between the save of servers and the end of the workers' step has no sums of this step.
     for step, total in job.sums.items():

@@ -38,7 +38,8 @@ int run_backward(void** params, int64_t** shapes) {
     const Layer<Input> layer(sizes, p[3], memory<Input>, dropout_of(noise));
     layer.prepare_backward();
     const int status = run_blocks(sizes.rows, [&](std::int64_t, std::int64_t first, std::int64_t rows) {
-      layer.input_gradient(p[0] + first * sizes.out, p[1], first, rows, dx + first * sizes.in);
+      layer.output_gradient(p[0] + first * sizes.out, p[1], first, rows);
+      layer.input_gradient(first, rows, dx + first * sizes.in);
     });
     if (status != 0) return status;
     return run_tasks(layer.num_weight_tasks(), [&](std::int64_t task) {

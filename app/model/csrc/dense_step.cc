@@ -1,6 +1,8 @@
 #include "dense_step.h"
 
+#include <atomic>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "elementwise.h"
@@ -71,6 +73,11 @@ ANY_MACHINE void take_step(const AdamStep& step, std::int64_t size, float* weigh
   }
 }
 
+// to[i] += factor * from[i], with two roundings. This file is compiled without fused operations.
+ANY_MACHINE void add_rounded(float factor, const float* from, std::int64_t size, float* to) {
+  for (std::int64_t i = 0; i < size; ++i) to[i] += factor * from[i];
+}
+
 }  // namespace
 }  // namespace dense
 
@@ -108,6 +115,23 @@ int dense_adam(int num_params, void** params, int* num_dims, int64_t** shapes, c
                        arrays[2 * count] + chunk.first, arrays[3 * count] + chunk.first);
     });
   });
+}
+
+int dense_products(int64_t num_ranks, int64_t num_numeric, int64_t embedding_dim, int64_t width, const float* rows,
+                   const float* factors, float* sums) {
+  const std::lock_guard<std::mutex> lock(dense::layer_mutex);
+  std::atomic<bool> is_finite{true};
+  dense::run_tasks(num_numeric * embedding_dim, [&](std::int64_t i) {
+    float* const sum = sums + i * width;
+    const float* factor = factors + i / embedding_dim * width;
+    dense::set_multiple(rows[i], factor, width, sum);
+    for (std::int64_t rank = 1; rank < num_ranks; ++rank) {
+      factor += num_numeric * width;
+      dense::add_rounded(rows[i], factor, width, sum);
+    }
+    if (!dense::all_below(sum, width, std::numeric_limits<float>::infinity())) is_finite = false;
+  }, !dense::is_worth_threads(num_numeric * embedding_dim * width));
+  return is_finite;
 }
 
 void dense_ftrl(int64_t size, float* rows, float* accumulators, float* linear, const float* gradients, float loss_scale,

@@ -97,12 +97,16 @@ class Layer {
   }
 
   // For the batch rows first ... first + rows - 1, compute the gradient dz before the ReLU, which is dy where y > 0,
-  // else 0, scaled with dropout, and the gradient dx = dz W^T of the inputs. dz is kept in memory. dy [rows, H] and dx
-  // [rows, K] begin with the first of these rows.
-  void input_gradient(const float* dy, const float* y, std::int64_t first, std::int64_t rows, float* dx) const {
+  // else 0, scaled with dropout. dz is kept in memory. dy [rows, H] begins with the first of these rows.
+  void output_gradient(const float* dy, const float* y, std::int64_t first, std::int64_t rows) const {
     const float scale = dropout_ == nullptr ? 1.0f : dropout_->scale();
+    relu_gradient(dy, y + first * s_.out, rows * s_.out, scale, memory_.gradient.data() + first * s_.out);
+  }
+
+  // For the batch rows first ... first + rows - 1, compute the gradient dx = dz W^T of the inputs, after their dz. dx
+  // [rows, K] begins with the first of these rows.
+  void input_gradient(std::int64_t first, std::int64_t rows, float* dx) const {
     Input* const dz = memory_.gradient.data() + first * s_.out;
-    relu_gradient(dy, y + first * s_.out, rows * s_.out, scale, dz);
     multiply({rows, s_.in, s_.out}, kType, row_major(dz, s_.out), transposed(weights_, s_.out),
              row_major(dx, s_.in), Finish::kStore);
   }

@@ -72,7 +72,8 @@ class Model {
     });
   }
 
-  int backward(const TowerArrays& g, float* deep_gradient, float* wide_gradient, float* result) {
+  int backward(const TowerArrays& g, float* numeric_factor, void (*after_weights)(), float* deep_gradient,
+               float* wide_gradient, float* result) {
     float* const logits = room(scratch_.logits, s_.num_rows);
     // Number of sums that each block of rows computes: the gradient of the last matrix, the loss, and the gradients of
     // the bias and of the numeric fields' wide weights.
@@ -83,16 +84,22 @@ class Model {
       layer.keep_inputs();
       layer.prepare_backward();
     }
+    const auto deep_rows = [&](std::int64_t, std::int64_t first, std::int64_t rows) {
+      layers_[0].input_gradient(first, rows, deep_gradient + first * s_.num_inputs);
+      check(deep_gradient + first * s_.num_inputs, rows * s_.num_inputs, s_.largest_gradient);
+    };
     int status = run_blocks(s_.num_rows, [&](std::int64_t block, std::int64_t first, std::int64_t rows) {
       forward_rows(first, rows, logits);
       thread_local std::vector<float> gradient, next;
       losses(first, rows, logits, wide_gradient, room(gradient, rows * last_), sums + block * width);
       for (std::int64_t i = s_.num_layers - 1; i >= 0; --i) {
-        float* const dx = i == 0 ? deep_gradient + first * s_.num_inputs : room(next, rows * s_.widths[i - 1]);
-        layers_[static_cast<std::size_t>(i)].input_gradient(gradient.data(), output(i), first, rows, dx);
+        const Layer<Input>& layer = layers_[static_cast<std::size_t>(i)];
+        layer.output_gradient(gradient.data(), output(i), first, rows);
+        if (i == 0) break;
+        layer.input_gradient(first, rows, room(next, rows * s_.widths[i - 1]));
         std::swap(gradient, next);
       }
-      check(deep_gradient + first * s_.num_inputs, rows * s_.num_inputs, s_.largest_gradient);
+      if (after_weights == nullptr) deep_rows(block, first, rows);
       check(wide_gradient + first, rows, s_.largest_gradient);
     });
     if (status == 0) status = weight_gradients(g);
@@ -102,9 +109,13 @@ class Model {
     result[1] = sums[last_];
     g.bias[0] = sums[last_ + 1];
     if (s_.num_numeric > 0) std::copy_n(sums + last_ + 2, s_.num_numeric, g.numeric_weight);
-    status = numeric_gradients(g);
+    status = numeric_gradients(g, numeric_factor);
     result[0] = result[1] + numeric_loss();
     for (const TowerArrays* arrays : {&p_, &g}) check_vectors(*arrays);
+    if (status == 0 && after_weights != nullptr) {
+      after_weights();
+      status = run_blocks(s_.num_rows, deep_rows);
+    }
     result[2] = is_finite_ && std::isfinite(result[0] * s_.loss_scale) ? 1.0f : 0.0f;
     return status;
   }
@@ -187,19 +198,22 @@ class Model {
   }
 
   // Compute the gradients of the numeric fields' embedding rows and matrix blocks, of the vectors' matrix and of the
-  // first bias, from the gradient of the weights that `numeric_weights` has made of them.
-  int numeric_gradients(const TowerArrays& g) {
+  // first bias, from the gradient of the weights that `numeric_weights` has made of them. If numeric_factor is not
+  // null, it is computed in place of the gradient of the matrix blocks.
+  int numeric_gradients(const TowerArrays& g, float* numeric_factor) {
     const std::int64_t width = s_.widths[0], dim = s_.embedding_dim;
     const float* const df = scratch_.numeric_gradient.data();
     std::copy_n(df + num_few() * width, width, g.biases[0]);
     if (s_.num_vector > 0) std::copy_n(df + s_.num_numeric * width, s_.num_vector * width, g.vector_matrix);
+    if (numeric_factor != nullptr) std::copy_n(df, s_.num_numeric * width, numeric_factor);
     return run_tasks(s_.num_numeric, [&](std::int64_t field) {
       for (std::int64_t i = field * dim; i < (field + 1) * dim; ++i) {
         const float row = p_.numeric_rows[i];
         g.numeric_rows[i] = dot(p_.numeric_matrix + i * width, df + field * width, width) + s_.loss_scale * (s_.l2_coef * row);
-        set_multiple(row, df + field * width, width, g.numeric_matrix + i * width);
+        if (numeric_factor == nullptr) set_multiple(row, df + field * width, width, g.numeric_matrix + i * width);
       }
-      for (const TowerArrays* arrays : {&p_, &g}) check(arrays->numeric_matrix + field * dim * width, dim * width);
+      check(p_.numeric_matrix + field * dim * width, dim * width);
+      if (numeric_factor == nullptr) check(g.numeric_matrix + field * dim * width, dim * width);
     }, !is_worth_threads(s_.num_numeric * dim * width));
   }
 
@@ -275,9 +289,11 @@ int tower_logits(const TowerShape* shape, const TowerArrays* parameters, const T
 }
 
 int tower_gradients(const TowerShape* shape, const TowerArrays* parameters, const TowerBatch* batch,
-                    const TowerArrays* gradients, float* deep_gradient, float* wide_gradient, float* result) {
+                    const TowerArrays* gradients, float* numeric_factor, const void* after_weights, float* deep_gradient,
+                    float* wide_gradient, float* result) {
+  const auto call = reinterpret_cast<void (*)()>(reinterpret_cast<std::uintptr_t>(after_weights));
   return dense::with_model(*shape, *parameters, *batch, [&](auto& model) {
-    return model.backward(*gradients, deep_gradient, wide_gradient, result);
+    return model.backward(*gradients, numeric_factor, call, deep_gradient, wide_gradient, result);
   });
 }
 

@@ -157,7 +157,7 @@ def _step_of(
         shape = TowerShape(rows, inputs, 0, vector_inputs, 0, len(widths), output_address(num_units), *options)
         batch = TowerBatch(*map(output_address, (deep, wide, vectors)), None, *map(output_address, (labels, shares)))
         pointers = ctypes.byref(shape), parameters.pointer, ctypes.byref(batch), of_parameters.pointer
-        check_status(LIBRARY.load().tower_gradients(*pointers, *map(output_address, outputs)))
+        check_status(LIBRARY.load().tower_gradients(*pointers, None, None, *map(output_address, outputs)))
 
     return step
 

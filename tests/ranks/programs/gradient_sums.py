@@ -28,6 +28,8 @@ def main() -> None:
         assert finite
         for found, expected in zip(sums, sum_in_order(step, world.size), strict=True):
             np.testing.assert_array_equal(found.view(np.int32), np.asarray(expected).view(np.int32))
+        few = group_sum.gather(np.float32([world.rank, step]) / 3)
+        np.testing.assert_array_equal(few, [np.float32([rank, step]) / 3 for rank in range(world.size)])
     large = [np.full(shape, 3e38 if shape == (1000,) else 0.0, np.float32) for shape in SHAPES]
     _, finite = group_sum(large)  # each value is finite, their sum is not
     assert not finite
