@@ -1,6 +1,6 @@
 """Measure online training on a drifting log and on real rows: AUC gained, processor time, and delay until served.
 
-    python -m benchmarks.online [--questions drift real lag] [--work FOLDER]
+    python -m benchmarks.online [--questions drift fraction real lag] [--work FOLDER]
 
 drift: a synthetic log that drifts, with one part for each day. `online` is compared with the frozen model, and with
 models that are trained from scratch by `configs/auto.yaml` on all rows so far, after every fifth part. Processor time
@@ -9,6 +9,8 @@ with its start, scores, checkpoints and bundles, divided by the number of parts.
 time of `prepare` and `train` for a retraining, and with the whole time, which a retraining after every part would take.
 `bounded` is `online` with --most-ids at half of the ids that it gives otherwise. It shows how much AUC is lost if
 values expire.
+fraction: the AUC on the rows of a later day, by the fraction of the log before it that was trained on in the order of
+time: a tenth by `train`, and each further tenth by `online`.
 real: the rows in the folder CRITEO_ROWS in time order. The first half of them comes before the first part.
 lag: the time from the rename of a part into the folder until a request is answered with its weights. The same parts are
 used with a small and with a large vocabulary, in turn.
@@ -30,12 +32,13 @@ import numpy as np
 
 from benchmarks.harness.commands import PROJECT, work_folder
 from benchmarks.harness.timing import new_parser, print_result
-from benchmarks.online.gain import NAMES, Stream, drifting, real_rows
+from benchmarks.online.gain import NAMES, Stream, by_fraction, drifting, real_rows
 from benchmarks.online.lag import compare, make_run
 from data_prep.sources.shape import Drift
 from data_prep.sources.synthetic import synthesize
 
 DATA = PROJECT / "configs/data/drift.yaml"
+TENTHS = 10  # Number of parts of the log of the question `fraction`, before the later day.
 EVERY = 5  # A model is trained from scratch whenever this many further parts have come.
 
 
@@ -74,6 +77,19 @@ def drift(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
         f"a part online over its share of a retrain after every {every}: {result['cpu_share']:.1%}, over a retrain "
         f"after each part: {result['cpu_share_as_fresh']:.1%}"
     )
+    return result
+
+
+def fraction(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
+    """Print and return the AUC on a later day by the fraction of the log that was trained on."""
+    *files, later = _drifting_log(folder, sizes, seed)[: TENTHS + 1]
+    run = folder / "fraction-run"
+    run.mkdir(exist_ok=True)
+    result = by_fraction(Stream(files, 1, DATA, run), later)
+    print(f"== {TENTHS} parts of {sizes.part_rows:,} rows in the order of time, seed {seed}: AUC on the next part")
+    for line in result["fractions"]:
+        print(f"{line['fraction']:4.1f} of the log, {line['rows']:9,} rows: {line['auc']:.4f}")
+    print(f"trained from scratch on all of it: {result['retrained']:.4f}; true probabilities: {result['best']:.4f}")
     return result
 
 
@@ -129,7 +145,7 @@ def _drifting_log(folder: Path, sizes: Sizes, seed: int) -> Sequence[Path]:
     return sorted(log.glob("*.txt"))
 
 
-QUESTIONS = {"drift": drift, "real": real, "lag": lag}
+QUESTIONS = {"drift": drift, "fraction": fraction, "real": real, "lag": lag}
 
 
 def main() -> None:

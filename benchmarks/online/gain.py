@@ -155,3 +155,26 @@ def real_rows(stream: Stream) -> dict[str, Any]:
         for name in ("online", "frozen")
     }
     return {"means": aucs, "difference": dataclasses.asdict(difference), "parts": len(groups), "shown": str(difference)}
+
+
+def by_fraction(stream: Stream, later: Path) -> dict[str, Any]:
+    """Return the AUC on the file `later`, whose rows come after those of the stream, by the fraction of the stream's
+    rows that a model was trained on, in the order of time and once.
+
+    Also return the AUC of a model that is trained from scratch on all rows of the stream, and that of the true
+    probabilities.
+    """
+    warm, _ = stream.train(0)
+    bundles, _ = stream.go_on_online(warm)
+    labels = labels_of(later)
+    num_rows = np.cumsum([len(labels_of(file)) for file in stream.files])[stream.num_warm - 1 :]
+    aucs = [area_under_curve(logits_of(bundle, later), labels) for bundle in bundles]
+    retrained = stream.bundle_of(stream.train(len(stream.parts))[0])
+    return {
+        "fractions": [
+            {"fraction": float(rows / num_rows[-1]), "rows": int(rows), "auc": float(auc)}
+            for rows, auc in zip(num_rows, aucs, strict=True)
+        ],
+        "retrained": float(area_under_curve(logits_of(retrained, later), labels)),
+        "best": float(area_under_curve(read_truth(truth_path(later), np.arange(len(labels)))[0], labels)),
+    }
