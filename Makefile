@@ -45,9 +45,19 @@ help:
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "error: MindSpore 2.10 is set up \
 	on Python 3.11 here, $(PYTHON) is $$($(PYTHON) -V 2>&1); install it or give PYTHON=..." >&2; exit 2; }
+	@case "$$($(PYTHON) -c 'import platform as p; print(p.system(), p.machine(), p.libc_ver()[0])')" in \
+	"Linux x86_64 glibc") ;; \
+	"Linux aarch64 glibc") echo "warning: on Arm this project was only tried under emulation (docs/compatibility.md)" >&2 ;; \
+	*) echo "error: MindSpore has packages for Linux with glibc on x86-64 and Arm only; this is $$(uname -sm). Use a" \
+	"container or a virtual machine (docs/compatibility.md)" >&2; exit 2 ;; esac
 	@echo "installing $$(grep -cE "^[a-z0-9-]+==" requirements.lock) packages into $(VENV): 1 GB to download, 3.6 GB on disk, two to eight minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@# The headers of oneDNN serve all processors, but their package is for x86-64 only. The other packages have wheels for Arm.
+	awk '/^[a-z]/ {name = /^onednn-devel/ ? "headers" : "packages"} name {print > ("$(VENV)/" name ".lock")}' requirements.lock
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/packages.lock
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary=:all: \
+		--platform manylinux_2_28_x86_64 --upgrade --target $(VENV)/onednn -r $(VENV)/headers.lock
+	cp -r $(VENV)/onednn/include $(VENV)/
 	@# This file lets the Python of .venv find the project's packages from any folder.
 	@$(VENV)/bin/python -c 'import pathlib, sys, sysconfig; \
 	pathlib.Path(sysconfig.get_path("purelib"), "wide_deep.pth").write_text(sys.argv[1] + "\n")' "$(CURDIR)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from app.run.folder import processor_name
 from app.tables.fields import TableField
 from app.tables.interface import TablesSpec
 from app.tables.native import library as tables_library
+from common import RELEASE
 from common.native_library import NativeLibrary
 from common.process import cpu_quota, memory_limits, num_cores
 from data_prep.kernels import native as log_library
@@ -39,6 +41,23 @@ PARTS: dict[str, tuple[NativeLibrary, str]] = {
     "log kernels": (log_library.LIBRARY, "NumPy, several times slower"),
 }
 Line = tuple[str, str]  # Two texts about a part of the machine: what was found, and what will be used.
+
+
+def system() -> Line:
+    """Return two texts: the system and its kind of processor, and what is known about this project there.
+
+    Raise OSError if MindSpore has no package for the system. pip installs its package for Arm Linux on any system
+    without a package of its own, where its libraries cannot be loaded.
+    """
+    found = f"{platform.system()} {platform.machine()} {platform.libc_ver()[0]}".strip()
+    if found == "Linux x86_64 glibc":
+        return found, f"release {RELEASE}, tested on such systems"
+    if found == "Linux aarch64 glibc":
+        return found, f"release {RELEASE}, only tried under emulation on Arm: docs/compatibility.md says what"
+    raise OSError(
+        f"{found}: MindSpore has packages for Linux with glibc on x86-64 and Arm only. Here pip installs the one for Arm "
+        "Linux, which does not load; use a container or a virtual machine with such a system"
+    )
 
 
 def processor() -> Line:
@@ -154,6 +173,7 @@ def browser() -> Line:
 
 
 CHECKS: dict[str, Callable[[], Line]] = {
+    "system": system,
     "processor": processor,
     "cores": cores,
     "memory": memory,

@@ -5,6 +5,7 @@
 #   make            build for this machine
 #   make sanitize   build with AddressSanitizer and UndefinedBehaviorSanitizer, and run the tests with this build
 #   make tsan       build with clang and ThreadSanitizer, check that it finds a planted race, and run the tests with this build
+#   make arm        build for aarch64 Linux with Debian's cross compiler g++-aarch64-linux-gnu, into build/arm
 #   make clean      remove what was built
 
 CXX ?= g++
@@ -16,7 +17,7 @@ PROJECT := $(abspath $(dir $(RULES))/..)
 BASE_FLAGS = -std=c++17 -O3 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -MMD -MP $(EXTRA_FLAGS)
 
 .DEFAULT_GOAL := all
-.PHONY: all sanitize tsan clean
+.PHONY: all arm sanitize tsan clean
 all: $(BUILD)/lib$(LIBRARY).so
 
 $(BUILD)/lib$(LIBRARY).so: $(OBJECTS)
@@ -27,6 +28,9 @@ $(BUILD)/%.o: %.cc Makefile $(RULES)
 	@mkdir -p $(@D)
 	@echo "compiling $(patsubst $(PROJECT)/%,%,$(abspath $<))"
 	$(CXX) $(FLAGS) -c -o $@ $<
+
+arm:
+	$(MAKE) CXX=aarch64-linux-gnu-g++ BUILD=build/arm all
 
 sanitize:
 	$(MAKE) BUILD=build/sanitize EXTRA_FLAGS="-O1 -g -fno-omit-frame-pointer \

@@ -44,6 +44,26 @@ def test_a_native_part_that_does_not_fit_is_an_error_with_the_way_out(report, mo
     assert status == 1 and said in line and "make native" in line and "Until then: something slower" in line
 
 
+@pytest.mark.parametrize(
+    ("name", "machine", "libc", "said"),
+    [
+        ("Linux", "x86_64", "glibc", "tested on such systems"),
+        ("Linux", "aarch64", "glibc", "only tried under emulation"),
+        ("Linux", "x86_64", "", "Linux x86_64: MindSpore has packages for"),
+        ("Darwin", "arm64", "", "Darwin arm64: MindSpore has packages for"),
+    ],
+)
+def test_the_system_decides_what_is_known(monkeypatch, name, machine, libc, said):
+    monkeypatch.setattr(doctor.platform, "system", lambda: name)
+    monkeypatch.setattr(doctor.platform, "machine", lambda: machine)
+    monkeypatch.setattr(doctor.platform, "libc_ver", lambda: (libc, ""))
+    try:
+        found = doctor.system()[1]
+    except OSError as error:
+        found = str(error)
+    assert said in found
+
+
 @pytest.mark.parametrize(("flags", "said"), [("avx2 fma", "without hardware"), ("avx2 avx512_bf16", "in hardware")])
 def test_the_features_decide_what_is_said_of_bfloat16(monkeypatch, tmp_path, flags, said):
     info = tmp_path / "cpuinfo"
