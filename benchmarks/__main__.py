@@ -40,7 +40,8 @@ class Benchmark:
 
 KERNELS, STEP, RECIPES = "benchmarks.training.kernels", "benchmarks.training.train_step", "benchmarks.accuracy.recipes"
 PRECISIONS, PREPARATION = "benchmarks.training.bfloat16_auc", "benchmarks.preparation.prepare"
-CHECKPOINT = "benchmarks.training.checkpoint"
+CHECKPOINT, STORAGE = "benchmarks.training.checkpoint", "benchmarks.training.storage"
+STORAGE_CASES = "large tower", "small tower", "rare ids", "pytorch", "export", "larger"
 FORMS = "--forms 'as users find it' 'best form' 'small batch'"
 FORMS_ON_LOG = "--forms 'log as users find it' 'log best form' 'log smaller batch'"
 SERVING = {
@@ -72,7 +73,12 @@ BENCHMARKS = {
         "--of first_layer --rows 50000 --seeds 1",
     ),
     "plan": Benchmark("Memory planned and taken", "benchmarks.training.plan", "", "--number 3"),
-    "storage": Benchmark("Tables in a file", "benchmarks.training.storage", "", "--quick"),
+    **{
+        f"storage_{case.split()[0]}": Benchmark(
+            f"Tables in a file: {case}", STORAGE, f"--cases '{case}'", f"--cases '{case}' --quick"
+        )
+        for case in STORAGE_CASES
+    },
     "table_dtypes": Benchmark("Tables in bfloat16", KERNELS, "--dtypes", "--dtypes --rounds 2"),
     "checkpoint_dtypes": Benchmark(
         "Checkpoints in bfloat16", CHECKPOINT, "--dtypes --rounds 41", "--dtypes --size 0.3"

@@ -185,6 +185,24 @@ def below(results: Results, *keys: str) -> float:
     return -above(results, *keys)
 
 
+def stored_speed(results: Results, benchmark: str, name: str = "file") -> float:
+    """Return the speed of a training step with the rows in a file, over that of the step with the rows in memory."""
+    (case,) = results[benchmark]["cases"]
+    return float(case["seconds"]["memory"] / case["seconds"][name])
+
+
+def disk_share(results: Results, benchmark: str) -> float:
+    """Return the disk's own time for the pages of a step with the rows in a file, over the time of the step."""
+    (case,) = results[benchmark]["cases"]
+    return float(case["disk_seconds"] / case["seconds"]["file"])
+
+
+def export_memory(results: Results) -> float:
+    """Return the peak memory of the command `export` over that of the training that it exports."""
+    (case,) = results["storage_export"]["cases"]
+    return float(case["peak_mib"]["export"] / case["peak_mib"]["train"])
+
+
 # For each target: its name, its bound, the function that finds the figure, and the keys that the function gets.
 ROWS_OF_TARGETS: tuple[tuple[Any, ...], ...] = (
     ("preparation: rows/s, 5 M rows, both readings", "≥ 250,000", figure, "prepare", *OURS, "rows_per_second"),
@@ -250,6 +268,11 @@ ROWS_OF_TARGETS: tuple[tuple[Any, ...], ...] = (
     ("online: processor time over a retrain's after each part", "≤ 0.05", figure, *DRIFT, "cpu_share_as_fresh"),
     ("online: seconds from a closed part of 100,000 rows to served, p95", "≤ 5", figure, "online", "lag", "p95"),
     ("online: the same time at a vocabulary of 5 M over 10⁵", "≤ 1.3", figure, "online", "lag", "growth"),
+    ("tables in a file, a third in memory, large tower: speed over memory's", "≥ 0.8", stored_speed, "storage_large"),
+    ("tables in a file, a third in memory, small tower: speed over memory's", "≥ 0.45", stored_speed, "storage_small"),
+    ("tables in a file that fits, small tower: speed over memory's", "≥ 0.97", stored_speed, "storage_small", "fits"),
+    ("tables in a file, rare ids: the disk's own time over that of the step", "≥ 0.8", disk_share, "storage_rare"),
+    ("export of 8 M values: memory over that of its training", "≤ 1", export_memory),
     ("growth, tables: time at V = 10⁸ over 10⁵", "≤ 1.5", growth, *VOCABULARIES),
     ("growth, batch: time a row at 65,536 over 16,000", "≤ 1.1", growth, *BATCHES),
 )

@@ -12,19 +12,16 @@ limit was taken, it refused needlessly. Without the rights to make a cgroup, onl
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.harness.commands import ENVIRONMENT, run_command
+from benchmarks.harness.cgroup import memory_cgroup, run_app, set_limit
+from benchmarks.harness.commands import run_command
 from benchmarks.harness.timing import new_parser, print_result
 from common.packages import PROJECT
 
@@ -115,47 +112,6 @@ def random_words(rng: random.Random) -> tuple[str, tuple[str, ...]]:
     words.append(f"model.hidden_widths={widths}".replace(" ", ""))
     job = rng.choice(JOBS) if rng.random() < 0.15 else ()
     return rng.choice(list(PREPARATIONS)), (*words, *job)
-
-
-@contextmanager
-def memory_cgroup() -> Iterator[Path | None]:
-    """Yield the folder of a new cgroup for processes with limited memory, or None if this process may not make one."""
-    root = Path("/sys/fs/cgroup/memory") if Path("/sys/fs/cgroup/memory").is_dir() else Path("/sys/fs/cgroup")
-    group = root / f"wide-deep-plan-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError:
-        yield None
-        return
-    try:
-        yield group
-    finally:
-        group.rmdir()
-
-
-def set_limit(group: Path, num_bytes: int) -> None:
-    """Limit the memory of a cgroup of version 1 or 2, without swap."""
-    name = "memory.limit_in_bytes" if (group / "memory.limit_in_bytes").exists() else "memory.max"
-    (group / name).write_text(str(num_bytes))
-
-
-def run_app(*words: str, folder: Path, group: Path | None = None) -> tuple[int, str]:
-    """Run `python -m app` in `folder`, in a cgroup if `group` is given. Return its exit status, and what it printed."""
-
-    def enter() -> None:
-        if group is not None:
-            (group / "cgroup.procs").write_text(str(os.getpid()))
-
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "app", *words],
-        cwd=folder,
-        env=os.environ | ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=enter,
-    )
-    return done.returncode, done.stdout
 
 
 def mib(text: str) -> float:
