@@ -83,7 +83,7 @@ def interrupted(run: Callable[..., subprocess.CompletedProcess[str]], small: str
     def interrupted(command: str) -> None:
         command = command.replace("configs/auto.yaml", small)
         for calls in (5, 3):
-            run(command.replace(" ", f" examples/doors/killed.py {calls} ", 1), status=-9)
+            run(command.replace("bin/python ", f"bin/python examples/doors/killed.py {calls} "), status=-9)
         run(command)
 
     return interrupted

@@ -49,7 +49,9 @@ class Door:
 
 DOORS: dict[str, Door] = {
     "cron": Door(trains=True),
+    "kafka": Door(),
     "mlflow": Door(trains=True),
+    "optuna": Door(trains=True),
     "trackio": Door(trains=True),
     "onnx": Door(),
     "mindir": Door(trains=True),
