@@ -58,7 +58,7 @@ def run(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             env={**os.environ, **variables},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
         assert done.returncode == status, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         return done

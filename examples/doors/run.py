@@ -57,6 +57,7 @@ DOORS: dict[str, Door] = {
     "mindir": Door(trains=True),
     "triton": Door(),
     "prometheus": Door(programs=("promtool", "prometheus")),
+    "wandb": Door(trains=True),
 }
 
 
