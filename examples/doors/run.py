@@ -58,6 +58,7 @@ DOORS: dict[str, Door] = {
     "triton": Door(),
     "prometheus": Door(programs=("promtool", "prometheus")),
     "wandb": Door(trains=True),
+    "scoring_container": Door(),
 }
 
 
