@@ -63,7 +63,7 @@ NOT_RUN = {
     r"make demo( && make export)?": "run before the first page",
     r"make online-demo": "run by tests/scripts/test_online_demo.py",
     r"make online .*": A_FORM,
-    r"make doors?.*|bash examples/doors/.*|\.venv-doors/.*": "run by make doors",
+    r"make doors?.*|bash examples/doors/.*|([A-Z_]+=\S+ )*(\.venv(-doors/\w+)?/bin/.*|mlflow .*)": "run by make doors",
     r".*python -m benchmarks.*|make (rehearsal|matrix).*": A_BENCHMARK,
     r"python -m (data_prep prepare|app checkpoint verify|app evaluate --ranks 4)": A_FORM,
     r"bash scripts/run_auto_parallel_train.sh RANK_SIZE .*": A_FORM,

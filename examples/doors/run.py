@@ -51,6 +51,7 @@ DOORS: dict[str, Door] = {
     "cron": Door(trains=True),
     "kafka": Door(),
     "mlflow": Door(trains=True),
+    "mlflow_registry": Door(quick=False),  # It takes 520 MB.
     "optuna": Door(trains=True),
     "trackio": Door(trains=True),
     "onnx": Door(),
@@ -88,8 +89,8 @@ def install(name: str) -> None:
         packages_of_door = folder / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
         line = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
         (packages_of_door / "project.pth").write_text(line)
-    pip = [sys.executable, "-m", "pip", "--python", python_of(name), "--disable-pip-version-check", "install", "-q"]
-    if subprocess.run([*pip, "-r", requirements, *packages]).returncode:  # noqa: S603
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python_of(name), "--disable-pip-version-check"]
+    if subprocess.run([*pip, "install", "-q", "-r", requirements, *packages]).returncode:  # noqa: S603
         raise DoorError(
             f"the environment of the door {name} cannot be installed: see pip's message above. Without a network, "
             f"only environments that are complete in {ENVIRONMENTS.name}/ can be used"
@@ -122,7 +123,7 @@ def test(name: str) -> None:
     if missing := DOORS[name].missing:
         raise DoorError(f"the door {name} needs {' and '.join(missing)}, which pip does not install: see {PAGE}")
     environment = {**os.environ, "DOORS_MATERIAL": str(MATERIAL), "PYTHONDONTWRITEBYTECODE": "1"}
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / name]
+    words: list[str | Path] = ["-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / name]
     if subprocess.run([python_of(name), *words], cwd=PROJECT, env=environment).returncode:  # noqa: S603
         raise DoorError(f"the tests of the door {name} fail: see above")
 

@@ -17,6 +17,9 @@ def test_record_of_an_interrupted_training_is_whole(commands, interrupted, run):
     client = mlflow.MlflowClient("sqlite:///mlflow.db")
     (record,) = client.search_runs([client.get_experiment_by_name("clicks").experiment_id])
     assert record.info.status == "FINISHED"
+    for name in record.data.metrics:
+        steps = [metric.step for metric in client.get_metric_history(record.info.run_id, name)]
+        assert len(steps) == len(set(steps)), name
     for name in ("wide_loss", "tower_learning_rate", "auc", "log_loss"):
         sent = [(metric.step, metric.value) for metric in client.get_metric_history(record.info.run_id, name)]
         assert sorted(sent) == [(line["step"], line[name]) for line in trained.history if name in line]
