@@ -47,7 +47,7 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	on Python 3.11 here, $(PYTHON) is $$($(PYTHON) -V 2>&1); install it or give PYTHON=..." >&2; exit 2; }
 	@case "$$($(PYTHON) -c 'import platform as p; print(p.system(), p.machine(), p.libc_ver()[0])')" in \
 	"Linux x86_64 glibc") ;; \
-	"Linux aarch64 glibc") echo "warning: on Arm this project was only tried under emulation (docs/compatibility.md)" >&2 ;; \
+	"Linux aarch64 glibc") echo "warning: this project was never run on an Arm machine (docs/compatibility.md says what was tried)" >&2 ;; \
 	*) echo "error: MindSpore has packages for Linux with glibc on x86-64 and Arm only; this is $$(uname -sm). Use a" \
 	"container or a virtual machine (docs/compatibility.md)" >&2; exit 2 ;; esac
 	@echo "installing $$(grep -cE "^[a-z0-9-]+==" requirements.lock) packages into $(VENV): 1 GB to download, 3.6 GB on disk, two to eight minutes"

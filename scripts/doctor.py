@@ -53,10 +53,10 @@ def system() -> Line:
     if found == "Linux x86_64 glibc":
         return found, f"release {RELEASE}, tested on such systems"
     if found == "Linux aarch64 glibc":
-        return found, f"release {RELEASE}, only tried under emulation on Arm: docs/compatibility.md says what"
+        return found, f"release {RELEASE}, never run on an Arm machine: docs/compatibility.md says what was tried"
     raise OSError(
-        f"{found}: MindSpore has packages for Linux with glibc on x86-64 and Arm only. Here pip installs the one for Arm "
-        "Linux, which does not load; use a container or a virtual machine with such a system"
+        f"{found}: MindSpore has packages for Linux with glibc on x86-64 and Arm only. Here pip installs the one for "
+        "Arm Linux, which does not load; use a container or a virtual machine with such a system"
     )
 
 

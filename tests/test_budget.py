@@ -26,6 +26,7 @@ RAISES = {  # reason: lines of code of the product
     "tables larger than memory, and a plan of what a training takes": 600,
     "Slurm, containers with a quota, and hosts that disappear": 300,
     "doors: negatives sampled, constant fields, MindIR and ONNX with ids": 250,
+    "other machines and versions": 100,
 }
 # Vectors and tables of the lake took more lines than was agreed. Simplifications have to bring this number to 0.
 NOT_YET_PAID = 215
