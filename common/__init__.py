@@ -12,4 +12,4 @@ The modules:
 """
 
 # Version of the project. It is repeated in pyproject.toml, which the container image of the service does not contain.
-RELEASE = "1.0.0"
+RELEASE = "1.1.0"
