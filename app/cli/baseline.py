@@ -118,17 +118,17 @@ def _metrics_with_cross(folder: Path, schema: Schema, split: str, names: tuple[s
     """
     from scipy import sparse
 
-    first, second = (field_columns(schema)[name] for name in names)
+    fields = [field_columns(schema)[name] for name in names]
     rows = {
         name: concatenate(list(read_spread(folder, schema, name, most_rows(schema, max_rows))))
         for name in ("train", "valid", split)
     }
-    cross, pairs = cross_features(rows["train"].ids, first, second)
+    cross, pairs = cross_features(rows["train"].ids, fields)
     pairs = pairs[cross.getnnz(axis=0) > 1]
 
     def features_of(name: str) -> Features:
         of_split = rows[name]
-        cross, _ = cross_features(of_split.ids, first, second, pairs)
+        cross, _ = cross_features(of_split.ids, fields, pairs)
         features = sparse.hstack([one_hot(of_split, schema), cross], "csr", "float32")
         return features, of_split.labels, of_split.weights
 

@@ -88,7 +88,7 @@ def find_gains(folder: Path) -> list[Gain]:
     least = NormalDist().inv_cdf(1 - LEVEL / len(pairs))  # Bonferroni's correction
     gains = []
     for pair in pairs:
-        lowered = _lowered_loss(second, valid, columns[pair[0]], columns[pair[1]])
+        lowered = _lowered_loss(second, valid, [columns[name] for name in pair])
         total = valid.weights.sum()
         mean = float(valid.weights @ lowered / total)
         error = float(np.sqrt(valid.weights**2 @ (lowered - mean) ** 2) / total)
@@ -133,26 +133,26 @@ def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
     return scored(second), scored(valid)
 
 
-def _lowered_loss(fitted: _Scored, valid: _Scored, *fields: FieldColumns) -> NDArray[np.float64]:
+def _lowered_loss(fitted: _Scored, valid: _Scored, fields: Sequence[FieldColumns]) -> NDArray[np.float64]:
     """Return by how much a cross of two fields lowers the log loss of each row of `valid`, [n].
 
     The cross has a weight for each pair of values, which is fitted to the rows `fitted`.
     """
-    cross, values = cross_features(fitted.ids, *fields)
+    cross, values = cross_features(fitted.ids, fields)
     probabilities = 1 / (1 + np.exp(-fitted.logits))
     wrong = cross.T @ (fitted.weights * (fitted.labels - probabilities))
     curvature = cross.power(2).T @ (fitted.weights * probabilities * (1 - probabilities))
-    cross, _ = cross_features(valid.ids, *fields, values=values)
+    cross, _ = cross_features(valid.ids, fields, values)
     moved = valid.logits + cross @ (wrong / (curvature + 1 / INVERSE_PENALTY))
     lowered: NDArray[np.float64] = np.logaddexp(0, valid.logits) - np.logaddexp(0, moved)
     return lowered + valid.labels * (moved - valid.logits)
 
 
 def cross_features(
-    ids: NDArray[Any], one: FieldColumns, other: FieldColumns, values: NDArray[np.int64] | None = None
+    ids: NDArray[Any], fields: Sequence[FieldColumns], values: NDArray[np.int64] | None = None
 ) -> tuple[Any, NDArray[np.int64]]:
-    """Return the features of a cross of the fields `one` and `other` for a regression, and the K pairs of values that
-    they stand for, each as one number.
+    """Return the features of a cross of two `fields` for a regression, and the K pairs of values that they stand for,
+    each as one number.
 
     The features of n rows with the given `ids` [n, P] are a sparse matrix [n, K]. An element is 1 if the row has the
     pair of values, or 1 divided by the row's number of pairs if one of the fields is a list whose embedding rows are
@@ -161,7 +161,6 @@ def cross_features(
     """
     from scipy import sparse
 
-    fields = (one, other)
     lengths = np.array([np.count_nonzero(ids[:, columns] != NO_ID, axis=1) for columns, _ in fields])
     num_values = shorten(lengths, MOST_PAIRS)
     of_row, places = combinations(num_values)

@@ -24,7 +24,7 @@ def resolved(project, tiny_schema):
         return resolve_by_rows(lambda base: yaml_settings.resolve(Config, path, words, base), sized(num_rows), source)
 
     def sized(num_rows):
-        return dataclasses.replace(tiny_schema, splits={"train": Split(num_rows, 0, ())})
+        return dataclasses.replace(tiny_schema, numeric=(), splits={"train": Split(num_rows, 0, ())})
 
     resolve.schema = sized
     return resolve
@@ -55,12 +55,12 @@ def test_l2_falls_with_the_rows_and_the_tower_grows(resolved):
     assert (ends[4], penalties[4]) == (((256, 128), 1, 2000), (1e-3, 1.8e-3))  # three epochs are not better
 
 
-@pytest.mark.parametrize(("num_fields", "vectors", "width"), [(0, 0, 256), (1, 0, 256), (100, 0, 64), (1, 1, 64)])
-def test_tables_of_numbers_get_a_wide_tower(resolved, num_fields, vectors, width):
-    fields = tuple(CategoricalField(f"F{i}", (0, 1), ((1, 2),)) for i in range(num_fields))
+@pytest.mark.parametrize(("numbers", "vectors", "width"), [(1, 0, 256), (0, 0, 64), (1, 1, 64)])
+def test_data_with_numbers_get_a_wide_tower(resolved, tiny_schema, numbers, vectors, width):
+    numeric = tiny_schema.numeric[:numbers]
     vector = VectorField("v", 2, "none", (0, 0), (1, 1))
     for num_rows in (600, 94_000):
-        schema = dataclasses.replace(resolved.schema(num_rows), categorical=fields, vectors=(vector,) * vectors)
+        schema = dataclasses.replace(resolved.schema(num_rows), numeric=numeric, vectors=(vector,) * vectors)
         assert settings_by_rows(schema)["model"]["hidden_widths"] == [width, width // 2]
 
 
