@@ -27,6 +27,9 @@ from data_prep.prepared.reader import read_spread
 from data_prep.prepared.schema import Schema, read_schema
 
 PRINTED_METRICS = ("auc", "log_loss", "normalized_entropy")
+# Crosses (fields that combine two other fields) are tried if the number of training rows times the number of pairs of
+# fields is at most this. Trying them then takes seconds.
+MOST_TRIED = 20_000_000
 
 
 def add_parser(commands: Any) -> None:
@@ -97,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
         facts = {"train_rows": fitted.train_rows, "inverse_penalty": fitted.inverse_penalty}
         show(json.dumps({"split": split, **defined(metrics), **facts}))
         return
-    gains = find_gains(folder) if can_try_crosses(schema) else []
+    gains = find_gains(folder) if can_try_crosses(schema, MOST_TRIED) else []
     if gains and gains[0].is_certain:
         crossed = _metrics_with_cross(folder, schema, split, gains[0].fields, arguments.max_rows)
         rows[f"  with {' * '.join(gains[0].fields)}"] = defined(crossed)

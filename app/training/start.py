@@ -49,9 +49,9 @@ log = logging.getLogger("app")
 
 # If a training has fewer steps than this, a warning is logged, because the model has hardly begun to learn.
 FEW_STEPS = 100
-# Crosses (fields that combine two other fields) are tried if the number of training rows times the number of pairs of
-# fields is at most this. Trying them then takes seconds.
-MOST_TRIED = 20_000_000
+# Crosses (fields that combine two other fields) are tried after a training if the number of training rows times the
+# number of pairs of fields is at most this. Trying them then takes three seconds.
+MOST_TRIED = 1_000_000
 USELESS_BECAUSE = "useless_because"  # Key in the file run.json of the reason why the model has learned nothing.
 
 
@@ -281,7 +281,7 @@ def _log_to(path: Path) -> Iterator[None]:
         log_file.close()
 
 
-def can_try_crosses(schema: Schema, most: float = MOST_TRIED) -> bool:
+def can_try_crosses(schema: Schema, most: float) -> bool:
     """Return True if the data has valid rows and two or more categorical fields that crosses (fields that combine other
     fields) could combine, but no cross, and if its training rows times the pairs of fields are at most `most`.
     """
@@ -291,10 +291,10 @@ def can_try_crosses(schema: Schema, most: float = MOST_TRIED) -> bool:
 
 
 def advise_crosses(folder: Path, schema: Schema, is_first: bool) -> None:
-    """Log the best cross of two fields and how much it lowers the log loss of a regression, if this takes only seconds
+    """Log the best cross of two fields and how much it lowers the log loss of a regression, if this takes few seconds
     and this process is the `is_first` of its group. Otherwise log the command that finds the crosses.
     """
-    if is_first and can_try_crosses(schema):
+    if is_first and can_try_crosses(schema, MOST_TRIED):
         with suppress(ValueError):
             log.info(run_module("data_prep", "suggest-crosses", str(folder), "--top", "1").rstrip())
             return
