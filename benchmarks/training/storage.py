@@ -154,7 +154,9 @@ def pytorch_step(name: str, workload: Workload, folder: str) -> tuple[Any, int]:
 
 
 def disk_seconds(folder: Path, num_reads: int, num_writes: int, num_bytes: int) -> float:
-    """Return how long the disk takes for random reads and writes of pages in a file of `num_bytes`."""
+    """Return the seconds that eight threads take for `num_reads` reads and `num_writes` writes of pages at random
+    places of a new file of `num_bytes` bytes, without the page cache.
+    """
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         for _ in range(num_bytes >> 20):
             file.write(os.urandom(1 << 20))
