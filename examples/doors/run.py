@@ -57,6 +57,8 @@ DOORS: dict[str, Door] = {
     "onnx": Door(),
     "mindir": Door(trains=True),
     "triton": Door(),
+    "spark": Door(quick=False, programs=("java",)),
+    "ray": Door(quick=False),
     "prometheus": Door(programs=("promtool", "prometheus")),
     "wandb": Door(trains=True),
     "scoring_container": Door(),
