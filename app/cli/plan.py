@@ -16,15 +16,7 @@ from app.config.config import Config, FirstLayer
 from app.config.device import BFLOAT16_FLAGS, Precision, cpu_flags
 from app.distributed.mpirun import check_num_processes
 from app.training.auto.by_rows import resolve_by_rows
-from app.training.auto.memory import (
-    MemoryPlan,
-    Term,
-    plan_to_fit,
-    plan_training,
-    processes_text,
-    remedies,
-    total,
-)
+from app.training.auto.memory import MemoryPlan, Term, plan_to_fit, plan_training, processes_text, remedies, total
 from app.training.step import first_layer
 from app.training.validate import choose_backend
 from common import yaml_settings

@@ -23,15 +23,7 @@ from app.config.optimizer_settings import (
 )
 from app.model import native_layer
 from app.model.dense_layer import Total
-from app.model.dense_state import (
-    CLIP_EPSILON,
-    AdamState,
-    FtrlState,
-    MeansState,
-    OptimizerStates,
-    State,
-    by_name,
-)
+from app.model.dense_state import CLIP_EPSILON, AdamState, FtrlState, MeansState, OptimizerStates, State, by_name
 from app.model.wide_deep import WideDeep
 from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean
 

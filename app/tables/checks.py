@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from app.tables.fields import NO_ROW, field_of_position
-from app.tables.interface import (
-    DEEP,
-    WIDE,
-    RowArray,
-    RowGradients,
-    TablesSpec,
-)
+from app.tables.interface import DEEP, WIDE, RowArray, RowGradients, TablesSpec
 from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN_STEP
 from app.tables.rounding import BFLOAT16
 from common.packages import python_command

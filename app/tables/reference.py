@@ -31,14 +31,7 @@ from app.tables.interface import (
     WriteArray,
     update_name,
 )
-from app.tables.optimizers import (
-    MEAN,
-    MEAN_STEP,
-    RunningMean,
-    history_of_steps,
-    state_arrays,
-    table_step,
-)
+from app.tables.optimizers import MEAN, MEAN_STEP, RunningMean, history_of_steps, state_arrays, table_step
 from app.tables.positions import expand, find_unique, sum_deep_by_id, sum_wide_by_id
 from app.tables.rounding import nearest, rounded, rounding_key, widened
 

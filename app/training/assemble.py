@@ -17,14 +17,7 @@ from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.model.dense_state import AnyParameter, OptimizerStates, write_parameter
 from app.model.dropout import DropoutNoise
-from app.model.native_tower import (
-    HostGraph,
-    NativeModel,
-    NativeStep,
-    NativeTower,
-    scores_natively,
-    trains_natively,
-)
+from app.model.native_tower import HostGraph, NativeModel, NativeStep, NativeTower, scores_natively, trains_natively
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
 from app.training.auto.memory import with_storage

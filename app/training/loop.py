@@ -25,13 +25,7 @@ from app.training.saving import CheckpointManager
 from app.training.step.kernel_times import KernelProfile
 from app.training.step.step import Losses
 from app.training.warm_start.dense import warm_start
-from data_prep.prepared.batches import (
-    Batch,
-    mean_training_weight,
-    num_batches,
-    read_batches,
-    training_order,
-)
+from data_prep.prepared.batches import Batch, mean_training_weight, num_batches, read_batches, training_order
 from data_prep.prepared.prefetch import Prefetcher
 
 log = logging.getLogger(__name__)

@@ -30,15 +30,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
-from common.files import (
-    LOCK_FILE,
-    from_dict,
-    lock_folder,
-    parse_json,
-    replace_folder,
-    sync_folder,
-    write_whole,
-)
+from common.files import LOCK_FILE, from_dict, lock_folder, parse_json, replace_folder, sync_folder, write_whole
 from common.text import shortened
 from data_prep.execution.pieces import Pieces
 from data_prep.prepared.schema import SCHEMA_FILE

@@ -31,17 +31,7 @@ from data_prep.kernels.strings import Strings, trim_blanks
 from data_prep.kernels.times import Parsed, parse_times, parse_whole_numbers
 from data_prep.kernels.vectors import DECIMAL, parse_vectors, with_vectors
 from data_prep.options.kinds import KINDS, UNITS
-from data_prep.options.log_format import (
-    BOOLEANS,
-    COLUMNS,
-    LABEL,
-    QUOTES,
-    REASONS,
-    TOO_LONG,
-    VECTOR,
-    WEIGHT,
-    LogFormat,
-)
+from data_prep.options.log_format import BOOLEANS, COLUMNS, LABEL, QUOTES, REASONS, TOO_LONG, VECTOR, WEIGHT, LogFormat
 
 _BARE = bytes([BARE_SEPARATOR])
 _NEWLINE, _CARRIAGE_RETURN, _MINUS = b"\n\r-"

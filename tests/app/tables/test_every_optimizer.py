@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from app.config.optimizer_settings import (
-    FtrlOptions,
-    SgdOptions,
-)
+from app.config.optimizer_settings import FtrlOptions, SgdOptions
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.native import library
 from tests.app.tables.tables_of_spec import DEEP_OPTIMIZERS, WIDE_OPTIMIZERS, native_tables, reference_tables

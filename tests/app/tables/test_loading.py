@@ -3,15 +3,10 @@
 import numpy as np
 import pytest
 
-from app.config.optimizer_settings import (
-    AdamOptions,
-    FtrlOptions,
-)
+from app.config.optimizer_settings import AdamOptions, FtrlOptions
 from app.config.schedules import StepSchedule
 from app.tables.interface import DEEP, WIDE
-from tests.app.tables.tables_of_spec import (
-    native_tables,
-)
+from tests.app.tables.tables_of_spec import native_tables
 
 
 @pytest.mark.parametrize("embedding_dim", [5, 16])

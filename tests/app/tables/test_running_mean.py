@@ -6,9 +6,7 @@ from itertools import cycle
 import numpy as np
 import pytest
 
-from app.config.optimizer_settings import (
-    AdamOptions,
-)
+from app.config.optimizer_settings import AdamOptions
 from app.tables.backends import make_host_tables
 from app.tables.fields import NO_ROW, TableField
 from app.tables.interface import DEEP, WIDE, MeanTable, RowGradients
