@@ -171,8 +171,7 @@ def strategies(model):
 
 
 @pytest.mark.parametrize(
-    ("automatic", "others", "mode"),
-    [(False, {((4, 1), (1, 1))}, "semi_auto"), (True, {None}, "sharding_propagation")],
+    ("automatic", "others", "mode"), [(False, {((4, 1), (1, 1))}, "semi_auto"), (True, {None}, "sharding_propagation")]
 )
 def test_strategies_become_calls_of_mindspore(on_accelerator, accelerator, automatic, others, mode):
     tower, settings = on_accelerator(automatic=automatic, optimizer_shards=True)

@@ -116,13 +116,7 @@ def test_an_evaluation_of_what_is_not_there(command, checkpoint_of, words, messa
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("evaluate", "--checkpoint"),
-        ("checkpoint", "show"),
-        ("checkpoint", "verify"),
-        ("export", "--overwrite"),
-    ],
+    "words", [("evaluate", "--checkpoint"), ("checkpoint", "show"), ("checkpoint", "verify"), ("export", "--overwrite")]
 )
 def test_a_checkpoint_that_is_not_there_is_answered_by_those_that_are(command, checkpoint_of, words):
     path = checkpoint_of()

@@ -39,11 +39,7 @@ def dataset(tmp_path, project):
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "log.yaml").write_text(yaml.safe_dump(DESCRIPTION, sort_keys=False))
     words = ["prepare", "log.csv", "prepared", "--config", str(project / "configs" / "tiny.yaml"), "--data", "log.yaml"]
-    words += [
-        "prepare.crosses=[[item,site],[history,item]]",
-        "prepare.min_count=2",
-        "prepare.workers=1",
-    ]
+    words += ["prepare.crosses=[[item,site],[history,item]]", "prepare.min_count=2", "prepare.workers=1"]
     return words
 
 

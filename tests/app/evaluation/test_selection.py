@@ -21,8 +21,7 @@ def judged(options, values):
 
 
 @pytest.mark.parametrize(
-    ("metric", "values"),
-    [("auc", (0.7, 0.72, 0.71, 0.72, 0.73)), ("log_loss", (0.5, 0.48, 0.49, 0.48, 0.47))],
+    ("metric", "values"), [("auc", (0.7, 0.72, 0.71, 0.72, 0.73)), ("log_loss", (0.5, 0.48, 0.49, 0.48, 0.47))]
 )
 def test_the_best_so_far_is_strictly_better_in_the_metric_s_direction(metric, values):
     assert judged(EvalOptions(metric=metric), values)[1] == [True, True, False, False, True]

@@ -351,10 +351,7 @@ def test_each_documented_line_does_what_it_says(models, project, tmp_path, event
         httpx.post(f"http://127.0.0.1:{port}/v1/pin", json={"version": first}, timeout=60)
         assert [
             json.loads((tmp_path / name / "current.json").read_text())["pinned"] for name in ("state", "models")
-        ] == [
-            first,
-            None,
-        ]
+        ] == [first, None]
     finally:
         if process:
             process.terminate()

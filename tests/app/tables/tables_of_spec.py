@@ -36,10 +36,7 @@ DEEP_OPTIMIZERS = with_all_of(
     FtrlOptions(l1=1e-3, schedule=StepSchedule()),
 )
 WIDE_OPTIMIZERS = with_all_of(
-    WideOptimizer,
-    FtrlOptions(),
-    FtrlOptions(schedule=StepSchedule()),
-    AdagradOptions(initial_accumulator=0.1),
+    WideOptimizer, FtrlOptions(), FtrlOptions(schedule=StepSchedule()), AdagradOptions(initial_accumulator=0.1)
 )
 
 

@@ -135,10 +135,7 @@ for name in ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename", "unlink"
 sys.exit(main())
 """
 DROPOUT = ("model.dropout=0.3",)
-FORMS = {
-    "full": (),
-    "deltas": (*DROPOUT, "checkpoint.delta=true", "checkpoint.keep_last=2"),
-}
+FORMS = {"full": (), "deltas": (*DROPOUT, "checkpoint.delta=true", "checkpoint.keep_last=2")}
 
 
 @pytest.fixture(scope="module")

@@ -185,8 +185,7 @@ def test_files_that_cannot_be_drawn_are_named(folder, tmp_path, name, content, m
 
 @pytest.mark.parametrize("transform", ["log1p", "max", "standardize", "log1p_standardize"])
 @pytest.mark.parametrize(
-    "integers",
-    [[2**63 - 1], [-(2**63)], [0, 2**63 - 1], [0, 2**62, 2**63 - 1], [-(2**62), 0, 1], [2**62, -1, 0], [5]],
+    "integers", [[2**63 - 1], [-(2**63)], [0, 2**63 - 1], [0, 2**62, 2**63 - 1], [-(2**62), 0, 1], [2**62, -1, 0], [5]]
 )
 def test_integers_at_the_ends_of_int64_are_drawn(integers, transform):
     counts = np.zeros(NUM_BINS, np.int64)

@@ -174,8 +174,7 @@ def test_another_optimizer_keeps_its_own_defaults(resolved):
 def test_a_resolved_run_resolves_to_itself(resolved):
     config = resolved(300_000)
     again = resolve_by_rows(
-        lambda base: settings.merge(base, settings.as_dict(config), where="config.yaml"),
-        resolved.schema(5),
+        lambda base: settings.merge(base, settings.as_dict(config), where="config.yaml"), resolved.schema(5)
     )
     assert again == config
 

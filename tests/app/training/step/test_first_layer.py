@@ -55,11 +55,7 @@ def test_auto_chooses_distinct_rows_if_they_save_work(data):
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["model.embedding_dim=16"],
-        ["train.batch_size=500"],
-        ["model.first_layer=direct", "model.embedding_dim=80"],
-    ],
+    [["model.embedding_dim=16"], ["train.batch_size=500"], ["model.first_layer=direct", "model.embedding_dim=80"]],
     ids=str,
 )
 def test_auto_chooses_direct_elsewhere(data, words):

@@ -296,9 +296,7 @@ def falling(tmp_path_factory, make_parts, tiny_config, tiny_schema, tiny_dataset
 
 
 @pytest.mark.parametrize(
-    ("here", "init_optimizer"),
-    [(FLAT, "true"), (WARMING, "false")],
-    ids=["flat-true", "warming-false"],
+    ("here", "init_optimizer"), [(FLAT, "true"), (WARMING, "false")], ids=["flat-true", "warming-false"]
 )
 def test_the_wide_head_stays_without_a_gradient(
     as_graph, start, falling, make_parts, tiny_schema, tiny_dataset, tiny_config, tmp_path, here, init_optimizer

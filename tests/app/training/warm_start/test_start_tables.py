@@ -49,8 +49,7 @@ def as_source(state):
 def warm(tables, source, init_optimizer):
     """`tables` after a warm start."""
     config = SimpleNamespace(
-        train=SimpleNamespace(init_take="all", init_optimizer=init_optimizer),
-        model=ModelOptions(),
+        train=SimpleNamespace(init_take="all", init_optimizer=init_optimizer), model=ModelOptions()
     )
     schema = SimpleNamespace(num_numeric=0, vocabulary_size=V, categorical=(CategoricalField("C1", (0, V), ()),))
     take_rows(tables.loading, tables.spec, tables.rates, config, schema, source)
