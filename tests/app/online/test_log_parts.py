@@ -34,6 +34,11 @@ from data_prep.prepared.examples import Examples
 from data_prep.raw_log.storage import FileState, LogFile
 
 
+@pytest.fixture
+def source(tmp_path):
+    return PartSource(str(tmp_path), tmp_path / "released")
+
+
 def part_of(clicks, rows, name="part-1", lines=None, weights=None, checksum="", state=None):
     labels = np.zeros(rows, np.float32)
     labels[:clicks] = 1
@@ -58,8 +63,8 @@ def move_in(folder, name, text):
     (folder / ".coming").rename(folder / name)
 
 
-def test_what_has_a_part_s_name_and_is_no_file_is_held(tmp_path, caplog):
-    source, ledger = PartSource(str(tmp_path), tmp_path / "released"), Ledger()
+def test_what_has_a_part_s_name_and_is_no_file_is_held(source, tmp_path, caplog):
+    ledger = Ledger()
     (tmp_path / "old").mkdir()
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "part-1.parquet").mkdir()
@@ -83,10 +88,9 @@ def test_what_has_a_part_s_name_and_is_no_file_is_held(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(tmp_path, seed):
+def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(source, tmp_path, seed):
     """Deliveries, repeats, changes, removals and restarts in a random order."""
     chance, ledger, trained = random.Random(seed), Ledger(), []
-    source = PartSource(str(tmp_path), tmp_path / "released")
     for _ in range(60):
         name, text = f"part-{chance.randrange(12)}.txt", f"rows {chance.randrange(15)}"
         action = chance.choice(["deliver", "deliver", "deliver", "remove", "touch", "restart"])
@@ -108,17 +112,16 @@ def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(tmp_path, se
     assert names == sorted(names, key=lambda name: int(name[5:-4]))
 
 
-def test_parts_come_in_natural_order_and_what_is_no_part_does_not(tmp_path):
+def test_parts_come_in_natural_order_and_what_is_no_part_does_not(source, tmp_path):
     for name in ("part-10.txt", "part-9.txt", "part-9.txt.truth.parquet", "_SUCCESS", ".hidden", "README.md"):
         (tmp_path / name).write_text(name)
-    ledger, _ = take_all(PartSource(str(tmp_path), tmp_path / "released"), Ledger())
+    ledger, _ = take_all(source, Ledger())
     assert list(ledger.trained) == ["part-9.txt", "part-10.txt"]
 
 
-def test_a_file_whose_name_keeps_it_from_being_a_part_is_logged_once(tmp_path, caplog):
+def test_a_file_whose_name_keeps_it_from_being_a_part_is_logged_once(source, tmp_path, caplog):
     for name in ("part-1.psv", "part-2.xlsx", "_SUCCESS", ".hidden", "part-1.truth.parquet"):
         move_in(tmp_path, name, name)
-    source = PartSource(str(tmp_path), tmp_path / "released")
     ledger, _ = take_all(source, Ledger())
     assert list(ledger.trained) == ["part-1.psv"]
     move_in(tmp_path, "part-3.json", "{}")
@@ -127,9 +130,8 @@ def test_a_file_whose_name_keeps_it_from_being_a_part_is_logged_once(tmp_path, c
     assert named == ["part-2.xlsx", "part-3.json"]
 
 
-def test_a_part_that_is_held_is_not_read_again_until_it_changes(tmp_path):
+def test_a_part_that_is_held_is_not_read_again_until_it_changes(source, tmp_path):
     (tmp_path / "part-1.txt").write_text("a")
-    source = PartSource(str(tmp_path), tmp_path / "released")
     file, _ = source.next_part(Ledger())
     source.hold(file, "why not")
     assert source.next_part(Ledger()) is None
@@ -146,12 +148,11 @@ def test_there_must_be_a_folder(tmp_path):
         PartSource(str(tmp_path / "nowhere"), tmp_path)
 
 
-def test_a_part_is_read_with_its_labels_and_the_numbers_of_its_lines(tmp_path, tiny_log, tiny_dataset):
+def test_a_part_is_read_with_its_labels_and_the_numbers_of_its_lines(source, tmp_path, tiny_log, tiny_dataset):
     lines = tiny_log.read_bytes().splitlines(keepends=True)[:50]
     lines[7] = b"no row\n"
     path = tmp_path / "part-1.txt"
     path.write_bytes(b"".join(lines))
-    source = PartSource(str(tmp_path), tmp_path / "released")
     part = read_part(*source.next_part(Ledger()), open_encoder(tiny_dataset, with_labels=True))
     assert part.num_lines == 50
     assert part.row_numbers.tolist() == [number for number in range(50) if number != 7]
@@ -186,8 +187,8 @@ def test_nothing_can_be_learned_of_one_label(part):
     assert why_useless(part_of(1, 9)) is None
 
 
-def test_a_part_that_came_late_is_taken_once_it_is_released_and_only_as_it_was(tmp_path):
-    source, released = PartSource(str(tmp_path), tmp_path / "released"), tmp_path / "released"
+def test_a_part_that_came_late_is_taken_once_it_is_released_and_only_as_it_was(source, tmp_path):
+    released = tmp_path / "released"
     released.mkdir()
     move_in(tmp_path, "part-2", "b")
     ledger, _ = take_all(source, Ledger())
@@ -303,25 +304,20 @@ def test_delays(text, seconds):
         command._seconds(text[:-1])
 
 
-def test_a_listing_that_missed_a_part_is_made_again(tmp_path, monkeypatch):
+def test_a_listing_that_missed_a_part_is_made_again(source, tmp_path, monkeypatch):
     """Names that appear while a folder is listed may be in the list or not, in any order."""
     for name in ("part-1", "part-2"):
         move_in(tmp_path, name, name)
-    source, listings = PartSource(str(tmp_path), tmp_path / "released"), [[str(tmp_path / "part-2")]]
+    listings = [[str(tmp_path / "part-2")]]
     files_in = log_parts.files_in
     monkeypatch.setattr(log_parts, "files_in", lambda folder: listings.pop() if listings else files_in(folder))
     assert source.next_part(Ledger())[0].name == "part-1"
 
 
-def test_a_part_that_is_removed_or_cannot_be_read_ends_nothing(tmp_path, monkeypatch, caplog):
+def test_a_part_that_is_removed_or_cannot_be_read_ends_nothing(source, tmp_path, monkeypatch, caplog):
     for number in range(1, 6):
         move_in(tmp_path, f"part-{number}", f"{number}")
-    source, open_stream, slept, clock = (
-        PartSource(str(tmp_path), tmp_path / "released"),
-        log_parts.open_stream,
-        [],
-        [0.0],
-    )
+    open_stream, slept, clock = log_parts.open_stream, [], [0.0]
     io_error = OSError(errno.EIO, "Input/output error")
     errors = {
         "part-1": [FileNotFoundError(2, "gone")],
@@ -385,14 +381,15 @@ def cut_gzip(path, lines):
         ("part-1.txt", lambda path, lines: path.write_bytes(b""), "it has no lines"),
     ],
 )
-def test_a_part_that_is_not_whole_or_of_another_log_is_named(tmp_path, tiny_log, tiny_dataset, name, make, reason):
+def test_a_part_that_is_not_whole_or_of_another_log_is_named(
+    source, tmp_path, tiny_log, tiny_dataset, name, make, reason
+):
     make(tmp_path / name, tiny_log.read_bytes().splitlines(keepends=True)[:500])
-    source = PartSource(str(tmp_path), tmp_path / "released")
     with pytest.raises(ValueError, match=reason):
         read_part(*source.next_part(Ledger()), open_encoder(tiny_dataset, with_labels=True))
 
 
-def test_a_part_of_json_lines_is_that_of_the_text(tmp_path, tiny_log, tiny_dataset):
+def test_a_part_of_json_lines_is_that_of_the_text(source, tmp_path, tiny_log, tiny_dataset):
     encoder = open_encoder(tiny_dataset, with_labels=True)
     lines = tiny_log.read_bytes().splitlines(keepends=True)[:500]
     names = list(encoder.log_format.columns)
@@ -400,7 +397,7 @@ def test_a_part_of_json_lines_is_that_of_the_text(tmp_path, tiny_log, tiny_datas
     (tmp_path / "part-1.txt").write_bytes(b"".join(lines))
     objects = [json.dumps({k: v for k, v in zip(names, row, strict=True) if v}) for row in cells]
     (tmp_path / "part-2.jsonl").write_text("\n".join(objects))
-    source, parts = PartSource(str(tmp_path), tmp_path / "released"), {}
+    parts = {}
     for file in source._files():
         parts[file.name] = read_part(file, "", encoder)
     text, json_lines = parts["part-1.txt"], parts["part-2.jsonl"]
@@ -408,12 +405,12 @@ def test_a_part_of_json_lines_is_that_of_the_text(tmp_path, tiny_log, tiny_datas
     assert np.array_equal(json_lines.rows.ids, text.rows.ids)
 
 
-def test_a_part_that_changes_while_it_is_read_is_named(tmp_path, tiny_log, tiny_dataset):
+def test_a_part_that_changes_while_it_is_read_is_named(source, tmp_path, tiny_log, tiny_dataset):
     path = tmp_path / "part-1.txt"
     lines = tiny_log.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:50]))
     encoder = open_encoder(tiny_dataset, with_labels=True)
-    file, content = PartSource(str(tmp_path), tmp_path / "released").next_part(Ledger())
+    file, content = source.next_part(Ledger())
     encode = encoder.encode
 
     def write_meanwhile(chunk):
@@ -426,10 +423,10 @@ def test_a_part_that_changes_while_it_is_read_is_named(tmp_path, tiny_log, tiny_
         read_part(file, content, encoder)
 
 
-def test_a_part_that_is_there_is_known_by_its_state_alone(tmp_path):
+def test_a_part_that_is_there_is_known_by_its_state_alone(source, tmp_path):
     """The state is that of a checkpoint's manifest: plain values, any of which makes another state if it changes."""
     (tmp_path / "part-1.txt").write_text("x")
-    file, checksum = PartSource(str(tmp_path), tmp_path / "released").next_part(Ledger())
+    file, checksum = source.next_part(Ledger())
     state = json.loads(json.dumps(dataclasses.asdict(file.state)))
     known = Ledger({file.name: {"checksum": checksum, "state": state}})
     assert known.has(file)
