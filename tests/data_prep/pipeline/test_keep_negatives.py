@@ -19,11 +19,6 @@ from data_prep.statistics.statistics import read_statistics
 from tests.prepared_folders import contents, vocabulary_of
 
 COLUMNS = {"click": "label", "w": "weight", "user": "id", "time": "timestamp", "site": "string", "n": "integer"}
-SPLIT_OPTIONS = {
-    "hash": {},
-    "chronological": {"split_by": "time"},
-    "stratified": {},
-}
 
 
 def write_log(folder, num_rows=3_000, labels=("0", "0", "0", "0", "1", "")):
@@ -53,14 +48,13 @@ def rows_of(folder, split):
     return numbers[order], rows.labels[order], weights[order], rows.ids[order], rows.keys["user"][order]
 
 
-@pytest.mark.parametrize("split", SPLIT_OPTIONS)
+@pytest.mark.parametrize("split", ["hash", "chronological", "stratified"])
 @pytest.mark.parametrize("without_weights", [False, True])
 def test_a_sample_of_the_training_negatives_is_kept(tmp_path, split, without_weights):
     """All other rows, the vocabulary and the statistics are those of the preparation of all rows."""
     labels, _ = write_log(tmp_path)
-    how = {"without_weights": without_weights, "split": split} | SPLIT_OPTIONS[split]
     for name, keep in {"all": 1.0, "sampled": 0.25}.items():
-        prepare(tmp_path / "log.csv", tmp_path / name, options_of(keep, **how))
+        prepare(tmp_path / "log.csv", tmp_path / name, options_of(keep, without_weights, split=split))
     whole, schema = read_schema(tmp_path / "all"), read_schema(tmp_path / "sampled")
     assert (whole.numeric, whole.categorical) == (schema.numeric, schema.categorical)
     assert vocabulary_of(tmp_path / "all") == vocabulary_of(tmp_path / "sampled")
@@ -113,10 +107,8 @@ def test_workers_chunks_and_a_crash_do_not_change_the_folder(tmp_path, monkeypat
 
 def test_keeping_all_negatives_is_the_default(tmp_path):
     write_log(tmp_path)
-    for name, options in {"one": options_of(1.0), "default": options_of()}.items():
-        prepare(tmp_path / "log.csv", tmp_path / name, options)
-    assert contents(tmp_path / "one") == contents(tmp_path / "default")
-    assert "keep_negatives" not in read_schema(tmp_path / "one").options
+    assert options_of().keep_negatives == PrepareOptions().keep_negatives == 1
+    assert "keep_negatives" not in prepare(tmp_path / "log.csv", tmp_path / "out", options_of()).options
 
 
 def test_reports_say_how_many_rows_are_kept(tmp_path, capsys, caplog):
