@@ -1,5 +1,6 @@
 """Programs that a test starts in a process of their own and waits for."""
 
+import signal
 import subprocess
 import sys
 
@@ -17,3 +18,15 @@ def run_program(*words, status=0, **options):
 def run_python(*words, **options):
     """Run this Python with `words`, as `run_program` does."""
     return run_program(sys.executable, *words, **options)
+
+
+def close_output_at_once(*words, env):
+    """Run this Python with `words`, and read nothing of what it prints, as `head -0` does.
+
+    The test fails unless the program ends by SIGPIPE, without a message.
+    """
+    command = [sys.executable, *map(str, words)]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE

@@ -1,19 +1,18 @@
-import subprocess
 import sys
 
 import pytest
 
 from common.packages import require
 from data_prep.__main__ import main
+from tests.programs import run_python
 
 
 @pytest.mark.parametrize("package", ["app", "data_prep"])
 def test_a_python_without_the_packages_gives_advice(project, package):
     """The system's Python has none of them."""
-    command = [sys.executable, "-I", "-S", "-c", "import runpy, sys; sys.path.insert(0, sys.argv.pop(1));"]
-    command[-1] += f" sys.argv[0] = {package!r}; runpy.run_module({package!r}, run_name='__main__')"
-    done = subprocess.run([*command, str(project)], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    program = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1));"
+    program += f" sys.argv[0] = {package!r}; runpy.run_module({package!r}, run_name='__main__')"
+    done = run_python("-I", "-S", "-c", program, project, status=2)
     assert done.stdout == "" and len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(f"error: {sys.executable} (Python 3.11) has no ")
     assert "numpy" in done.stderr and done.stderr.endswith("; run make setup, then use .venv/bin/python\n")
@@ -49,4 +48,4 @@ def test_commands_do_without_pandas(project):
         "pa.array([1, 2]).to_numpy(); assert 'pandas' not in sys.modules; import pandas;"
         "assert pa.Table.from_pandas(pandas.DataFrame({'a': [1, 2]})).to_pydict() == {'a': [1, 2]}"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=project, check=True)
+    run_python("-c", code, cwd=project)

@@ -1,7 +1,5 @@
 import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -11,6 +9,7 @@ from data_prep.options.options_file import RECIPE, read_options
 from data_prep.pipeline import prepare as prepare_module
 from data_prep.prepared.schema import read_schema
 from data_prep.sources import synthetic
+from tests.programs import close_output_at_once, run_python
 
 
 def test_prepare_then_inspect(tmp_path, log_path, capsys):
@@ -134,26 +133,17 @@ def test_a_command_without_a_result_to_resume_stops_at_once(
 def test_an_early_error_waits_for_the_import_of_mindspore(tmp_path, command_environment):
     """An interpreter that ends in the middle of that import aborts."""
     (tmp_path / "empty.txt").touch()
-    command = [sys.executable, "-P", "-m", "data_prep", "prepare", "empty.txt", "out"]
-    done = subprocess.run(command, cwd=tmp_path, env=command_environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    command = "-P", "-m", "data_prep", "prepare", "empty.txt", "out"
+    done = run_python(*command, cwd=tmp_path, env=command_environment, status=2)
     assert done.stderr.splitlines()[-1].startswith("error: empty.txt is empty")
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
 
 def test_a_reader_that_has_had_enough_is_no_error(prepared, command_environment):
-    command = [sys.executable, "-P", "-m", "data_prep", "inspect", str(prepared)]
-    with subprocess.Popen(
-        command, env=command_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        process.stdout.close()
-        assert process.stderr.read() == ""
-    assert process.returncode == 128 + signal.SIGPIPE
+    close_output_at_once("-P", "-m", "data_prep", "inspect", prepared, env=command_environment)
 
 
 def test_a_terminal_of_ascii_is_no_error(log_path, command_environment):
-    command = [sys.executable, "-P", "-m", "data_prep", "pre-check", str(log_path)]
-    done = subprocess.run(
-        command, env={**command_environment, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False
-    )
+    environment = {**command_environment, "PYTHONIOENCODING": "ascii"}
+    done = run_python("-P", "-m", "data_prep", "pre-check", log_path, env=environment, status=None)
     assert "error" not in done.stderr and "range" in done.stdout

@@ -1,15 +1,13 @@
 """The tower over ranks as a reader runs it, one command a mode, against the losses of the product in one process."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from app.checkpoint.retention import whole_checkpoints
 from app.run.record import read_runs
-from tests.programs import run_program
+from tests.programs import run_program, run_python
 
 pytestmark = pytest.mark.parallel
 
@@ -40,8 +38,7 @@ def whole(project, tiny_dataset, command_environment, tmp_path_factory):
     """The wide and the deep loss of each step [steps, 2] of two epochs of the product, and the AUC of each epoch."""
     folder, config = tmp_path_factory.mktemp("whole"), project / "configs" / "tiny.yaml"
     words = ["--config", config, "--dataset", tiny_dataset, *SETTINGS, "train.epochs=2", "train.log_every_steps=1"]
-    command = [sys.executable, "-m", "app", "train", *map(str, words)]
-    subprocess.run(command, cwd=folder, env=command_environment, capture_output=True, check=True)
+    run_python("-m", "app", "train", *words, cwd=folder, env=command_environment)
     (record,) = read_runs([folder / "device_0"])
     losses = [(line["wide_loss"], line["deep_loss"]) for line in record.lines if "wide_loss" in line]
     return np.array(losses), [line["auc"] for line in record.lines if line.get("split") == "valid"]

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import xxhash
 
+from tests.programs import run_program
+
 DATA_CALLS = ("write", "pwrite64", "writev", "pwritev", "pwritev2", "ftruncate", "fsync", "fdatasync", "lseek")
 NAME_CALLS = ("open", "openat", "creat", "mkdir", "mkdirat", "rename", "renameat", "renameat2", "unlink", "unlinkat")
 # Calls that the model does not cover. If a program uses one of them on the watched folder, the recording fails.
@@ -333,10 +335,7 @@ def record(command: list[str], root: Path, trace: Path, env: dict[str, str] | No
     """
     recording = Recording(root)
     words = ["strace", "-f", "-y", "-xx", "--seccomp-bpf", "-s", str(MOST_BYTES_OF_A_CALL), "-o", str(trace)]
-    done = subprocess.run(
-        [*words, "-e", f"trace={TRACED}", *command], cwd=root, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_program(*words, "-e", f"trace={TRACED}", *command, cwd=root, env=env)
     recording.read(trace)
     recording.check()
     return recording

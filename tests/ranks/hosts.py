@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from tests.programs import run_program
+
 CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={controller}({address}.1)
@@ -149,6 +151,5 @@ class Slurm:
         self._started.append(process)
 
     def run(self, *words, cwd=None):
-        words = [str(word) for word in words]
-        done = subprocess.run(words, env=self.environment, cwd=cwd, capture_output=True, text=True, check=False)
+        done = run_program(*words, env=self.environment, cwd=cwd, status=None)
         return done.stdout + done.stderr

@@ -11,8 +11,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -31,6 +29,7 @@ from app.scoring.trained import evaluate_split
 from app.training import loop, saving
 from app.training.loop import Trainer
 from data_prep.prepared.batches import Batch
+from tests.programs import run_python
 
 pytestmark = pytest.mark.usefixtures("cpu")
 
@@ -575,9 +574,7 @@ def test_only_the_called_command_is_imported(project):
         "print(*(name for name in sys.modules if name.startswith('app.cli.')))"
     )
     for name, more in (("report", set()), ("evaluate", set()), ("bundle", {"app.cli.fold", "app.cli.predict"})):
-        done = subprocess.run(
-            [sys.executable, "-c", code, name], cwd=project, capture_output=True, text=True, check=True
-        )
+        done = run_python("-c", code, name, cwd=project)
         assert {*done.stdout.split()} == more | ({f"app.cli.{name}"} if name != "report" else set())
 
 

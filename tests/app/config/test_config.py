@@ -1,11 +1,9 @@
-import subprocess
-import sys
-
 import pytest
 
 from app.config.config import Config
 from app.config.optimizer_settings import AdagradOptions, AdamOptions, AdamWOptions, FtrlOptions
 from common import settings, yaml_settings
+from tests.programs import run_python
 
 
 def resolved(*overrides):
@@ -122,4 +120,4 @@ def test_the_command_line_changes_an_optimizer_that_a_file_has_chosen(tmp_path):
 def test_settings_are_read_without_mindspore():
     """Threads are an environment variable that must stand before MindSpore is imported."""
     command = "import sys, app.config.config, app.__main__; sys.exit('mindspore' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0
+    run_python("-c", command)

@@ -1,8 +1,5 @@
 """The job of one process, and rules of all jobs; groups of several ranks are in tests/ranks/."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -14,6 +11,7 @@ from app.distributed.process_group import (
     max_rank_rows,
     rank_slice,
 )
+from tests.programs import run_python
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -54,5 +52,4 @@ def test_an_mpi_that_does_not_see_the_other_ranks():
 def test_a_training_of_one_process_loads_no_mpi(project):
     """MPI would leave its memory in /dev/shm if the process is killed."""
     program = "import sys, app.training.loop; sys.exit('mpi4py.MPI' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=project, check=False)
-    assert done.returncode == 0
+    run_python("-c", program, cwd=project)

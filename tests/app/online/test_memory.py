@@ -5,7 +5,6 @@ The structures of an online run in a process of their own, without MindSpore: `p
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
+from tests.programs import run_python
 
 COLUMNS, ROWS = 4, 25_000  # each cell of a part is a new value
 MOST_IDS, NUM_NEW, FULL_EVERY, SKETCH_MIB = 200_000, COLUMNS * ROWS, 6, 8
@@ -106,13 +106,7 @@ def main(folder):
 @pytest.mark.slow
 def test_ten_times_more_values_than_fit_take_what_the_docs_say(tmp_path, command_environment, needs_native):
     needs_native()
-    done = subprocess.run(
-        [sys.executable, "-P", __file__, str(tmp_path)],
-        env=command_environment,
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
-    )
+    done = run_python("-P", __file__, tmp_path, env=command_environment)
     found = json.loads(done.stdout.splitlines()[-1])
     assert 0.5 * found["bound"] < max(found["seen"]) <= 1.05 * found["bound"]
 

@@ -5,8 +5,6 @@ import dataclasses
 import json
 import random
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from app.scoring.trained.write_bundle import stored_as
 from app.tables.initial import initial_rows
 from common.arrays.format import read_entries
 from common.files import FolderInUse, checksum
+from tests.programs import run_python
 
 
 def rewrite_manifest(folder, **changes):
@@ -397,15 +396,8 @@ def test_50_gb_open_without_being_read(copied, tiny_log, command_environment):
     }
     rewrite_manifest(copied, rows=dataclasses.asdict(spec), files=files)
     line = tiny_log.read_text().splitlines()[0]
-    measured = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(copied)],
-        env=command_environment,
-        input=line,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    resident, mapped = map(float, measured.split())
+    measured = run_python("-c", MEASURE, copied, env=command_environment, input=line)
+    resident, mapped = map(float, measured.stdout.split())
     assert resident <= 300
     assert mapped > 45_000  # it is the whole file that was opened
 

@@ -28,10 +28,7 @@ from hypothesis import strategies as st
 from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor, ScoringModel
 from app.scoring.trained import write_bundle
-from app.serving.decoding import decode_tensors
-from app.serving.forms import FORMS
 from app.serving.forms.form import RequestError
-from app.serving.options import Limits
 from data_prep.encoding.from_values import split_line
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.parsed import Chunk
@@ -39,8 +36,10 @@ from data_prep.options.log_format import BOOLEANS, VectorForm
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare, prepare_table
 from data_prep.prepared.schema import read_schema
+from tests.app.scoring.ways_to_score import file_scores, served_scores, tensor_scores
 from tests.data_prep.kernels.generated_logs import generate_log
 from tests.prepared_folders import contents
+from tests.request_bodies import arrow_stream
 
 NUM_ROWS = 60
 EPOCH = datetime(1970, 1, 1)
@@ -298,21 +297,9 @@ def as_tensors(world, is_binary):
     return str(len(head)) if is_binary else None, head + binary
 
 
-def stream(table):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
 def of_file(world, folder, write):
     """Scores of a log's file, by `predict`."""
-    path = folder / write(folder)
-    output = folder / f"{path.name}.scores.parquet"
-    found = predict(world.bundle, [str(path)], str(output), num_workers=1)
-    scores = pq.read_table(output)["score"].to_numpy()
-    assert found["bad_lines"] == 0, pq.read_table(output)["reason"].to_pylist()
-    return scores
+    return file_scores(world.bundle, folder / write(folder))
 
 
 def write_table(table, name):
@@ -344,21 +331,15 @@ def forms(world, folder):
     predictor = world.predictor
     columns, label = list(world.log_format.columns), world.log_format.label_column
 
-    def chunk_scores(chunk):
-        scored = predictor.score_chunk(chunk)
-        assert not scored.rejected, scored.rejected
-        scores = 1 / (1 + np.exp(-scored.logits.astype(np.float64)))
-        return scores.astype(np.float32)
-
     def score(rows):
         return lambda: predictor.score(rows())
 
     def served(content_type, body):
-        return lambda: chunk_scores(FORMS[content_type].to_chunk(body(), predictor.log_format, Limits()))
+        return lambda: served_scores(predictor, content_type, body())
 
     def by_tensors(is_binary):
         length, body = as_tensors(world, is_binary)
-        return chunk_scores(decode_tensors(length, predictor.log_format, Limits(), body)[0])
+        return tensor_scores(predictor, body, length)
 
     found = {
         "lines without a label": score(lambda: world.lines([name for name in columns if name != label])),
@@ -377,7 +358,7 @@ def forms(world, folder):
         "lists of a fixed size": score(lambda: fixed_size(world)),
         "MLflow": lambda: ScoringModel(predictor).predict(by_column(world)),
         "table of other types": score(lambda: other_types(world)),
-        "Arrow stream": served("application/vnd.apache.arrow.stream", lambda: stream(typed_table(world))),
+        "Arrow stream": served("application/vnd.apache.arrow.stream", lambda: arrow_stream(typed_table(world))),
         "V2": lambda: by_tensors(is_binary=False),
         "V2 with binary data": lambda: by_tensors(is_binary=True),
         "file of lines": lambda: of_file(world, folder, write_lines(world)),

@@ -8,17 +8,15 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from app.scoring.batch_prediction import predict
 from app.scoring.distribution import Distribution
 from app.scoring.predictor import Predictor
-from app.serving.decoding import decode_tensors
-from app.serving.forms import FORMS
-from app.serving.options import Limits
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
+from tests.app.scoring.ways_to_score import file_scores, served_scores, tensor_scores
+from tests.request_bodies import arrow_stream
 
 POSITIONS = {  # For each kind: cells of the column in the log, and the value to serve.
     "string": (["top", "side", "7"], "side"),
@@ -59,16 +57,14 @@ def models(request, tmp_path_factory, make_bundle, make_state, tiny_config):
 
 def test_all_forms_of_rows_get_the_constant(models, tmp_path):
     kind, served, plain, _ = models
-    value, limits = POSITIONS[kind][1], Limits()
+    value = POSITIONS[kind][1]
     rows = [{"site": site, "n": number} for site in ("a", "b", None) for number in (3, None)]
     expected = plain.score([row | {"position": value} for row in rows])
     assert len({*plain.score([rows[0] | {"position": cell} for cell in POSITIONS[kind][0]]).tolist()}) > 1
     for position in (None, POSITIONS[kind][0][0], OTHER[kind]):
         sent = [row if position is None else row | {"position": position} for row in rows]
         table = pa.table({name: pa.array([row[name] for row in sent]) for name in sent[0]})
-        sink, csv = pa.BufferOutputStream(), pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
+        csv = pa.BufferOutputStream()
         pacsv.write_csv(table, csv, pacsv.WriteOptions(quoting_style="none"))
         lines = [
             f"{row.get('position', '')},{row['site'] or ''},{'' if row['n'] is None else row['n']}" for row in sent
@@ -77,21 +73,16 @@ def test_all_forms_of_rows_get_the_constant(models, tmp_path):
         tensors = [{"name": n, "datatype": "BYTES", "shape": [len(sent)], "data": cells} for n, cells in texts.items()]
         bodies = {
             "application/json": json.dumps({"rows": sent}).encode(),
-            "application/vnd.apache.arrow.stream": sink.getvalue().to_pybytes(),
+            "application/vnd.apache.arrow.stream": arrow_stream(table),
             "text/csv": csv.getvalue().to_pybytes(),
         }
-        chunks = [FORMS[form].to_chunk(body, served.log_format, limits) for form, body in bodies.items()]
-        body = json.dumps({"inputs": tensors}).encode()
-        chunks.append(decode_tensors(None, served.log_format, limits, body)[0])
-        logits = [served.score_chunk(chunk).logits for chunk in chunks]
-        scores = [*(1 / (1 + np.exp(-each.astype(np.float64))) for each in logits)]
+        scores = [served_scores(served, form, body) for form, body in bodies.items()]
+        scores.append(tensor_scores(served, json.dumps({"inputs": tensors}).encode()))
         scores += [served.score(rows) for rows in (sent, lines, table, table.to_pandas())]
         pq.write_table(table, tmp_path / "rows.parquet")
         (tmp_path / "rows.csv").write_bytes(csv.getvalue().to_pybytes().replace(b'"', b""))
         for name in ("rows.parquet", "rows.csv"):
-            summary = predict(served.folder, [str(tmp_path / name)], str(tmp_path / "scores.parquet"), overwrite=True)
-            assert summary["served_as"] == {"position": value}
-            scores.append(pq.read_table(tmp_path / "scores.parquet")["score"].to_numpy())
+            scores.append(file_scores(served.folder, tmp_path / name, served_as={"position": value}))
         for found in scores:
             np.testing.assert_array_equal(np.float32(found), expected)
 

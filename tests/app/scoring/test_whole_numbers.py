@@ -13,14 +13,12 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
-from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor, ScoringModel
-from app.serving.decoding import decode_tensors
-from app.serving.forms import FORMS
-from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
+from tests.app.scoring.ways_to_score import file_scores, served_scores, tensor_scores
+from tests.request_bodies import arrow_stream
 
 COLUMNS = {"click": "label", "item": "string", "code": "hex32", "count": "integer", "tags": "list"}
 NUMBERS = [7, None, 0, 12, 7, 19, None, 3]
@@ -55,23 +53,6 @@ def texts_of_floats():
     ]
 
 
-def chunk_scores(predictor, chunk):
-    scored = predictor.score_chunk(chunk)
-    assert not scored.rejected, scored.rejected
-    return (1 / (1 + np.exp(-scored.logits.astype(np.float64)))).astype(np.float32)
-
-
-def serve(predictor, content_type, body):
-    return chunk_scores(predictor, FORMS[content_type].to_chunk(body, predictor.log_format, Limits()))
-
-
-def arrow_stream(table):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
 def tensors(predictor, is_binary):
     """Return the scores of a V2 request, in which NaN or null stands for a missing number.
 
@@ -91,19 +72,23 @@ def tensors(predictor, is_binary):
         inputs.append({"name": name, "shape": [len(NUMBERS)], "datatype": "BYTES", "data": data})
     head = json.dumps({"inputs": inputs}).encode()
     length = str(len(head)) if is_binary else None
-    return chunk_scores(predictor, decode_tensors(length, predictor.log_format, Limits(), head + binary)[0])
+    return tensor_scores(predictor, head + binary, length)
 
 
-def score_file(predictor, path, write):
-    write(path)
-    output = path.with_name("scores.parquet")
-    assert predict(predictor.folder, [str(path)], str(output), num_workers=1)["bad_lines"] == 0
-    return pq.read_table(output)["score"].to_numpy()
+def score(rows):
+    return lambda predictor, path: predictor.score(rows)
 
 
-def write_json_lines(path):
-    """Write the rows as pandas does."""
-    frame_of_floats().to_json(path, orient="records", lines=True)
+def serve(content_type, body):
+    return lambda predictor, path: served_scores(predictor, content_type, body)
+
+
+def read_file(name, write):
+    def score_file(predictor, path):
+        write(path / name)
+        return file_scores(predictor.folder, path / name)
+
+    return score_file
 
 
 def with_nan(table):
@@ -113,35 +98,24 @@ def with_nan(table):
     return table
 
 
-TABLE = pa.Table.from_pandas(frame_of_floats(), preserve_index=False)
+FRAME = frame_of_floats()
+TABLE = pa.Table.from_pandas(FRAME, preserve_index=False)
 FORMS_OF_ROWS = {
-    "dicts": lambda predictor, path: predictor.score(frame_of_floats().to_dict("records")),
-    "frame": lambda predictor, path: predictor.score(frame_of_floats()),
-    "frame of float32": lambda predictor, path: predictor.score(
-        frame_of_floats().astype({"item": np.float32, "code": np.float32, "count": np.float32})
-    ),
-    "MLflow": lambda predictor, path: ScoringModel(predictor).predict(frame_of_floats()),
-    "Arrow": lambda predictor, path: predictor.score(TABLE),
-    "Arrow with NaN": lambda predictor, path: predictor.score(with_nan(TABLE)),
-    "Arrow stream": lambda predictor, path: serve(
-        predictor, "application/vnd.apache.arrow.stream", arrow_stream(TABLE)
-    ),
-    "JSON": lambda predictor, path: serve(
-        predictor,
-        "application/json",
-        f'{{"rows": {frame_of_floats().to_json(orient="records")}}}'.encode(),
-    ),
-    "CSV": lambda predictor, path: serve(
-        predictor, "text/csv", pd.DataFrame(texts_of_floats()).to_csv(index=False).encode()
-    ),
-    "texts": lambda predictor, path: predictor.score(texts_of_floats()),
+    "dicts": score(FRAME.to_dict("records")),
+    "frame": score(FRAME),
+    "frame of float32": score(FRAME.astype(dict.fromkeys(("item", "code", "count"), np.float32))),
+    "MLflow": lambda predictor, path: ScoringModel(predictor).predict(FRAME),
+    "Arrow": score(TABLE),
+    "Arrow with NaN": score(with_nan(TABLE)),
+    "Arrow stream": serve("application/vnd.apache.arrow.stream", arrow_stream(TABLE)),
+    "JSON": serve("application/json", f'{{"rows": {FRAME.to_json(orient="records")}}}'.encode()),
+    "CSV": serve("text/csv", pd.DataFrame(texts_of_floats()).to_csv(index=False).encode()),
+    "texts": score(texts_of_floats()),
     "V2": lambda predictor, path: tensors(predictor, is_binary=False),
     "V2 with binary data": lambda predictor, path: tensors(predictor, is_binary=True),
-    "Parquet": lambda predictor, path: score_file(predictor, path / "log.parquet", lambda p: pq.write_table(TABLE, p)),
-    "Feather": lambda predictor, path: score_file(
-        predictor, path / "log.feather", lambda p: feather.write_feather(TABLE, p)
-    ),
-    "JSON lines": lambda predictor, path: score_file(predictor, path / "log.jsonl", write_json_lines),
+    "Parquet": read_file("log.parquet", lambda path: pq.write_table(TABLE, path)),
+    "Feather": read_file("log.feather", lambda path: feather.write_feather(TABLE, path)),
+    "JSON lines": read_file("log.jsonl", lambda path: FRAME.to_json(path, orient="records", lines=True)),
 }
 
 

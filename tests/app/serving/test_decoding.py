@@ -17,7 +17,8 @@ from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.options import Limits
 from app.serving.service import EXPLAIN, MOST_EXPLAINED_BYTES
 from tests.app.serving.conftest import Client, run_beside
-from tests.app.serving.test_service import ARROW, arrow_of, binary_of, infer_of, lines_of
+from tests.app.serving.test_service import ARROW, binary_of, infer_of, lines_of
+from tests.request_bodies import arrow_stream
 
 MIB = 1 << 20
 BOMBS = {
@@ -117,7 +118,7 @@ def requests_of(golden):
     yield "/v1/score", "text/plain", lines_of(golden).replace("\t", "\tx", 70).encode(), None
     yield "/v1/score", "text/csv", "\n".join([columns, *cells]).encode(), None
     yield "/v1/score", "text/csv", "\n".join([columns, *cells[:7], bad_line, *cells[8:]]).encode(), None
-    yield "/v1/score", ARROW, arrow_of(golden), None
+    yield "/v1/score", ARROW, arrow_stream(golden), None
     yield "/v2/models/clicks/infer", "application/json", json.dumps({"id": "9", **infer_of(golden)}).encode(), None
     yield "/v2/models/clicks/infer", "application/octet-stream", *binary
     yield "/v2/models/clicks/infer", "application/octet-stream", binary[0][:-1], binary[1]

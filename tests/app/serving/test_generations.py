@@ -23,8 +23,9 @@ from app.tables.interface import TableState
 from data_prep.kernels.parsed import Chunk
 from tests.app.scoring.test_bundle_folder import rewrite_manifest
 from tests.app.serving.conftest import Client, run_beside
-from tests.app.serving.test_service import ARROW, arrow_of, infer_of, score
+from tests.app.serving.test_service import ARROW, infer_of, score
 from tests.damage import flip_bit
+from tests.request_bodies import arrow_stream
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +297,7 @@ def test_a_model_of_another_log_is_served_after_requests_of_the_one_before(
     service = make_service(folder)
     client, arrow = Client(service), {"content-type": ARROW}
     for _ in range(2):
-        answer = client.post("/v1/score", content=arrow_of(golden), headers=arrow)
+        answer = client.post("/v1/score", content=arrow_stream(golden), headers=arrow)
         assert answer.json()["scores"] == golden_scores
         assert score(client, golden.to_pylist()).json()["scores"] == golden_scores
     shutil.copytree(text_bundle, folder / "20")
@@ -306,7 +307,7 @@ def test_a_model_of_another_log_is_served_after_requests_of_the_one_before(
     assert "wide_deep_psi" in client.get("/metrics").text
     service.generations.pin(short(predictor.version))
     assert client.get("/v1/status").json()["fields"].keys() == set(golden.schema.names)
-    answer = client.post("/v1/score", content=arrow_of(golden), headers=arrow)
+    answer = client.post("/v1/score", content=arrow_stream(golden), headers=arrow)
     assert answer.json()["scores"] == golden_scores
     assert client.get("/metrics").status_code == 200
 

@@ -27,8 +27,9 @@ from app.serving.forms import FORMS
 from app.serving.options import ADMIN_PATHS, ServerOptions
 from tests.app.serving.conftest import running
 from tests.app.serving.test_generations import models, moved, watched  # noqa: F401
-from tests.app.serving.test_service import ARROW, arrow_of, lines_of
+from tests.app.serving.test_service import ARROW, lines_of
 from tests.programs import run_program, run_python
+from tests.request_bodies import arrow_stream
 
 
 def curl(*arguments):
@@ -110,7 +111,7 @@ def test_curl(port, golden, golden_scores, tmp_path):
     address = f"http://127.0.0.1:{port}/v1/score"
     (tmp_path / "rows.json").write_text(json.dumps({"rows": golden.to_pylist()}))
     (tmp_path / "rows.txt").write_text(lines_of(golden, ""))
-    (tmp_path / "rows.arrow").write_bytes(arrow_of(golden))
+    (tmp_path / "rows.arrow").write_bytes(arrow_stream(golden))
     for name, form in (("json", "application/json"), ("txt", "text/plain"), ("arrow", ARROW)):
         body = f"@{tmp_path / f'rows.{name}'}"
         for chunked in ((), ("-H", "transfer-encoding: chunked")):
@@ -380,10 +381,7 @@ def test_lines_of_the_access_log_are_whole_and_nothing_else_is_there(serve, tiny
     path = tmp_path / "access.log"
     with (
         path.open("w") as output,
-        serve(tiny_bundle, "--workers", "2", "--access-log", "json", output=output) as (
-            process,
-            port,
-        ),
+        serve(tiny_bundle, "--workers", "2", "--access-log", "json", output=output) as (process, port),
     ):
         with httpx.Client() as client, ThreadPoolExecutor(8) as senders:
             asked = senders.map(lambda _: client.post(f"http://127.0.0.1:{port}/v1/score").headers, range(200))

@@ -40,6 +40,7 @@ from app.serving.forms.form import RequestError
 from app.serving.forms.tensors import HEADER_LENGTH
 from tests.app.scoring.conftest import typed_bundle  # noqa: F401
 from tests.app.serving.conftest import Client, run_beside
+from tests.request_bodies import arrow_stream
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -49,13 +50,6 @@ def lines_of(table, label="0\t"):
     return "".join(
         label + "\t".join("" if value is None else str(value) for value in row.values()) + "\n" for row in rows
     )
-
-
-def arrow_of(table, compression=None):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
 
 
 def json_tensor(name, values, datatype="BYTES"):
@@ -106,7 +100,7 @@ def test_every_form_of_rows_scores_as_the_predictor_does(client, golden, golden_
     for label in ("0\t", "1\t", ""):
         answer = client.post("/v1/score", content=lines_of(golden, label), headers=text)
         assert answer.json()["scores"] == golden_scores
-    answer = client.post("/v1/score", content=arrow_of(golden), headers={"content-type": ARROW})
+    answer = client.post("/v1/score", content=arrow_stream(golden), headers={"content-type": ARROW})
     assert answer.json()["scores"] == golden_scores
     for model in ("clicks", f"clicks/versions/{answer.json()['version']}"):
         path = f"/v2/models/{model}/infer"
@@ -121,7 +115,7 @@ def test_logits_are_those_of_the_predictor_in_every_form_of_rows(client, golden,
     for body, form in (
         (json.dumps({"rows": golden.to_pylist()}), "application/json"),
         (lines_of(golden), "text/plain"),
-        (arrow_of(golden), ARROW),
+        (arrow_stream(golden), ARROW),
     ):
         answer = client.post("/v1/score?logits=true", content=body, headers={"content-type": form}).json()
         assert (answer["logits"], answer["scores"]) == (golden_logits, golden_scores)
@@ -366,7 +360,7 @@ def test_hostile_lines_score_as_the_predictor_does_or_are_refused(client, predic
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.integers(0, 40))
 def test_a_changed_body_is_scored_or_refused(client, golden, form, place, value, cut):
     if form == "Arrow":
-        address, body, headers = "/v1/score", arrow_of(golden.slice(0, 4)), {"content-type": ARROW}
+        address, body, headers = "/v1/score", arrow_stream(golden.slice(0, 4)), {"content-type": ARROW}
     else:
         body, length = binary_of(golden.slice(0, 4))
         address, headers = "/v2/models/clicks/infer", {HEADER_LENGTH: str(length)}
@@ -405,7 +399,7 @@ def test_bodies_that_claim_more_than_they_have_are_refused_before_it_is_made(
     client, golden, cells, compression, copies, named
 ):
     batch = pa.record_batch([cells] * len(golden.schema.names), golden.schema.names)
-    body = arrow_of(pa.Table.from_batches([batch] * copies), compression)
+    body = arrow_stream(pa.Table.from_batches([batch] * copies), compression)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     answer = client.post("/v1/score", content=body, headers={"content-type": ARROW})
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
@@ -415,7 +409,7 @@ def test_bodies_that_claim_more_than_they_have_are_refused_before_it_is_made(
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_compressed_arrow_streams_score_as_others(client, golden, golden_scores, compression):
-    answer = client.post("/v1/score", content=arrow_of(golden, compression), headers={"content-type": ARROW})
+    answer = client.post("/v1/score", content=arrow_stream(golden, compression), headers={"content-type": ARROW})
     assert answer.json()["scores"] == golden_scores
 
 
@@ -430,7 +424,7 @@ def test_compression_outside_of_the_format_is_refused(client, golden):
 def test_dictionaries_of_numbers_and_texts_score_as_plain_columns(client, golden, golden_scores):
     for chunked in (golden, pa.concat_tables([golden.slice(0, 30), golden.slice(30)])):
         coded = pa.table({name: chunked[name].dictionary_encode() for name in golden.schema.names})
-        answer = client.post("/v1/score", content=arrow_of(coded), headers={"content-type": ARROW})
+        answer = client.post("/v1/score", content=arrow_stream(coded), headers={"content-type": ARROW})
         assert answer.json().get("scores") == golden_scores, answer.text
 
 
@@ -451,7 +445,7 @@ def test_texts_of_every_arrow_type_score_as_strings(client, predictor, golden, g
 
     table = pa.table({name: cast(golden[name]) for name in golden.schema.names})
     assert predictor.score(table.slice(7)).tolist() == golden_scores[7:]
-    answer = client.post("/v1/score", content=arrow_of(table), headers={"content-type": ARROW})
+    answer = client.post("/v1/score", content=arrow_stream(table), headers={"content-type": ARROW})
     assert answer.json().get("scores") == golden_scores, answer.text
 
 

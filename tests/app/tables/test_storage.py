@@ -10,7 +10,6 @@ import gc
 import logging
 import mmap
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -26,6 +25,7 @@ from app.training.auto.memory import with_storage
 from common.files import NoRoomError
 from common.process import MemoryLimit
 from tests.app.tables.tables_of_spec import assert_equal_states, native_tables
+from tests.programs import run_python
 
 
 @pytest.fixture
@@ -175,8 +175,7 @@ tables.state()
 
 
 def test_page_that_cannot_be_read_ends_with_a_message(native_library, tmp_path):
-    done = subprocess.run([sys.executable, "-c", READ_LOST_PAGES, tmp_path], capture_output=True, text=True)
-    assert done.returncode == 5, done.stderr
+    done = run_python("-c", READ_LOST_PAGES, tmp_path, status=5)
     assert done.stderr.startswith(f"error: the disk of {tmp_path} lost rows of the tables")
     assert "resumes from the last checkpoint" in done.stderr
 

@@ -2,8 +2,6 @@ import dataclasses
 import gzip
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +16,7 @@ from data_prep.prepared.truth import area_under_curve
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.reading import sample_log
 from data_prep.sources.synthetic import synthesize
+from tests.programs import run_python
 
 
 @pytest.fixture(scope="module")
@@ -182,10 +181,7 @@ WRONG = {
         lambda lines: changed(lines, lambda _, row: [row[0], b"1.5", *row[2:]]),
         r"integer columns hold numbers with a point \(1.5\)",
     ),
-    "header": (
-        lambda lines: b"\t".join([b"label"] * 40) + b"\n" + b"".join(lines[:50]),
-        "the first line is a header",
-    ),
+    "header": (lambda lines: b"\t".join([b"label"] * 40) + b"\n" + b"".join(lines[:50]), "the first line is a header"),
     "UTF-16": (lambda lines: b"".join(lines).decode().encode("utf-16-le"), "there are NUL bytes"),
     "no clicks": (lambda lines: changed(lines, lambda _, row: [b"0", *row[1:]]), "all 5,000 labels are 0"),
     "empty": (lambda _: b"", "there are no lines"),
@@ -318,7 +314,7 @@ def test_no_mindspore_is_needed(log, project):
         f"status = main(['pre-check', {str(log)!r}]); "
         "print(json.dumps([status, sorted({'mindspore', 'pandas'} & set(sys.modules))]))"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True, check=True)
+    done = run_python("-c", script, cwd=project)
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
 
 

@@ -17,6 +17,7 @@ from data_prep.execution.prepared_folder import partial_folder
 from data_prep.options.executor import ExecutorChoice
 from data_prep.pipeline.prepare import prepare
 from tests.prepared_folders import contents
+from tests.programs import run_program, run_python
 
 
 def test_a_local_dask_cluster_gives_the_same_bytes(tmp_path, log_path, prepared, small_options):
@@ -77,10 +78,7 @@ def test_mpi_ranks_give_the_same_bytes(
     command += ["prepare", os.path.relpath(log_path, tmp_path), "out", "--executor", "mpi"]
     command += ["prepare.min_count=3", "prepare.shuffle_window_rows=500", "prepare.integer_buckets=false"]
     command += ["prepare.numeric_transform=log1p"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=command_environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_program(*command, cwd=tmp_path, env=command_environment, timeout=300)
     for of_this_run in ("report.html", "timing.json"):
         (tmp_path / "out" / of_this_run).unlink()
     monkeypatch.setattr("data_prep.options.prepare_options.BLOCK_ROWS", 1000)  # as in the other processes
@@ -144,7 +142,7 @@ def test_a_script_that_its_workers_run_again_is_named_as_the_cause(tmp_path, com
         "with Pools(ExecutorChoice()).open(2) as pool:\n"
         "    pool.submit(print).result()\n"
     )
-    done = subprocess.run([sys.executable, script], env=command_environment, capture_output=True, text=True)
+    done = run_python(script, env=command_environment, status=1)
     last = done.stderr.splitlines()[-1]
     assert "OSError: a worker ended with status 1 " in last and '`if __name__ == "__main__":`' in last
 

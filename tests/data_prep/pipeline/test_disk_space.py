@@ -32,6 +32,7 @@ from data_prep.pipeline.zoo_layout import zoo_row_bytes
 from data_prep.raw_log.storage import FileState, LogFile
 from data_prep.statistics.value_counts import _TextRun
 from tests.prepared_folders import contents
+from tests.programs import run_program
 
 MIB = 1 << 20
 
@@ -179,10 +180,8 @@ assert found == expected
 
 def errors_of_small_disks(tmp_path, log_path, prepared, environment, kind, alone=()):
     """Prepare on disks or with limits that grow until all fits; return the errors before."""
-    command = [*alone, sys.executable, "-c", ON_SMALL_DISK, str(tmp_path), str(log_path), str(prepared), kind]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    command = *alone, sys.executable, "-c", ON_SMALL_DISK, tmp_path, log_path, prepared, kind
+    return run_program(*command, env=environment).stdout.splitlines()
 
 
 def test_a_full_disk_that_gets_room_is_resumed(tmp_path, log_path, prepared, command_environment):

@@ -1,8 +1,6 @@
 """Logs of other columns, prepared. `kernels/test_third_voice.py` compares their rows with a plain reader's."""
 
 import dataclasses
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
+from tests.programs import run_python
 
 NUM_ROWS = 2_000
 
@@ -83,4 +82,4 @@ def test_no_pandas_is_imported(tmp_path, log_path, pytestconfig):
         f"status = main(['prepare', {str(log_path)!r}, {str(tmp_path / 'out')!r}, '--data', 'configs/data/avazu.yaml', "
         "'prepare.min_count=1', 'prepare.workers=1']); assert (status, 'pandas' in sys.modules) == (0, False)"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=pytestconfig.rootpath, check=True)
+    run_python("-c", script, cwd=pytestconfig.rootpath)

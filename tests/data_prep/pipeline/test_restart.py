@@ -9,8 +9,6 @@ import itertools
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from data_prep.prepared.schema import SCHEMA_FILE
 from tests.damage import flip_bit
 from tests.kills import in_child, num_kills
 from tests.prepared_folders import contents
+from tests.programs import run_python
 
 OPTIONS = {
     "counted": PrepareOptions(min_count=3, shuffle_window_rows=500),
@@ -72,12 +71,8 @@ def run_here(action, command_environment, project, *words):
     """An action of this file in a process of its own, which can be forked."""
     program = "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import test_restart\n"
     program += f"test_restart.{action}(*map(Path, sys.argv[2:4]), *map(int, sys.argv[4:]))"
-    words = [str(word) for word in (project / "tests" / "data_prep" / "pipeline", *words)]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], env=command_environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    folder = project / "tests" / "data_prep" / "pipeline"
+    return run_python("-c", program, folder, *words, env=command_environment).stdout.split()
 
 
 @pytest.mark.kills

@@ -1,7 +1,5 @@
 import dataclasses
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_files
 from data_prep.prepared.writer import ArrayWriter, MindRecordWriter
+from tests.programs import run_python
 
 
 def random_rows(num_rows, dtype=np.int32, seed=1):
@@ -92,9 +91,7 @@ assert "mindspore" not in sys.modules
 import mindspore as ms
 print((ms.Tensor(rows.labels) + 1).asnumpy())
 """
-    command = [sys.executable, "-c", program, tmp_path]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "[2, 1]\n2\n[2. 2. 2.]\n"), done.stderr
+    assert run_python("-c", program, tmp_path, cwd=project).stdout == "[2, 1]\n2\n[2. 2. 2.]\n"
 
 
 def test_files_can_be_moved(tmp_path):
@@ -107,11 +104,7 @@ def test_files_can_be_moved(tmp_path):
 
 
 def test_rows_of_any_width_fit_a_page(tmp_path):
-    wide = Examples(
-        np.full((30, 1000), 2**31 - 1, np.int32),
-        np.ones((30, 2000), np.float32),
-        np.ones(30, np.float32),
-    )
+    wide = Examples(np.full((30, 1000), 2**31 - 1, np.int32), np.ones((30, 2000), np.float32), np.ones(30, np.float32))
     file = write(tmp_path, wide, 30, block_rows=20)
     blocks = list(read_files(tmp_path, [file.name]))
     assert [block.ids.shape for block in blocks] == [(20, 1000), (10, 1000)]
@@ -157,9 +150,7 @@ for limit in (1_000, 1 << 18, 300_000, (1 << 18) + (1 << 20), 3_000_000, size - 
 
 def test_a_file_that_may_not_grow_is_named(tmp_path, command_environment):
     """In a process of its own: MindSpore's library may crash where a write fails."""
-    command = [sys.executable, "-c", UNDER_LIMITS, str(tmp_path)]
-    done = subprocess.run(command, env=command_environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_python("-c", UNDER_LIMITS, tmp_path, env=command_environment)
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [5], [1, 0, 70_000, 3]])

@@ -8,6 +8,7 @@ from app.serving.forms import arrow_stream
 from app.serving.forms.form import RequestError
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
+from tests.request_bodies import arrow_stream as stream_of
 
 SIZES = np.array([40, 20])
 SHORT, EMPTY = (12, 123, -1, -5), (0, 0, 0, 0)  # a short text fills its view
@@ -91,10 +92,7 @@ def listed(cells):
 @pytest.mark.parametrize("cells", [UNKNOWN, INTERVAL], ids=["zone", "interval"])
 @pytest.mark.parametrize("nest", [lambda cells: cells, coded, listed])
 def test_times_without_a_text_are_named(kind, cells, nest):
-    table, sink = pa.table({"site": nest(cells)}), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    body, log_format = sink.getvalue().to_pybytes(), LogFormat({"label": "label", "site": kind})
+    body, log_format = stream_of(pa.table({"site": nest(cells)})), LogFormat({"label": "label", "site": kind})
     if kind == "timestamp" and cells is UNKNOWN and nest is not listed:  # The moment is known without the zone.
         assert arrow_stream.to_chunk(body, log_format, Limits()).lines == b"0\t0\n"
         return

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from app.serving.forms.bodies import unpack
 from app.serving.forms.form import RequestError
 from tests.app.serving.conftest import Client, run_beside
-from tests.app.serving.test_service import ARROW, arrow_of, binary_of, binary_scores, error_of, lines_of
+from tests.app.serving.test_service import ARROW, binary_of, binary_scores, error_of, lines_of
+from tests.request_bodies import arrow_stream
 
 
 def zstd(data):
@@ -30,7 +31,7 @@ def test_compressed_bodies_score_as_others(client, golden, golden_scores, encodi
     for body, form in (
         (json.dumps({"rows": golden.to_pylist()}).encode(), "application/json"),
         (lines_of(golden).encode(), "text/plain"),
-        (arrow_of(golden), ARROW),
+        (arrow_stream(golden), ARROW),
     ):
         headers = {"content-type": form, "content-encoding": encoding}
         assert client.post("/v1/score", content=pack(body), headers=headers).json()["scores"] == golden_scores

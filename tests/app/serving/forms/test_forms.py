@@ -15,6 +15,7 @@ from app.serving.forms.form import RequestError, rejected_row
 from app.serving.options import Limits
 from data_prep.encoding.from_values import lines_to_chunk
 from data_prep.options.log_format import LogFormat, VectorForm
+from tests.request_bodies import arrow_stream
 
 FORMAT = LogFormat({"label": "label", "site": "string", "price": "float"}, separator=",")
 EXPECTED = b"0,a,1.5\n0,,2\n"
@@ -53,13 +54,6 @@ VECTORS = LogFormat({"label": "label", "item": "vector"}, vectors={"item": Vecto
 ROWS = [[1.5, 2, 3], [4, 5], None]
 
 
-def arrow_of(table):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
 def tensor_of(shape, datatype, data):
     return json.dumps({"inputs": [{"name": "item", "shape": shape, "datatype": datatype, "data": data}]}).encode()
 
@@ -70,8 +64,8 @@ BAD_VECTORS = {
     "JSON of text": ("application/json", json.dumps({"rows": [{"item": text} for text in TEXTS]}).encode()),
     "lines": ("text/plain", "".join(f"{text}\n" for text in TEXTS).encode()),
     "CSV": ("text/csv", b'item\n1.5|2|3\n"[4, 5]"\n\n'),
-    "Arrow": ("application/vnd.apache.arrow.stream", arrow_of(pa.table({"item": ROWS}))),
-    "Arrow of text": ("application/vnd.apache.arrow.stream", arrow_of(pa.table({"item": TEXTS}))),
+    "Arrow": ("application/vnd.apache.arrow.stream", arrow_stream(pa.table({"item": ROWS}))),
+    "Arrow of text": ("application/vnd.apache.arrow.stream", arrow_stream(pa.table({"item": TEXTS}))),
     "V2": ("", tensor_of([3, 3], "FP32", ROWS)),
     "V2 of text": ("", tensor_of([3], "BYTES", TEXTS)),
 }
