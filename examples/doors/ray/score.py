@@ -5,8 +5,6 @@ import sys
 import pyarrow as pa
 import ray.data
 
-bundle, source, target = sys.argv[1:]
-
 
 class Scorer:
     """Opens the bundle once in each of Ray's actors, and scores Arrow batches there."""
@@ -23,8 +21,18 @@ class Scorer:
         return pa.table({"id": rows["id"], "score": scores})
 
 
-rows = ray.data.read_parquet(source)
-scored = rows.map_batches(
-    Scorer, fn_constructor_args=[bundle], batch_format="pyarrow", batch_size=10_000, concurrency=1, zero_copy_batch=True
-)
-scored.write_parquet(target)
+def scored(rows: ray.data.Dataset, bundle: str) -> ray.data.Dataset:
+    """Return the ids and scores of `rows`, computed by `size` actors."""
+    return rows.map_batches(
+        Scorer,
+        fn_constructor_args=[bundle],
+        batch_format="pyarrow",
+        batch_size=10_000,
+        compute=ray.data.ActorPoolStrategy(size=1),
+        zero_copy_batch=True,
+    )
+
+
+if __name__ == "__main__":
+    bundle, source, target = sys.argv[1:]
+    scored(ray.data.read_parquet(source), bundle).write_parquet(target)
