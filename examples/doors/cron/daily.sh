@@ -4,7 +4,7 @@
 #     bash daily.sh FILE          in a folder with the run device_0; writes parts/, online/ and bundles/
 #
 # Exit status: 0  the new model is published and checked
-#              5  the part is held aside, or the new model is not published: the old model goes on serving
+#              5  this part or an earlier one is held aside, or the new model is not published
 #              65 an earlier part has the name of FILE, and other content
 #              66 FILE is not there yet: run the same command again later
 #              75 another cycle is still running

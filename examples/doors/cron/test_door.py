@@ -34,6 +34,8 @@ def test_exit_status_says_what_happened(run):
     Path("damaged.txt").write_text("not a line of this log\n" * 1000)
     held = run(f"{CYCLE} damaged.txt", status=5).stdout
     assert "damaged.txt" in json.loads(held[held.index("{") :])["held"]
+    run(f"{CYCLE} new.txt", status=5)  # The damaged part is still there.
+    Path("parts/damaged.txt").unlink()
     run(f"{CYCLE} new.txt")
     Path("new.txt").write_text("other\n")
     assert "other content than new.txt" in run(f"{CYCLE} new.txt", status=65).stderr
