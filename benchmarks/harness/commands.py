@@ -30,10 +30,16 @@ OUTPUT_END = 2000  # Number of characters at the end of a failed command's outpu
 TIMEOUT_SECONDS = 300.0
 
 
-def run_command(*arguments: str, folder: Path, tree: Path = PROJECT, **environment: str) -> str:
+def run_command(
+    *arguments: str,
+    folder: Path,
+    tree: Path = PROJECT,
+    before: Callable[[], None] | None = None,
+    **environment: str,
+) -> str:
     """Run `python -m …` with the sources in `tree`, in the working folder `folder`. Return what it printed.
 
-    Raise SystemExit with the end of its error output if it fails.
+    The new process calls `before` first. Raise SystemExit with the end of its error output if it fails.
     """
     done = subprocess.run(
         [sys.executable, "-P", "-m", *arguments],
@@ -41,6 +47,7 @@ def run_command(*arguments: str, folder: Path, tree: Path = PROJECT, **environme
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(tree), **environment},
+        preexec_fn=before,
     )
     if done.returncode:
         command = f"python -m {' '.join(arguments)} in {folder}"
@@ -48,20 +55,32 @@ def run_command(*arguments: str, folder: Path, tree: Path = PROJECT, **environme
     return done.stdout
 
 
-def start(*words: str | Path, folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start `python -m …` in `folder`, and return the process. What it prints is appended to the file `log`."""
+def start(
+    *words: str | Path,
+    folder: Path,
+    log: Path,
+    tree: Path = PROJECT,
+    before: Callable[[], None] | None = None,
+    **environment: str,
+) -> subprocess.Popen[bytes]:
+    """Start `python -m …` with the sources in `tree` in `folder`, and return the process. What it prints is appended to
+    the file `log`. The new process calls `before` first.
+    """
     command = [sys.executable, "-P", "-m", *map(str, words)]
+    variables = os.environ | {"PYTHONPATH": str(tree), **environment}
     with log.open("ab") as output:
-        return subprocess.Popen(command, cwd=folder, env=os.environ | ENVIRONMENT, stdout=output, stderr=output)
+        return subprocess.Popen(command, cwd=folder, env=variables, stdout=output, stderr=output, preexec_fn=before)
 
 
 @contextmanager
-def running(*words: str | Path, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    *words: str | Path, folder: Path, log: Path, before: Callable[[], None] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start `python -m …` as `start` does, for the `with` block. After the block, end it by SIGTERM.
 
     Then wait until the process and all processes that it started have ended.
     """
-    process = start(*words, folder=folder, log=log)
+    process = start(*words, folder=folder, log=log, before=before)
     try:
         yield process
     finally:
