@@ -50,6 +50,14 @@ class Network:
 
     def run(self, programs):
         self.started = [greenlet(program) for program in programs]
+        try:
+            self._take_turns()
+        finally:
+            for each in self.started:  # A suspended greenlet keeps everything that its functions hold.
+                while not each.dead:
+                    each.throw()
+
+    def _take_turns(self):
         for event in range(100_000):
             if event == self.dies_at:
                 raise Killed
@@ -275,6 +283,9 @@ def check(seed):
 
 
 if __name__ == "__main__":
-    began, num_seeds = time.monotonic(), int(sys.argv[1])
-    failures = sum(map(check, range(num_seeds)))
-    print(f"{num_seeds} seeds, 0 differences, {failures} failures survived, {time.monotonic() - began:.0f} s")
+    began, failures = time.monotonic(), 0
+    for seed in range(num_seeds := int(sys.argv[1])):
+        failures += check(seed)
+        if (done := seed + 1) % 1000 == 0 or done == num_seeds:
+            taken = f"{time.monotonic() - began:.0f} s"
+            print(f"{done} seeds, 0 differences, {failures} failures survived, {taken}", flush=True)
