@@ -1,12 +1,12 @@
 """Measure training steps of two ranks on two hosts, whose link is unlimited, of 10 Gbit/s, or of 1 Gbit/s.
 
     python -m benchmarks.training.links                     about two minutes
-    python -m benchmarks.training.links --commit COMMIT     beside another commit, in turns: twice as long
+    python -m benchmarks.training.links --beside COMMIT     also another commit, in turns: twice as long, and its build
     python -m benchmarks.training.links --quick             few steps: does everything work?
 
 The hosts are network namespaces of this machine, and `tc tbf` limits their links; both need root. One training runs on
-them and takes its steps in turns with each link. With another commit, a second training takes turns with the first,
-and is suspended meanwhile. Each rank has half of the cores.
+them and takes its steps in turns with each link. With another commit, or another folder with the built project, a
+second training takes turns with the first. One of them is always suspended. Each rank has half of the cores.
 
 The batches have 2,000 rows. D is 80 and the tower 1024-64. The ids are random among so many that nearly all of a batch
 are distinct. Bytes are those that the interfaces of the hosts count, headers included: the mean of both hosts. The
@@ -107,7 +107,7 @@ def show(figures: dict[str, dict[str, dict[str, float]]]) -> None:
 
 
 def measure(options: Any, folder: Path) -> dict[str, dict[str, dict[str, float]]]:
-    """Measure this tree, and the other commit if there is one. Return the figures of each, by link."""
+    """Measure this tree, and the other version if there is one. Return the figures of each, by link."""
     # Every training row is taken at most once. 80 % of the rows are training rows.
     num_steps = WARM_UP_STEPS + 2 + (options.rounds * len(LINKS) + 1) * (options.steps + 2)
     write_log(folder / "log.txt", num_steps * BATCH_SIZE * 5 // 4, NUM_VALUES)
@@ -115,8 +115,9 @@ def measure(options: Any, folder: Path) -> dict[str, dict[str, dict[str, float]]
     (folder / "hosts").mkdir()
     with ExitStack() as running:
         trees = {THIS: PROJECT}
-        if options.commit:
-            trees[options.commit] = running.enter_context(checked_out(options.commit))
+        if (other := options.beside) is not None:
+            is_folder = Path(other).is_dir()
+            trees[other] = Path(other).resolve() if is_folder else running.enter_context(checked_out(other))
         hosts = running.enter_context(Hosts(folder / "hosts"))
         trainings = {}
         for number, (name, tree) in enumerate(trees.items()):
@@ -135,7 +136,7 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="of a turn (%(default)s)")
-    parser.add_argument("--commit", help="also measure this commit")
+    parser.add_argument("--beside", metavar="FOLDER_OR_COMMIT", help="also measure this version of the project")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 2 steps")
     options = parser.parse_args()
     if options.quick:

@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--cores", type=float, default=1.0, help="the quota (%(default)g)")
     parser.add_argument("--rows", type=int, default=150_000, help="of the synthetic log (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of a turn of the service (%(default)g)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn of the service (%(default)g)")
     parser.add_argument("--only", nargs="+", choices=STAGES, default=list(STAGES))
     parser.add_argument("--quick", action="store_true", help="20,000 rows, 1 round, turns of half a second")
     options = parser.parse_args()
