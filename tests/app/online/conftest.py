@@ -82,4 +82,12 @@ class Online:
 
 @pytest.fixture(scope="session")
 def make_online(trained_run, tmp_path_factory):
-    return lambda name: Online(tmp_path_factory.mktemp(name), trained_run)
+    """Return a function that makes the folder `name` of an online run, into whose source folder `parts` were put."""
+
+    def make(name, parts=()):
+        folder = Online(tmp_path_factory.mktemp(name), trained_run)
+        for part in parts:
+            folder.deliver(part)
+        return folder
+
+    return make

@@ -169,9 +169,7 @@ def assert_copies_have_what_is_left(checkpoint, tmp_path):
 
 
 def test_a_part_of_a_clock_that_is_ahead_is_held_aside_before_all_other_values_expire(make_online, parts, caplog):
-    folder, expire = make_online("ahead"), ("--expire-after", "1d")
-    for part in parts[:2]:
-        folder.deliver(part)
+    folder, expire = make_online("ahead", parts[:2]), ("--expire-after", "1d")
     in_a_month = time.time() + 30 * 86400
     os.utime(folder.source / parts[1].name, (in_a_month, in_a_month))
     assert folder.run(*expire) == 5
@@ -186,8 +184,7 @@ def test_a_part_of_a_clock_that_is_ahead_is_held_aside_before_all_other_values_e
 
 
 def test_ages_stay_in_their_unit_and_a_run_can_begin_to_expire(make_online, parts, caplog):
-    folder = make_online("later")
-    folder.deliver(parts[0])
+    folder = make_online("later", parts[:1])
     assert folder.run() == 0
     folder.deliver(parts[1])
     assert folder.run("--most-ids", "3000") == 0

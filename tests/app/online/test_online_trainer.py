@@ -44,9 +44,7 @@ STEPS_A_PART = 3
 @pytest.fixture(scope="module")
 def never_killed(make_online, parts):
     """The folder of a run over three parts that nothing disturbed."""
-    folder = make_online("never-killed")
-    for part in parts[:3]:
-        folder.deliver(part)
+    folder = make_online("never-killed", parts[:3])
     assert folder.run() == 0
     return folder
 
@@ -187,9 +185,7 @@ def test_what_is_measured_is_of_the_model_before_the_part(never_killed, parts):
 
 def test_a_part_follows_a_bundle_that_a_service_has_folded(make_online, parts, monkeypatch):
     """The trainer removes the deltas that the fold stands for, and must not use them any more."""
-    folder, take_part = make_online("folded"), OnlineTrainer._take_part
-    for part in parts[:3]:
-        folder.deliver(part)
+    folder, take_part = make_online("folded", parts[:3]), OnlineTrainer._take_part
 
     def fold_before(trainer, *arguments):
         newest = max(folder.path.glob("bundles/step-*"))
@@ -232,9 +228,7 @@ FULL_DISK = OSError(errno.ENOSPC, "no space left")
     "error", [Killed(), pytest.param(FULL_DISK, marks=pytest.mark.slow)], ids=["killed", "full disk"]
 )
 def test_a_run_that_ends_at_each_boundary_goes_on_to_the_same_bits(error, make_online, never_killed, parts, caplog):
-    folder = make_online("ended")
-    for part in parts[:3]:
-        folder.deliver(part)
+    folder = make_online("ended", parts[:3])
     for owner, name, number in [each for each in DEATHS if isinstance(error, Killed) or each[1] in WRITES]:
         end = pytest.raises(Killed) if isinstance(error, Killed) else nullcontext()
         with fails_at(owner, name, number, error), end:
@@ -247,8 +241,7 @@ def test_a_run_that_ends_at_each_boundary_goes_on_to_the_same_bits(error, make_o
 
 def test_suspicious_parts_are_held_until_released(make_online, parts, caplog):
     """Each reason to hold a part has its test in test_log_parts.py."""
-    folder = make_online("held")
-    folder.deliver(parts[1])
+    folder = make_online("held", parts[1:2])
     assert folder.run() == 0
     before, work = checkpoints_of(folder), ("--work", folder.path / "online")
     status = folder.path / "online/status.json"
@@ -280,9 +273,8 @@ def test_suspicious_parts_are_held_until_released(make_online, parts, caplog):
 
 
 def test_a_model_that_got_worse_is_saved_and_not_published(make_online, parts, caplog):
-    folder = make_online("worse")
+    folder = make_online("worse", parts[:1])
     rates = [f"{group}_optimizer.learning_rate=20" for group in ("wide", "tower")]
-    folder.deliver(parts[0])
     assert folder.run(*rates) == 5
     assert list(checkpoints_of(folder)) == ["step-00000000", "step-00000003"]
     for _ in range(2):  # the same command again publishes it no more
@@ -307,8 +299,7 @@ def test_another_run_does_not_go_on_in_the_folder(never_killed, trained_run, cap
 
 
 def test_two_runs_do_not_publish_into_one_folder(make_online, parts, caplog):
-    folder = make_online("two-publish")
-    folder.deliver(parts[0])
+    folder = make_online("two-publish", parts[:1])
     with lock_folder(folder.path / "bundles"):
         assert folder.run() == 2
     assert "another online run publishes into" in caplog.text
@@ -356,9 +347,7 @@ def test_it_waits_for_the_next_part_and_ends_on_a_signal(make_online, parts, com
 
 @pytest.mark.kills
 def test_kills_at_random_moments_lose_and_repeat_nothing(make_online, never_killed, parts, command_environment):
-    folder = make_online("at-random")
-    for part in parts[:3]:
-        folder.deliver(part)
+    folder = make_online("at-random", parts[:3])
     kill_at_random(folder, never_killed, command_environment, num_kills("online"))
 
 

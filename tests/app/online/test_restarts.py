@@ -16,9 +16,7 @@ from tests.kills import Killed, fails_at
 @pytest.fixture(scope="module")
 def first_run(make_online, parts):
     """The folder of a run over two parts."""
-    folder = make_online("first-run")
-    for part in parts[:2]:
-        folder.deliver(part)
+    folder = make_online("first-run", parts[:2])
     assert folder.run() == 0
     return folder
 

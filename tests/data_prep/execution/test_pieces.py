@@ -20,8 +20,12 @@ def is_value(found):
     return found["name"] == "é" and all(map(np.array_equal, found["arrays"], VALUE["arrays"]))
 
 
-def test_a_piece_comes_back_as_it_was(tmp_path):
-    pieces = Pieces(tmp_path)
+@pytest.fixture
+def pieces(tmp_path):
+    return Pieces(tmp_path)
+
+
+def test_a_piece_comes_back_as_it_was(pieces):
     assert pieces.read("one") is None
     pieces.write("one", VALUE)
     found = pieces.read("one")
@@ -57,8 +61,7 @@ PLAIN = {
 }
 
 
-def test_plain_values_keep_their_types(tmp_path):
-    pieces = Pieces(tmp_path)
+def test_plain_values_keep_their_types(pieces):
     pieces.write("one", PLAIN)
     found = pieces.read("one")
     assert found == PLAIN
@@ -136,8 +139,7 @@ def test_no_module_unpickles(project):
     ] == []
 
 
-def test_any_flip_and_any_cut_makes_a_piece_as_if_it_were_not_there(tmp_path):
-    pieces = Pieces(tmp_path)
+def test_any_flip_and_any_cut_makes_a_piece_as_if_it_were_not_there(pieces, tmp_path):
     pieces.write("one", VALUE)
     content = (tmp_path / "one").read_bytes()
     for place in range(len(content)):
@@ -150,8 +152,7 @@ def test_any_flip_and_any_cut_makes_a_piece_as_if_it_were_not_there(tmp_path):
     assert len(content) > 300
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
-    pieces = Pieces(tmp_path)
+def test_a_write_that_fails_leaves_what_was_there(pieces, tmp_path, monkeypatch):
     pieces.write("one", VALUE)
 
     def no_space(*_):
@@ -166,8 +167,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
-def test_pieces_of_a_title_are_read_by_number_and_cleared_together(tmp_path):
-    pieces = Pieces(tmp_path)
+def test_pieces_of_a_title_are_read_by_number_and_cleared_together(pieces, tmp_path):
     for number in (0, 1, 3):
         pieces.write(numbered("rows", number, "rest"), number)
     assert [pieces.read(numbered("rows", number, "rest")) for number in range(4)] == [0, 1, None, 3]
@@ -175,16 +175,14 @@ def test_pieces_of_a_title_are_read_by_number_and_cleared_together(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_being_written_is_cleared(tmp_path):
+def test_what_was_being_written_is_cleared(pieces, tmp_path):
     (tmp_path / "one.unfinished-host-17").touch()
-    pieces = Pieces(tmp_path)
     pieces.write("two", 2)
     pieces.clear_unfinished()
     assert [path.name for path in tmp_path.iterdir()] == ["two"]
 
 
-def test_short_arrays_let_go_of_the_file(tmp_path):
-    pieces = Pieces(tmp_path)
+def test_short_arrays_let_go_of_the_file(pieces):
     pieces.write("one", {"short": np.arange(3), "long": np.arange(10_000)})
     found = pieces.read("one")
     assert [found[name].flags.owndata for name in ("short", "long")] == [True, False]
