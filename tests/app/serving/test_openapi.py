@@ -17,7 +17,7 @@ from data_prep.encoding.from_values import choose_kernels, rejected
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.kinds import FIELD_KINDS
 from data_prep.options.log_format import LogFormat, VectorForm
-from tests.app.scoring.conftest import typed_bundle  # noqa: F401
+from tests.app.scoring.conftest import typed_bundle, typed_dataset  # noqa: F401
 from tests.app.serving.conftest import Client
 
 LOG_FORMATS = [

@@ -38,7 +38,7 @@ from app.serving.batching import (
 from app.serving.forms import tensors
 from app.serving.forms.form import RequestError
 from app.serving.forms.tensors import HEADER_LENGTH
-from tests.app.scoring.conftest import typed_bundle  # noqa: F401
+from tests.app.scoring.conftest import typed_bundle, typed_dataset  # noqa: F401
 from tests.app.serving.conftest import Client, run_beside
 from tests.request_bodies import arrow_stream
 
