@@ -26,7 +26,7 @@ from app.checkpoint.retention import whole_checkpoints
 from app.evaluation import results
 from app.run.stop_signals import Stopped
 from app.scoring.trained import evaluate_split
-from app.training import loop, saving
+from app.training import loop, saving, start
 from app.training.loop import Trainer
 from data_prep.prepared.batches import Batch
 from tests.programs import run_python
@@ -358,8 +358,14 @@ def test_metrics_are_of_the_checkpoint_that_is_taken(command, capsys, tmp_path):
     assert load_run("device_0").metrics["log_loss"] == losses[10]
 
 
-def test_a_training_by_rules_names_the_search_for_crosses(command, capsys):
-    log = command(*TRAIN, "train.auto=true", "train.steps=2")[1]
+def test_a_training_by_rules_names_the_best_cross(command, monkeypatch, capsys):
+    """If the search would take long, the training names its command instead."""
+    assert (
+        "pairs, by what a cross takes from the log loss of valid"
+        in command(*TRAIN, "train.auto=true", "train.steps=2")[1]
+    )
+    monkeypatch.setattr(start, "MOST_TRIED", 0)
+    log = command(*TRAIN, "train.resume=never", "train.auto=true", "train.steps=2")[1]
     (advice,) = re.findall(r"find those that lower the log loss with: .* -m data_prep (.*)", log)
     assert data_prep.__main__.main(shlex.split(advice)) == 0
     assert "pairs, by what a cross takes from the log loss of valid" in capsys.readouterr().out
