@@ -16,7 +16,7 @@ from tests.programs import run_program
 TOOLS = ("qemu-aarch64-static", "aarch64-linux-gnu-g++", "apt-get", "dpkg", "make")
 DEBIAN = ("python3.11", "libgomp1", "libstdc++6")
 PLATFORMS = ["manylinux2014", *(f"manylinux_2_{minor}" for minor in (17, 24, 26, 27, 28, 31, 34, 35, 36))]
-# qemu emulates this processor. onnxruntime reads its name from /proc/cpuinfo too, and crashes if it finds another kind.
+# qemu emulates this processor. Programs such as onnxruntime read its name from /proc/cpuinfo.
 PROCESSOR = "neoverse-n1"
 CPU_INFO = "processor: {}\nFeatures: fp asimd\nCPU implementer: 0x41\nCPU architecture: 8\nCPU part: 0xd0c\n\n"
 
