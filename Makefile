@@ -169,7 +169,7 @@ test-long: setup  ## run the slow tests (ranks, kills, parallel modes) in half a
 	$(RUN_PYTHON) -m pytest -m "$(ONE_BY_ONE)" $(ARGS)
 
 .PHONY: door doors
-door: setup  ## make the environment of an example of docs/integrations.md: DOORS=mlflow -> .venv-doors/mlflow
+door: setup  ## make the environment of an example of docs/integrations.md: DOORS=mlflow -> .venv-doors/
 	$(RUN_PYTHON) examples/doors/run.py --install-only $(DOORS)
 
 doors: setup  ## try the examples of docs/integrations.md with other tools: DOORS=all (or quick, or names)

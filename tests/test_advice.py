@@ -18,8 +18,8 @@ from tests.programs import run_program
 TARGETS = set(re.findall(r"(?m)^([a-z-]+):", (PROJECT / "Makefile").read_text()))
 ADVICE = re.compile(rf"python3? (-P )?-m (app|data_prep)\b|\bmake ({'|'.join(TARGETS)})\b")
 # The texts of argparse name the command as the user gave it.
-USAGES = {"python -m app", "python -m data_prep", "python -m data_prep COMMAND --help describes a command."}
-USAGES |= {"example:\n  python -m data_prep "}
+USAGES = {"python -m app", "python -m data_prep", "example:\n  python -m data_prep "}
+USAGES |= {"python -m data_prep COMMAND --help describes a command. --version prints the version."}
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:

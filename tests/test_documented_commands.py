@@ -65,7 +65,7 @@ NOT_RUN = {
     r"make online .*": A_FORM,
     r"make doors?.*|bash examples/doors/.*|([A-Z_]+=\S+ )*(\.venv(-doors/\w+)?/bin/.*|mlflow .*)": "run by make doors",
     r".*python -m benchmarks.*|make (rehearsal|matrix).*": A_BENCHMARK,
-    r"python -m (data_prep prepare|app checkpoint verify|app evaluate --ranks 4)": A_FORM,
+    r"python -m (data_prep prepare|app checkpoint verify|app evaluate --ranks 4|app sweep)": A_FORM,
     r"bash scripts/run_auto_parallel_train.sh RANK_SIZE .*": A_FORM,
     r"curl --http2": A_FORM,
     r"ExecStart=.*": "a line of a systemd unit, whose command is run elsewhere",
@@ -78,6 +78,7 @@ NOT_RUN = {
     r"python -m app online release PART": "needs a part that is held aside; tests/app/online makes one",
     r"bash run_with_mpi.sh|python net.py|bash run.sh \d .*": "run by tests/examples",
     r".*--target Ascend": "needs the device",
+    r"make native CXX=aarch64-linux-gnu-g\+\+ .*": "needs a library of MindSpore's package for Arm",
 }
 # What must be there before a page's first command, besides what the pages before it left.
 STAGE = {

@@ -57,6 +57,7 @@ def test_a_printed_value_moves_no_cursor(capsys):
 PRINTS_WITHOUT_VALUES = {
     "app/training/step/precision.py",  # JSON for the process that started it
     "app/distributed/mpirun.py",  # advice in its own words
+    "common/arguments.py",  # the release
     "common/packages.py",  # names of packages, before anything is imported
     "common/text.py",
 }

@@ -49,6 +49,7 @@ def test_the_field_that_changed_most_is_found_in_the_rows_of_files_that_are_ther
         numeric=[NumericField(name, name, "log1p", {}) for name in ("I1", "I2")],
         num_numeric=2,
         vectors=(),
+        log_format=LogFormat(),
     )
     samples, before = Samples(tmp_path), rows_of(2_000)
     without_time, with_time = LogFormat(), LogFormat(columns={"label": "label", "I2": "integer", "at": "timestamp"})

@@ -165,7 +165,7 @@ def test_a_file_that_is_missing_is_refused_at_open(copied):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "format version 2, this program reads 3 to 6; score with .*code.*or export again"),
+        ({"format_version": 2}, "format version 2, this program reads 3 to 7; score with .*code.*or export again"),
         ({"format": "other"}, "is of 'other'"),
     ],
 )

@@ -12,5 +12,5 @@ def test_a_bundle_carries_what_scores_and_nothing_else():
     others = {"config", "distributed", "model", "run", "serving", "training"}
     assert not packages & {f"app/{name}" for name in others}
     assert not packages & {f"data_prep/{name}" for name in ("checks", "pipeline", "report", "sources", "statistics")}
-    assert len(files) <= 62
-    assert code_lines(files) < 8_400  # The code reads logs of every format.
+    assert len(files) <= 63
+    assert code_lines(files) < 8_450  # The code reads logs of every format.
