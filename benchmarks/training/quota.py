@@ -39,7 +39,7 @@ from common.packages import PROJECT
 
 CONFIG = PROJECT / "configs" / "auto.yaml"
 DEFAULT, NUMBERS = "default", (1, 2, 4)
-CONNECTIONS, LINES, LOG_EVERY_STEPS, BATCH_SIZE = 16, 3, 20, 500
+CONNECTIONS, LINES, LOG_EVERY_STEPS, BATCH_SIZE = 16, 6, 20, 500
 Turns = dict[str, Callable[[], float]]
 
 
@@ -51,7 +51,12 @@ def contenders(option: str) -> dict[str, tuple[str, ...]]:
 @contextmanager
 def train(folder: Path, group: Path, _: Any) -> Iterator[Turns]:
     """Start a training for each contender, and yield functions that take steps and return the seconds of one."""
-    settings = f"train.log_every_steps={LOG_EVERY_STEPS}", f"train.batch_size={BATCH_SIZE}", "train.epochs=100"
+    settings = (
+        f"train.log_every_steps={LOG_EVERY_STEPS}",
+        f"train.batch_size={BATCH_SIZE}",
+        "train.epochs=100",
+        "eval.patience=0",
+    )
     words = ("--config", str(CONFIG), "--dataset", str(folder / "prepared"), *settings)
 
     def seconds_of_step(training: PausedTraining) -> float:
