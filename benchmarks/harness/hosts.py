@@ -58,6 +58,8 @@ class Hosts:
     def __exit__(self, *_: object) -> None:
         for name in self.names:
             self.kill(name)
+            # The system removes the links of a deleted namespace later, and their names are needed again at once.
+            subprocess.run(["ip", "link", "delete", f"{name}v"], capture_output=True, check=False)
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
         subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True, check=False)
 
