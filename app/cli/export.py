@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         if name != "rows" or rows not in get_args(RowType):
             raise ValueError(f"argument {word!r}: expected rows=float32, rows=float16 or rows=int8")
     trained = open_trained(run_or_checkpoint(arguments.source), arguments.dataset)
-    how = (arguments.calibrate, arguments.overwrite, arguments.mindir, arguments.onnx_ids)
-    evaluated = export(trained, arguments.bundle, rows, parent, *how)
+    added = {"mindir": arguments.mindir, "onnx_ids": arguments.onnx_ids}
+    evaluated = export(trained, arguments.bundle, rows, parent, arguments.calibrate, arguments.overwrite, **added)
     _print(arguments.bundle, rows, evaluated)
     return 0
 

@@ -185,10 +185,12 @@ def with_storage(
         return spec
     if setting != AUTO:
         return replace(spec, storage=Path(setting).absolute())
+    if folder is None:
+        return spec
     num_servers = group.num_owners if group.sharded and group.num_owners != group.size else 0
     plan = plan_training(config, schema, backend, None, group.size, num_servers)
     missing = shortage(plan, config, local_processes(group.size + num_servers))
-    if folder is None or not missing:
+    if not missing:
         return spec
     try:
         check_folder(folder)
