@@ -75,7 +75,9 @@ def small(folder: Path) -> str:
 
 
 @pytest.fixture
-def interrupted(run: Callable[..., subprocess.CompletedProcess[str]], small: str) -> Callable[[str], None]:
+def interrupted(
+    run: Callable[..., subprocess.CompletedProcess[str]], folder: Path, small: str
+) -> Callable[[str], None]:
     """A function that runs a program of the page with the settings `small` three times: killed after the fifth and then
     after the third line of metrics, which lie between two checkpoints, and to its end.
     """
@@ -85,6 +87,7 @@ def interrupted(run: Callable[..., subprocess.CompletedProcess[str]], small: str
         for calls in (5, 3):
             run(command.replace("bin/python ", f"bin/python examples/doors/killed.py {calls} "), status=-9)
         run(command)
+        assert not list(folder.glob("tracked.*"))  # A training that starts over moves its old folder there.
 
     return interrupted
 

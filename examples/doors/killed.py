@@ -1,9 +1,13 @@
-"""Run a program, and kill it at the N-th call of a callback of the training: killed.py N PROGRAM [ARGUMENT …]"""
+"""Run a program, and kill it at the N-th call of a callback of the training: killed.py N PROGRAM [ARGUMENT …]
+
+The process is killed once the run has a checkpoint. A run without one would start over in a new folder.
+"""
 
 import os
 import runpy
 import signal
 import sys
+import time
 from typing import Any
 
 import app
@@ -14,11 +18,13 @@ train, calls = app.train, 0
 def killed(callback: Any) -> Any:
     """Return a callback that calls `callback`, and kills the process at its N-th call."""
 
-    def called(*arguments: Any) -> None:
+    def called(run: Any, *values: Any) -> None:
         global calls
         calls += 1
-        callback(*arguments)
+        callback(run, *values)
         if calls >= int(number):
+            while not list(run.path.glob("checkpoints/step-????????")):  # It is written in the background.
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
 
     return called if callback else None

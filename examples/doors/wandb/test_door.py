@@ -36,7 +36,7 @@ def test_record_of_an_interrupted_training_is_whole(commands, interrupted, run, 
     files = sorted(Path("wandb").glob("offline-run-*/run-*.wandb"))
     records = [record for file in files for record in records_of(file)]
     assert {record.run.run_id for record in records if record.HasField("run")} == {
-        Path("tracked/wandb_sent").read_text().split()[0]
+        Path("tracked/wandb_run_id").read_text()
     }
     rows = [
         {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
