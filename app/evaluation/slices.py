@@ -109,7 +109,7 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
     data.
     """
     names = [field.name for field in schema.categorical]
-    names += [*(field.name for field in schema.numeric if field.transform != INDICATOR), TIME, UNSEEN]
+    names += [*(field.name for field in schema.numeric if field.is_whole), TIME, UNSEEN]
     for name in by:
         if name in (vector.name for vector in schema.vectors):
             raise ValueError(f"--by {name} is a vector, whose values form no groups; choose another field")

@@ -13,7 +13,7 @@ import numpy as np
 
 from app.scoring.bundle_model import DISTRIBUTION, BundleModel
 from data_prep.prepared.examples import Examples
-from data_prep.prepared.schema import Schema
+from data_prep.prepared.schema import PIECE, Schema
 from data_prep.prepared.vectors import vector_distances, vector_slices
 
 SCORE_BINS = 20
@@ -47,12 +47,13 @@ class Distribution:
         """Start with no rows counted. `schema` says which fields and numeric columns the rows have."""
         fields = schema.categorical
         self.names = [field.name for field in fields] + [field.name for field in schema.numeric]
-        # Fields and numeric columns that depend on a column with the same value in all rows to score (`serve_as`).
+        # Fields and numeric columns that depend on a column with the same value in all rows to score (`serve_as`), and
+        # the pieces of numbers, which only repeat what the number's own column shows.
         served = schema.log_format.serve_as
-        self._served = {each.name for each in schema.numeric if each.source in served}
+        self._left_out = {each.name for each in schema.numeric if each.source in served or each.transform == PIECE}
         for field in fields:
             columns = {name for part in field.cross or (field.name,) for name in (part, part.removesuffix("_bucket"))}
-            self._served |= {field.name} if columns & served.keys() else set()
+            self._left_out |= {field.name} if columns & served.keys() else set()
         self.vector_fields = schema.vectors
         of_position = np.repeat(np.arange(len(fields)), [field.max_length for field in fields])
         self._field = of_position
@@ -108,7 +109,8 @@ class Distribution:
         The entry of a vector has these figures as None. It has the `vector_figures` `distance` and `missing`, and those
         in `expected` as `distance_there` and `missing_there`. It is sorted by the difference of the distances.
 
-        Fields that depend on a column with the same value in all rows to score are left out.
+        Fields that depend on a column with the same value in all rows to score are left out, and so are pieces of
+        numbers.
         """
         pairs = (self.values, expected.values), (self.numbers, expected.numbers)
         psi = [
@@ -119,7 +121,7 @@ class Distribution:
         unseen, there = (_shares(counts.values)[:, 0] for counts in (self, expected))
         drifts: list[dict[str, Any]] = []
         for place, name in enumerate(self.names):
-            if name in self._served:
+            if name in self._left_out:
                 continue
             is_field = place < len(unseen)
             shares = (float(unseen[place]), float(there[place])) if is_field else (None, None)

@@ -152,7 +152,7 @@ def _quantiles(schema: Schema, sample: NDArray[np.float32]) -> dict[str, list[fl
     columns = {field.name: sample[:, index] for index, field in enumerate(schema.numeric)}
     rows = {}
     for field in schema.numeric:
-        if field.transform != INDICATOR:
+        if field.is_whole:
             indicator = columns.get(f"{field.source}_{INDICATOR}", np.zeros(len(sample), np.float32))
             present = columns[field.name][indicator == 0]
             quantiles = np.quantile(present, QUANTILES) if len(present) else np.full(len(QUANTILES), np.nan)

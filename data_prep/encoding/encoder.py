@@ -318,16 +318,18 @@ class RowEncoder:
 
     @functools.cached_property
     def _numeric_groups(self) -> list[tuple[NumericField, slice, tuple[str, ...]]]:
-        """Groups of adjacent numeric columns that have the same transform, so that they can be computed together.
+        """Groups of adjacent numeric columns with the same kind of transform, which can be computed together.
 
-        A group is given by one of its columns, the slice of its columns among all numeric columns, and the names of the
-        log's columns from which they are computed.
+        A group is given by one of its columns, with arrays [columns, 1] of all their parameters, by the slice of its
+        columns among all numeric columns, and by the names of the log's columns from which they are computed.
         """
         groups: list[tuple[NumericField, slice, tuple[str, ...]]] = []
-        for _, alike in groupby(self.numeric, lambda field: replace(field, name="", source="")):
+        for _, alike in groupby(self.numeric, lambda field: (field.transform, field.quantiles, *field.parameters)):
             first, fields = groups[-1][1].stop if groups else 0, list(alike)
+            parameters = {name: np.array([[each.parameters[name]] for each in fields]) for name in fields[0].parameters}
             sources = tuple(field.source for field in fields)
-            groups.append((fields[0], slice(first, first + len(fields)), sources))
+            group = replace(fields[0], parameters=parameters)
+            groups.append((group, slice(first, first + len(fields)), sources))
         return groups
 
 

@@ -95,8 +95,10 @@ class PrepareOptions(Checked):
     # The transform of a number x of a numeric field. log1p: sign(x) · ln(1 + |x|). max: x divided by the field's
     # largest number in the training rows, or by 1 if that is larger. standardize: (x - mean) / standard deviation, both
     # over the training rows. log1p_standardize: log1p, and then standardize. quantile: the rank of x among the field's
-    # numbers in the training rows, from 0 to 1.
-    numeric_transform: Literal["log1p", "max", "standardize", "log1p_standardize", "quantile"] = "log1p"
+    # numbers in the training rows, from 0 to 1. piecewise: log1p_standardize, and a field of kind float also becomes
+    # eight numeric columns NAME_piece1 to NAME_piece8, from which a model learns a function of x that bends at the
+    # quantiles. With many float fields there are fewer of these columns, and with layout: zoo there are none.
+    numeric_transform: Literal["log1p", "max", "standardize", "log1p_standardize", "quantile", "piecewise"] = "log1p"
     # true: each integer field also becomes a categorical field NAME_bucket. Its values are buckets of the numbers x:
     # floor(ln(x)²) for x > 2, otherwise x itself. false: it is a numeric field only.
     integer_buckets: bool = False
@@ -260,6 +262,11 @@ class PrepareOptions(Checked):
         return self.layout != "zoo"
 
     @property
+    def has_pieces(self) -> bool:
+        """True if each number of a field of kind float also becomes several columns, its piecewise linear encoding."""
+        return self.numeric_transform == "piecewise" and self.layout != "zoo"
+
+    @property
     def weight_source(self) -> str:
         """Name of the column that decides the weights of rows, or "" if rows have no weights.
 
@@ -283,7 +290,12 @@ class PrepareOptions(Checked):
     @property
     def samples_numbers(self) -> bool:
         """True if the numeric transform is fitted to a sample of the training rows."""
-        return self.numeric_transform in ("quantile", "log1p_standardize")
+        return self.transform_of_values in ("quantile", "log1p_standardize")
+
+    @property
+    def transform_of_values(self) -> str:
+        """The transform of the numeric columns that hold the numbers themselves, not pieces of them or indicators."""
+        return "log1p_standardize" if self.numeric_transform == "piecewise" else self.numeric_transform
 
     @property
     def samples_rows(self) -> bool:

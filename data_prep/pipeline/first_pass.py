@@ -7,6 +7,7 @@ this file the vocabulary of that folder is called `base`.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,10 +31,12 @@ from data_prep.prepared.schema import (
     DAY,
     INDICATOR,
     NEWEST,
+    PIECE,
     VOCABULARY_FILE,
     CategoricalField,
     NumericField,
     before_transform,
+    piece_of_logs,
     signed_log1p,
 )
 from data_prep.prepared.vectors import VectorField, fit_vector
@@ -42,6 +45,8 @@ from data_prep.statistics.statistics import LogStatistics, NumericStatistics, Ro
 
 _PIECE = "fitted"
 NUM_QUANTILES = 256
+# Number of pieces of each number (transform "piecewise"), and the most that all numbers of a row have together.
+NUM_PIECES, MOST_PIECES = 8, 256
 
 storable(FittedVocabulary, CategoricalField, NumericField, VectorField)
 
@@ -155,15 +160,18 @@ def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str)
 def numeric_fields(
     options: PrepareOptions, statistics: Sequence[NumericStatistics], sample: RowSample | None = None
 ) -> tuple[NumericField, ...]:
-    """Return the numeric columns: one per numeric field, then for each field a 0/1 column that marks missing cells.
+    """Return the numeric columns: one per numeric field, then the pieces of each float field, then for each field a 0/1
+    column that marks missing cells.
 
-    The 0/1 columns exist only if the options ask for indicators. `statistics` holds one element per numeric field of
+    Pieces and 0/1 columns exist only if the options ask for them. `statistics` holds one element per numeric field of
     the options, in the same order. `sample` is only needed if `options.samples_numbers`. A timestamp field gives a
     column with its age if the options ask for the age, and otherwise no column. Raise ValueError if two columns have
     the same name.
     """
-    transform, names = options.numeric_transform, options.data.numeric_fields
-    values = []
+    transform, names = options.transform_of_values, options.data.numeric_fields
+    floats = [name for name in names if options.data.columns[name] == "float"]
+    num_pieces = min(NUM_PIECES, MOST_PIECES // max(len(floats), 1)) if options.has_pieces else 0
+    values, pieces = [], []
     for place, (name, of_field) in enumerate(zip(names, statistics, strict=True)):
         field = NumericField(name, name, transform, _fit(transform, of_field))
         if name in options.data.time_fields:
@@ -172,9 +180,14 @@ def numeric_fields(
             newest = {NEWEST: float(of_field.maximum or 0)}
             field = NumericField(f"{name}{AGE}", name, transform, newest | _fit(transform, _ages(of_field), DAY))
         if options.samples_numbers:
-            field = _fit_to_sample(field, np.empty(0) if sample is None else sample.numbers[place])
+            cells = np.empty(0) if sample is None else sample.numbers[place]
+            field = _fit_to_sample(field, cells)
+            pieces += _pieces(field, cells, num_pieces) if name in floats else []
         values.append(field)
-    indicators = [NumericField(f"{field.source}_missing", field.source, INDICATOR, {}) for field in values]
+    values += pieces
+    indicators = [
+        NumericField(f"{name}_missing", name, INDICATOR, {}) for name in {field.source: 0 for field in values}
+    ]
     fields = tuple(values + indicators if options.has_indicators else values)
     check_names([field.name for field in fields])
     return fields
@@ -219,6 +232,28 @@ def _fit_to_sample(field: NumericField, cells: NDArray[np.float64]) -> NumericFi
     logs = signed_log1p(numbers) if len(numbers) else np.zeros(1)
     fitted = {"mean": float(logs.mean()), "standard_deviation": float(logs.std()) if np.ptp(logs) else 1.0}
     return dataclasses.replace(field, parameters=field.parameters | fitted)
+
+
+def _pieces(field: NumericField, cells: NDArray[np.float64], number: int) -> list[NumericField]:
+    """Return the `number` columns of a number's piecewise linear encoding (Gorishniy et al. 2022, arXiv:2203.05556),
+    from which a model learns a function of the number that bends at its quantiles.
+
+    `cells` [k] are a sample of the column of the log that `field` describes, and NaN stands for a missing cell. The
+    quantiles of sign(x) · ln(1 + |x|) divide the numbers x into ranges with equally many rows. A column rises from 0 to
+    1 within its range, and is then centered and scaled. If quantiles are equal, there are fewer ranges, and the columns
+    left over are 0.
+    """
+    logs = signed_log1p(before_transform(field, cells[~np.isnan(cells)]))
+    logs = logs if len(logs) else np.zeros(1)
+    edges = np.unique(np.quantile(logs, np.linspace(0, 1, number + 1), method="inverted_cdf")).tolist()
+    edges += edges[-1:] * (number + 1 - len(edges))
+    pieces = []
+    for place, (low, high) in enumerate(itertools.pairwise(edges), 1):
+        piece = NumericField(f"{field.name}_piece{place}", field.source, PIECE, {"low": low, "high": high})
+        inside = piece_of_logs(piece, logs)
+        fitted = {"mean": float(inside.mean()), "standard_deviation": float(inside.std()) or 1.0}
+        pieces.append(dataclasses.replace(piece, parameters=piece.parameters | fitted))
+    return pieces
 
 
 def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:

@@ -58,14 +58,20 @@ class NumericField:
     `source` is the name of the column of the log from which it is computed. `parameters` are those of `transform`,
     fitted to the training rows: `max`, or `mean` and `standard_deviation`. A timestamp also has `newest`, the time in
     ms from which ages are counted back. `quantiles` are (number, rank) pairs for the transform "quantile". The
-    transform "missing" gives 1 if the log's cell is empty, else 0.
+    transform "missing" gives 1 if the log's cell is empty, else 0. The transform "piece" gives the part of a number's
+    logarithm that lies between `low` and `high`, as a share of this range, minus `mean`, over `standard_deviation`.
     """
 
     name: str
     source: str
     transform: str
-    parameters: dict[str, float]
+    parameters: dict[str, Any]  # Numbers. Where several columns are computed together, arrays [columns, 1] of numbers.
     quantiles: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the column has the number itself, False if it only has a piece of it or tells if it is missing."""
+        return self.transform not in (INDICATOR, PIECE)
 
 
 @dataclass(frozen=True)
@@ -325,6 +331,7 @@ def _instead_of(file: Path) -> str:
 
 
 INDICATOR = "missing"
+PIECE = "piece"
 MISSING_KEY = 0  # The key (64-bit hash) that is stored for a missing cell in a column of kind id.
 NO_ID = -1  # Number that fills the columns of a list field after the id of the list's last value.
 NEWEST = "newest"
@@ -352,6 +359,14 @@ def _standardized(field: NumericField, numbers: NDArray[np.float64]) -> NDArray[
     return (numbers - field.parameters["mean"]) / field.parameters["standard_deviation"]
 
 
+def piece_of_logs(field: NumericField, logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how much of the range of a piece each number covers, from 0 to 1. `logs` [n] are sign(x) · ln(1 + |x|) of
+    the numbers x. The result is 0 if the range is empty.
+    """
+    low, high = field.parameters["low"], field.parameters["high"]
+    return np.clip((logs - low) / np.where(low < high, high - low, np.inf), 0, 1)
+
+
 def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:
     """Return the transformed numbers [n] of a numeric column, computed from `cells` [n] of the log.
 
@@ -366,6 +381,8 @@ def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray
         return _standardized(field, numbers)
     if field.transform == "log1p_standardize":
         return np.clip(_standardized(field, signed_log1p(numbers)), -MOST_DEVIATIONS, MOST_DEVIATIONS)
+    if field.transform == PIECE:
+        return _standardized(field, piece_of_logs(field, signed_log1p(numbers)))
     if field.transform == "quantile":
         boundaries, ranks = np.array(field.quantiles).T
         return np.interp(numbers, boundaries, ranks)

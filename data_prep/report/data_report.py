@@ -18,7 +18,7 @@ from common.text import number_text
 from data_prep.kernels.numpy_kernels import FLOAT_BINS, bin_bounds
 from data_prep.options.prepare_options import SPLIT_RULES
 from data_prep.prepared.data_files import whole_log
-from data_prep.prepared.schema import INDICATOR, NumericField, Schema, read_schema, transform_numbers
+from data_prep.prepared.schema import NumericField, Schema, read_schema, transform_numbers
 from data_prep.prepared.vectors import NORM_RANKS
 from data_prep.report.timing import Timing, read_timing
 from data_prep.statistics.statistics import CategoricalProfile, NumericProfile, Profile, cut_lists, read_statistics
@@ -48,6 +48,7 @@ _TRANSFORMS = {
     "max": "x / largest",
     "standardize": "(x − mean) / standard deviation",
     "log1p_standardize": "sign(x) · ln(1 + |x|), minus its mean, divided by its standard deviation",
+    "piecewise": "sign(x) · ln(1 + |x|), minus its mean, divided by its standard deviation",
     "quantile": "rank of x among the training rows",
 }
 _REJECTS_READ_BYTES = 64 << 20
@@ -240,7 +241,7 @@ def _numeric(schema: Schema, profile: Profile) -> Section:
     if not names:
         return Section(title, note="There are none.")
     missing = [profile.numeric[name].missing / max(profile.training_rows, 1) for name in names]
-    columns = {field.source: field for field in schema.numeric if field.transform != INDICATOR}
+    columns = {field.source: field for field in schema.numeric if field.is_whole}
     pairs = [pair(name, profile.numeric[name], columns[name]) for name in names[:_MOST_FIELDS] if name in columns]
     share = Axis("share of training rows", "percent", low=0)
     quantiles = [(f"{100 * quantile:g} %", "number") for quantile in _QUANTILES]

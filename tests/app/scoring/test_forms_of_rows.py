@@ -70,7 +70,9 @@ class World:
             vocabulary=vocabulary,
             integer_buckets=self.random.random() < 0.5,
             crosses=self._crosses(),
-            numeric_transform=self.random.choice(["log1p", "max", "standardize", "log1p_standardize", "quantile"]),
+            numeric_transform=self.random.choice(
+                ["log1p", "max", "standardize", "log1p_standardize", "quantile", "piecewise"]
+            ),
             workers=1,
         )
         prepare(self.path, folder / "prepared", self.options)

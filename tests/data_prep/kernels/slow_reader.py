@@ -403,7 +403,7 @@ def _fitted(transform: str, training: list):
         return lambda x: _rank(float(x), bounds)
     if transform == "log1p":
         return _log
-    if transform == "log1p_standardize":
+    if transform in ("log1p_standardize", "piecewise"):
         of_logs = _fitted("standardize", list(map(_log, training)))
         return lambda x: min(max(of_logs(_log(x)), -10), 10)
     if transform == "max":
@@ -441,6 +441,24 @@ def _fitted_vector(scale: str, width: int, training: list):
         return [x / (norm or 1.0) for x in vector] + [0.0]
 
     return scaled
+
+
+def _pieces(logs: list[float], number: int):
+    """Return the functions that compute the pieces of a number from its logarithm. `logs` are those of the training."""
+    ordered = sorted(logs or [0.0])
+    ends = [ordered[max(math.ceil(i * len(ordered) / number) - 1, 0)] for i in range(number + 1)] if number else []
+    ends = sorted(set(ends))
+    bounds = list(itertools.pairwise(ends))
+    bounds += [None] * (number - len(bounds))
+
+    def piece_in(bound):
+        if bound is None:
+            return lambda log: 0.0
+        share = lambda log: min(max((log - bound[0]) / (bound[1] - bound[0]), 0.0), 1.0)  # noqa: E731
+        scaled = _fitted("standardize", list(map(share, ordered)))
+        return lambda log: scaled(share(log))
+
+    return list(map(piece_in, bounds))
 
 
 def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) -> Prepared:
@@ -509,7 +527,10 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
 
     shares = options.data.shares
     owners = [name for name, *_ in fields if name not in shares]
-    num_numeric = len(numeric) * (2 if options.layout != "zoo" else 1)
+    floats = [name for name in numeric if kinds[name] == "float"]
+    has_pieces = options.numeric_transform == "piecewise" and options.layout != "zoo"
+    num_pieces = min(8, 256 // len(floats)) if floats and has_pieces else 0
+    num_numeric = len(numeric) * (2 if options.layout != "zoo" else 1) + len(floats) * num_pieces
     num_oov = {name: options.of_fields("hash_size").get(name, options.oov_buckets) for name in owners}
     next_id, vocabulary, ids = num_numeric + sum(num_oov.values()), [], {}
     first_oov = {name: num_numeric + sum(list(num_oov.values())[:place]) for place, name in enumerate(owners)}
@@ -537,6 +558,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
     newest = {name: max((cells[name] for cells in training if cells[name] is not None), default=0) for name in numeric}
     present = {name: [number_of(cells, name) for cells in training if cells[name] is not None] for name in numeric}
     transforms = {name: _fitted(options.numeric_transform, present[name]) for name in numeric}
+    pieces = {name: _pieces(list(map(_log, present[name])), num_pieces) for name in floats}
     prepared = {split: [] for split in SPLITS}
     for (line, _, label, cells), split, weight in zip(rows, splits, weights, strict=True):
         of_row = []
@@ -549,6 +571,8 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             of_row += [-1] * (length - len(values))
         found = [number_of(cells, name) for name in numeric]
         numbers = [0.0 if x is None else transforms[name](x) for name, x in zip(numeric, found, strict=True)]
+        found_floats = ((x, pieces[name]) for name, x in zip(numeric, found, strict=True) if name in floats)
+        numbers += [0.0 if x is None else piece(_log(x)) for x, of_field in found_floats for piece in of_field]
         numbers += [float(x is None) for x in found] if options.layout != "zoo" else []
         keys = {name: _key(cells[name]) for name, kind in kinds.items() if kind == "id"}
         inputs = [number for name, scaled in vectors.items() for number in scaled(cells[name])]

@@ -71,7 +71,7 @@ def draw_options(random_: random.Random, log) -> PrepareOptions:
         train_fraction=0.7,
         valid_fraction=0.2,
         seed=random_.randrange(2**63),
-        numeric_transform=random_.choice(["log1p", "max", "standardize", "log1p_standardize", "quantile"]),
+        numeric_transform=random_.choice(["log1p", "max", "standardize", "log1p_standardize", "quantile", "piecewise"]),
         integer_buckets=with_buckets,
         crosses=crosses,
         shuffle_window_rows=random_.choice([7, 100, 10_000] if is_small else [1_000, 10_000]),

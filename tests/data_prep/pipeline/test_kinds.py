@@ -48,7 +48,7 @@ def test_float_and_time_columns_are_named_and_shown(tmp_path, capsys):
     assert "2024-02-27T00:00:00 … 2024-02-29T23:59:00" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("transform", ["log1p", "max", "standardize", "log1p_standardize", "quantile"])
+@pytest.mark.parametrize("transform", ["log1p", "max", "standardize", "log1p_standardize", "quantile", "piecewise"])
 def test_later_rows_are_as_old_as_the_newest_training_row(tmp_path, transform):
     """With a chronological split all of valid and test is later: their numbers stay in the range of training."""
     lines = [f"{n % 2},{n},2024-02-{1 + n // 10:02} {n % 10}:0{n % 7},a\n".replace(" ", " 0") for n in range(200)]

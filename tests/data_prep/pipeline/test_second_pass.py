@@ -9,7 +9,7 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.first_pass import encoded_row_bytes, numeric_fields
 from data_prep.prepared.examples import Examples
-from data_prep.prepared.schema import NumericField, inverse_transform, transform_numbers
+from data_prep.prepared.schema import NumericField, inverse_transform, piece_of_logs, transform_numbers
 from data_prep.statistics.statistics import NumericStatistics, RowSample
 
 
@@ -62,6 +62,25 @@ def test_standardized_logs_have_mean_zero_and_bounds():
     assert transform_numbers(constant, np.array([0.1])) == pytest.approx(0, abs=1e-12)
     tight = dataclasses.replace(field, parameters={"mean": 4.0, "standard_deviation": 0.1})
     assert transform_numbers(tight, np.array([-1e300, 1e300])).tolist() == [-10, 10]
+
+
+@pytest.mark.parametrize("numbers", [[0, 1, 7, 400, np.nan, 10_000], [3, 3, 3, 8], [5, 5], [np.nan]])
+def test_pieces_of_a_number_bend_at_quantiles(numbers):
+    cells = np.array([numbers], float)
+    sample = RowSample(np.arange(len(numbers), dtype=np.uint64), cells, np.zeros((len(numbers), 0)))
+    options = PrepareOptions(data=LogFormat({"y": "label", "n": "float"}), numeric_transform="piecewise")
+    number, *pieces, missing = numeric_fields(options, [NumericStatistics()], sample)
+    assert (number.transform, missing.transform, len(pieces)) == ("log1p_standardize", "missing", 8)
+    present = cells[~np.isnan(cells)]
+    found = np.array([transform_numbers(piece, present) for piece in pieces])
+    np.testing.assert_allclose(found.sum(axis=1), 0, atol=1e-12)
+    shares = np.array([piece_of_logs(piece, np.log1p(np.sort(present))) for piece in pieces])
+    assert np.all(np.diff(shares.sum(axis=0)) >= 0)
+    assert shares[:, -1:].sum() == max(len(np.unique(present)) - 1, 0)  # The largest number covers every range.
+    assert np.all((shares[:-1] == 1) | (shares[1:] == 0))  # A range begins where the one before ends.
+    many = LogFormat({"y": "label", **{f"n{place}": "float" for place in range(100)}})
+    fields = numeric_fields(dataclasses.replace(options, data=many), [NumericStatistics()] * 100)
+    assert len(fields) == 100 * (1 + 2 + 1)
 
 
 def test_an_unknown_transform_is_an_error():

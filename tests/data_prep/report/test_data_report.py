@@ -183,7 +183,7 @@ def test_files_that_cannot_be_drawn_are_named(folder, tmp_path, name, content, m
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("transform", ["log1p", "max", "standardize", "log1p_standardize"])
+@pytest.mark.parametrize("transform", ["log1p", "max", "standardize", "log1p_standardize", "piecewise"])
 @pytest.mark.parametrize(
     "integers", [[2**63 - 1], [-(2**63)], [0, 2**63 - 1], [0, 2**62, 2**63 - 1], [-(2**62), 0, 1], [2**62, -1, 0], [5]]
 )

@@ -208,7 +208,7 @@ SETTINGS = {
     "oov_buckets": st.sampled_from(SIZES),
     "min_count": st.integers(1, 4),
     "seed": st.integers(1, 3),
-    "transform": st.sampled_from(["log1p", "max", "standardize", "log1p_standardize", "quantile"]),
+    "transform": st.sampled_from(["log1p", "max", "standardize", "log1p_standardize", "quantile", "piecewise"]),
     "integer_buckets": st.booleans(),
     "scale": st.sampled_from(["standardize", "norm", "none"]),
     "model_seed": st.integers(1, 2),
