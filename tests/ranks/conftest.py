@@ -9,17 +9,24 @@ from tests.ranks.jobs import SETTINGS
 
 
 @pytest.fixture(scope="session")
-def start(project, tiny_dataset, command_environment, mpirun):
-    """Starts the launcher in a folder; the ranks' messages go to its stderr."""
+def start_script(project, tiny_dataset, command_environment, mpirun):
+    """Starts a script with sizes of the job and settings in a folder; the ranks' messages go to its stderr."""
 
-    def begin(folder, ranks, *settings, epochs=2, **environment):
+    def begin(name, folder, *sizes, settings, epochs=2, rank_table=(), **environment):
         folder.mkdir(exist_ok=True)
-        script = project / "scripts" / "run_auto_parallel_train.sh"
-        words = ["bash", str(script), str(ranks), str(epochs), str(tiny_dataset), "-", *SETTINGS, *settings]
+        words = ["bash", project / "scripts" / name, *sizes, epochs, tiny_dataset, *rank_table, *SETTINGS, *settings]
         environment = {**command_environment, "MPIRUN": mpirun, **environment}
-        return subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(list(map(str, words)), cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
     return begin
+
+
+@pytest.fixture(scope="session")
+def start(start_script):
+    script = "run_auto_parallel_train.sh"
+    return lambda folder, ranks, *settings, **options: start_script(
+        script, folder, ranks, settings=settings, rank_table="-", **options
+    )
 
 
 @pytest.fixture(scope="session")
@@ -61,12 +68,8 @@ def two_ranks(run, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def start_servers(project, tiny_dataset, command_environment, mpirun):
-    def begin(folder, servers, workers, *settings, epochs=2, **environment):
-        folder.mkdir(exist_ok=True)
-        script = project / "scripts" / "run_parameter_server_train.sh"
-        words = ["bash", str(script), str(servers), str(workers), str(epochs), str(tiny_dataset), *SETTINGS, *settings]
-        environment = {**command_environment, "MPIRUN": mpirun, **environment}
-        return subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
-
-    return begin
+def start_servers(start_script):
+    script = "run_parameter_server_train.sh"
+    return lambda folder, servers, workers, *settings, **options: start_script(
+        script, folder, servers, workers, settings=settings, **options
+    )

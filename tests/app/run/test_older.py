@@ -16,15 +16,14 @@ from common import settings
 from common.settings import Removed
 
 
-def forget(run, section, key):
-    """Make the run one that was begun before there was the setting."""
+def change_configs(run, change):
+    """Let `change` alter the configuration in run.json and in the manifests of a run's checkpoints."""
     state = json.loads((run / "run.json").read_text())
-    del state["identity"]["config"][section][key]
+    change(state["identity"]["config"])
     (run / "run.json").write_text(json.dumps(state))
     for checkpoint in whole_checkpoints(run / "checkpoints"):
-        path, manifest = checkpoint.path, checkpoint.manifest
-        del manifest.config[section][key]
-        write_manifest(path, manifest)
+        change(checkpoint.manifest.config)
+        write_manifest(checkpoint.path, checkpoint.manifest)
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def as_if_added(monkeypatch, start, tiny_config):
         monkeypatch.setattr(type(getattr(tiny_config(), section)), "ADDED", {key: value}, raising=False)
         assert (path, value) in older_runs.added()
         run = start(steps=(7,), status="stopped").path
-        forget(run, section, key)
+        change_configs(run, lambda config: config[section].pop(key))
 
     return make
 
@@ -90,14 +89,8 @@ def test_a_setting_of_another_optimizer_is_left_alone(monkeypatch):
 
 
 def with_removed_setting(run, value):
-    state = json.loads((run / "run.json").read_text())
-    state["identity"]["config"]["loss"]["halve"] = value
-    (run / "run.json").write_text(json.dumps(state))
     (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("loss:\n", f"loss:\n  halve: {value}\n"))
-    for checkpoint in whole_checkpoints(run / "checkpoints"):
-        path, manifest = checkpoint.path, checkpoint.manifest
-        manifest.config["loss"]["halve"] = value
-        write_manifest(path, manifest)
+    change_configs(run, lambda config: config["loss"].update(halve=value))
 
 
 def test_a_run_with_a_removed_setting_resumes_if_that_changed_nothing(start, monkeypatch):

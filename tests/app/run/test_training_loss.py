@@ -37,32 +37,27 @@ def test_a_loss_above_that_of_the_click_rate_is_useless(judge):
     assert judge([0.35] * 300) == said
 
 
-@pytest.mark.parametrize(
-    ("kinds", "cell", "expected"),
-    [
-        ("y: label, w: weight, c: string", lambda click: "9" if click else "1", 0.5),
-        ("y: label, w: ignored, c: string", lambda click: "9", 0.1),
-    ],
-)
-def test_rows_count_by_their_weights(tmp_path, kinds, cell, expected):
-    log = tmp_path / "log.csv"
-    rows = [f"{int(row % 10 == 0)},{cell(row % 10 == 0)},{row % 7}" for row in range(2000)]
-    log.write_text("\n".join(["y,w,c", *rows, ""]))
-    words = ["prepare.data.separator=','", "prepare.data.header=true", f"prepare.data.columns={{{kinds}}}"]
-    options = read_options(None, [*words, "prepare.workers=1"])
-    schema = prepare(log, tmp_path / "prepared", options)
-    assert trained_click_rate(tmp_path / "prepared", schema) == pytest.approx(expected, abs=0.03)
+def prepared_rate(folder, kinds, rows, *words):
+    """Prepare a log whose column c has seven values behind `rows`, and return the click rate of the training rows."""
+    names = [column.split(":")[0] for column in kinds.split(", ")]
+    lines = [f"{row},{number % 7}" for number, row in enumerate(rows)]
+    (folder / "log.csv").write_text("\n".join([",".join(names), *lines, ""]))
+    words = ["prepare.data.separator=','", "prepare.data.header=true", f"prepare.data.columns={{{kinds}}}", *words]
+    schema = prepare(folder / "log.csv", folder / "prepared", read_options(None, [*words, "prepare.workers=1"]))
+    return trained_click_rate(folder / "prepared", schema)
+
+
+@pytest.mark.parametrize(("kind", "weights", "expected"), [("weight", "19", 0.5), ("ignored", "99", 0.1)])
+def test_rows_count_by_their_weights(tmp_path, kind, weights, expected):
+    rows = [f"{int(row % 10 == 0)},{weights[row % 10 == 0]}" for row in range(2000)]
+    rate = prepared_rate(tmp_path, f"y: label, w: {kind}, c: string", rows)
+    assert rate == pytest.approx(expected, abs=0.03)
 
 
 def test_rows_without_labels_do_not_count(tmp_path):
     """Nine of ten have none; a fifth of the others are clicks, so a loss of 0.5 is that of their click rate."""
-    log = tmp_path / "log.csv"
-    rows = [f"{int(row % 50 == 0) if row % 10 == 0 else ''},{row % 7}" for row in range(3000)]
-    log.write_text("\n".join(["y,c", *rows, ""]))
-    words = ["prepare.data.separator=','", "prepare.data.header=true", "prepare.data.columns={y: label, c: string}"]
-    options = read_options(None, [*words, "prepare.data.label=optional", "prepare.workers=1"])
-    schema = prepare(log, tmp_path / "prepared", options)
-    rate = trained_click_rate(tmp_path / "prepared", schema)
+    rows = [int(row % 50 == 0) if row % 10 == 0 else "" for row in range(3000)]
+    rate = prepared_rate(tmp_path, "y: label, c: string", rows, "prepare.data.label=optional")
     assert rate == pytest.approx(0.2, abs=0.04)
     (tmp_path / "loss.log").write_text("epoch: 1 step: 1, wide_loss is 0.5, deep_loss is 9.0\n" * 300)
     assert why_useless(tmp_path / "loss.log", rate, 0.0) == ""

@@ -183,47 +183,33 @@ def write_anew(path):
     write_manifest(path, dataclasses.replace(manifest, id="another"))
 
 
-@pytest.mark.parametrize("change", [remove, write_anew])
-def test_a_delta_that_loses_its_parent_while_it_is_written_is_followed_by_a_full_one(
-    make_manager, tmp_path, monkeypatch, change
-):
+@pytest.mark.parametrize("change", [remove, write_anew, None])
+def test_a_delta_that_cannot_be_used_is_followed_by_a_full_checkpoint(make_manager, tmp_path, monkeypatch, change):
+    """Its parent is lost while it is written, or (None) it cannot be opened once servers took its rows for saved."""
     tables = reference_tables(SPEC)
     manager, run = make_manager(tables)
     train_and_save(manager, tables, 1, tmp_path)
-    write = saving.write_checkpoint
+    write, open_checkpoint = saving.write_checkpoint, Checkpoint.open
 
     def write_and_change(*words):
-        change(path_of(tmp_path, 1))
+        if change is not None:
+            change(path_of(tmp_path, 1))
         return write(*words)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(saving, "write_checkpoint", write_and_change)
-        assert train_and_save(manager, tables, 2, tmp_path) == 1
-    (reason,) = run.failed
-    assert "step-00000002 holds changes since step-00000001" in reason
-    assert manager.saved == at(1)
-    assert train_and_save(manager, tables, 3, tmp_path) is None
-    assert_holds(path_of(tmp_path, 3), tables.state())
-
-
-def test_a_checkpoint_that_cannot_be_opened_once_written_is_followed_by_a_full_one(make_manager, tmp_path, monkeypatch):
-    """Servers have taken its rows for saved."""
-    tables = reference_tables(SPEC)
-    manager, run = make_manager(tables)
-    train_and_save(manager, tables, 1, tmp_path)
-
-    open_checkpoint = Checkpoint.open
-
     def open_or_fail(path, read):
-        if path == path_of(tmp_path, 2):
+        if change is None and path == path_of(tmp_path, 2):
             raise FileNotFoundError(2, "not seen yet")
         return open_checkpoint(path, read)
 
     with monkeypatch.context() as patch:
+        patch.setattr(saving, "write_checkpoint", write_and_change)
         patch.setattr(Checkpoint, "open", open_or_fail)
         assert train_and_save(manager, tables, 2, tmp_path) == 1
-    assert (len(run.failed), manager.saved) == (1, at(1))
+    (reason,) = run.failed
+    assert change is None or "step-00000002 holds changes since step-00000001" in reason
+    assert manager.saved == at(1)
     assert train_and_save(manager, tables, 3, tmp_path) is None
+    assert_holds(path_of(tmp_path, 3), tables.state())
 
 
 class Hurried:
