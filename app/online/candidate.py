@@ -164,7 +164,8 @@ def why_worse(candidate: np.ndarray, served: np.ndarray, rows: Examples, most_wo
     )
     weights = rows.weights
     loss, served_loss = (float(np.average(each, weights=weights)) for each in (losses, served_losses))
-    error = float(np.std(losses - served_losses)) / np.sqrt(len(rows))
+    # A single difference says nothing about how much the differences vary.
+    error = float(np.std(losses - served_losses, ddof=1)) / np.sqrt(len(rows)) if len(rows) > 1 else np.inf
     if loss - served_loss <= max(most_worse * served_loss, CHANCE * error):
         return ""
     return (

@@ -50,6 +50,11 @@ READ_PAUSES, READ_AGAIN_SECONDS = (0.5, 1.0, 2.0, 4.0), 60.0
 # A part of the log whose counts, such as clicks, deviate from the expected ones by fewer standard deviations than this
 # is not refused as suspicious, whatever the bounds say, because the deviation may be chance.
 FEW_CLICKS = 5.0
+# Figures of fewer cases than this say little, because they may be far from the true ones by chance. A new part is
+# compared with the click rate of the last parts if they have this number of clicks and of other rows, with their shares
+# of missing and unknown values if they have this number of lines, and with the calibration of parts with this number of
+# clicks.
+ENOUGH = 25
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,8 @@ class Part:
     missing: Sequence[float] = ()
     # For each categorical column, the share of this part's rows whose value had no id when the part was read.
     unknown: Sequence[float] = ()
-    # Sum of the part's scores, divided by its number of clicks. The scores are those of the model before it is trained
-    # on this part.
+    # Sum of the part's scores, divided by its number of clicks. None if it has no clicks. The scores are those of the
+    # model before it is trained on this part.
     calibration: float | None = None
     # Number of the part's rows in each bin of the score, see `count_scores`. The scores are those of the model before
     # it is trained on this part.
@@ -403,10 +408,11 @@ def why_suspicious(
 ) -> str | None:
     """Return the reason why a part (file of the log) is suspicious, or None if its figures are similar to those of the
     last parts. It is suspicious if one of these figures exceeds a bound: the share of bad lines, the change of the
-    click rate, or a column's share of missing cells or of values without ids.
+    click rate, or a column's share of missing cells or of values without ids. A part whose labels are all equal is
+    suspicious if it has so many rows that chance does not explain it.
 
-    `click_rate` is used for the first part: the click rate of the data that the model was trained on before. `columns`
-    are the names of the columns that the shares in the part belong to.
+    `click_rate` is that of the data that the model was trained on before. It is used as long as the last parts have few
+    clicks (ENOUGH). `columns` are the names of the columns that the shares in the part belong to.
     """
     counts = part.counts
     num_rejected = part.num_lines - len(part.rows)
@@ -415,20 +421,27 @@ def why_suspicious(
             f"{num_rejected:,} of its {part.num_lines:,} lines are bad, more than prepare.max_reject_fraction "
             f"{bounds.rejected:g}; the first: {part.first_reject[:200]!r}"
         )
-    if ledger.recent:
-        click_rate = sum(each["clicks"] for each in ledger.recent) / sum(each["rows"] for each in ledger.recent)
-    rate, expected = counts["clicks"] / counts["rows"], counts["rows"] * click_rate
-    is_chance = abs(counts["clicks"] - expected) <= FEW_CLICKS * np.sqrt(expected + 1)
-    if not is_chance and _is_far(rate, click_rate, bounds.change):
+    clicks, rows = (sum(each[name] for each in ledger.recent) for name in ("clicks", "rows"))
+    usual, source = click_rate, "the training rows"
+    if min(clicks, rows - clicks) >= ENOUGH:
+        usual, source = clicks / rows, "the last parts"
+    rate, expected = counts["clicks"] / counts["rows"], counts["rows"] * usual
+    is_chance = abs(counts["clicks"] - expected) <= FEW_CLICKS * np.sqrt(expected * (1 - usual) + 1)
+    if not is_chance and rate in (0, 1):
         return (
-            f"its click rate is {rate:.4f}, that of the last parts {click_rate:.4f}: more than a factor of "
-            f"{bounds.change:g} apart (--most-change)"
+            f"all its labels are equal: it has {counts['clicks']:,.0f} clicks, and {expected:,.1f} are expected at the "
+            f"click rate of {source}, {usual:.4f}"
+        )
+    if not is_chance and _is_far(rate, usual, bounds.change):
+        return (
+            f"its click rate is {rate:.4f}, that of {source} {usual:.4f}: more than a factor of {bounds.change:g} "
+            "apart (--most-change)"
         )
     for name, what, bound in (("missing", "are missing", bounds.missing), ("unknown", "have no id", bounds.unknown)):
-        shares = np.array(counts[name])
-        last = [each[name] for each in ledger.recent if each.get(name)] or [np.full(shares.size, np.inf)]
-        most = np.array(last).max(axis=0)
-        rise = shares - most - bound - FEW_CLICKS * np.sqrt(shares * (1 - shares) / max(len(part.rows), 1))
+        shares, num_rows = np.array(counts[name]), len(part.rows)
+        if (most := _most_usual(ledger.recent, name)) is None:
+            continue
+        rise = shares - most - bound - FEW_CLICKS * np.sqrt(shares * (1 - shares) * num_rows + 1) / num_rows
         if rise.size and rise.max() > 0:
             worst = int(rise.argmax())
             return (
@@ -438,15 +451,26 @@ def why_suspicious(
     return None
 
 
+def _most_usual(recent: Sequence[dict[str, Any]], name: str) -> np.ndarray | None:
+    """Return, for each column, the largest of the shares `name` in the last parts, or None if these have too few lines
+    together. Parts with too few lines of their own (ENOUGH) count only through the mean over all parts.
+    """
+    last = [each for each in recent if each.get(name)]
+    shares, lines = np.array([each[name] for each in last]), np.array([each["lines"] for each in last])
+    if lines.sum() < ENOUGH:
+        return None
+    return np.max([np.average(shares, axis=0, weights=lines), *shares[lines >= ENOUGH]], axis=0)
+
+
 def why_miscalibrated(part: Part, ledger: Ledger, bounds: GuardBounds) -> str | None:
     """Return the reason why a part (file of the log) is suspicious because of its calibration (the sum of the model's
     scores divided by the number of clicks), or None if the calibration is near the median calibration of the last
-    parts.
+    parts. Of these, only parts with enough clicks (ENOUGH) count.
 
-    Return None also if the model that scored the part was not published, because the reason may then lie in the model
-    instead of the part.
+    Return None also if the part has no clicks, or if the model that scored the part was not published, because the
+    reason may then lie in the model instead of the part.
     """
-    last = [each["calibration"] for each in ledger.recent if each.get("calibration")]
+    last = [each["calibration"] for each in ledger.recent if each.get("calibration") and each["clicks"] >= ENOUGH]
     clicks, actual = part.counts["clicks"], part.calibration
     if not last or not actual or ledger.withheld:
         return None
@@ -465,14 +489,12 @@ def _is_far(value: float, usual: float, factor: float) -> bool:
 
 
 def why_useless(part: Part) -> str | None:
-    """Return the reason why a model cannot be trained on a part (file of the log): no line is good, or all labels are
-    equal. Otherwise return None.
+    """Return the reason why a model cannot be trained on a part (file of the log): no line is good, or all weights are
+    0. Otherwise return None.
     """
-    if 0 < part.counts["clicks"] < part.counts["rows"]:
-        return None
     if not len(part.rows):
         return f"{part.num_lines:,} of its {part.num_lines:,} lines are bad; the first: {part.first_reject[:200]!r}"
-    return "the labels of all its rows that count are equal"
+    return None if part.counts["rows"] else "the weights of all its rows are 0"
 
 
 def _order(name: str) -> tuple[list[tuple[int, str]], str]:

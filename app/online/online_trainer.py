@@ -18,7 +18,7 @@ import numpy as np
 from app.checkpoint.manifest import Position
 from app.checkpoint.read import Checkpoint
 from app.evaluation.measure import Scorer, intervals_of
-from app.evaluation.metrics import MetricStream, defined
+from app.evaluation.metrics import MetricStream
 from app.evaluation.results import Measurement, interval_ends
 from app.online.candidate import LAST_PARTS, Samples, scores_shift, served_logits, why_worse
 from app.online.expiry import IN_SECONDS, Expiry
@@ -166,7 +166,7 @@ class OnlineTrainer(Trainer):
         values, scores = self._measure_part(part)
         line |= values | scores_shift(scores, self.ledger.recent)
         line |= self.samples.shift(self.ledger.samples, part.rows, self.schema, self.vocabulary.encoder.log_format)
-        part = replace(part, calibration=line["calibration"], scores=scores.tolist())
+        part = replace(part, calibration=line.get("calibration"), scores=scores.tolist())
         if (reason := why_miscalibrated(part, self.ledger, bounds)) and not is_released:
             self.source.hold(file, reason, checksum)
             return
@@ -381,7 +381,8 @@ class OnlineTrainer(Trainer):
 
     def _measure_part(self, part: Part) -> tuple[dict[str, Any], np.ndarray]:
         """Score a part (file of the log) that the model was not trained on yet. Return metrics by name, and the number
-        of rows in each bin of the score (see `count_scores`).
+        of rows in each bin of the score (see `count_scores`). Undefined metrics are left out, such as the AUC of rows
+        with equal labels.
 
         The metrics include those of the bundle of the option --frozen, which serves for comparison, with the prefix
         frozen_, and those of the true click probabilities of a synthetic log, with the prefix best_, if there are any.
@@ -401,15 +402,15 @@ class OnlineTrainer(Trainer):
         if (truth := truth_path(Path(part.file.location))).is_file():
             best = best_possible(truth, part.row_numbers)
             values |= {"best_auc": best.auc, "best_log_loss": best.log_loss}
-        return values, scores
+        return {name: value for name, value in values.items() if np.isfinite(value)}, scores
 
     def _values(self, stream: MetricStream) -> dict[str, Any]:
         """Return, by name, the metrics of the rows that were added to `stream`, and the ends of the metrics' confidence
-        intervals. Undefined metrics are left out.
+        intervals. Undefined metrics are NaN.
         """
         metrics, bins = stream.result_and_bins()
         measured = Measurement(metrics, bins.coarsened(INTERVAL_BINS))
-        return defined(metrics) | interval_ends(intervals_of(measured, self.config))
+        return asdict(metrics) | interval_ends(intervals_of(measured, self.config))
 
     def _train_part(self, part: Part) -> dict[str, float]:
         """Train on each row of a part (file of the log) once, in order. Return the steps' mean `wide_loss` and
@@ -456,11 +457,11 @@ class OnlineTrainer(Trainer):
 
 def _described(values: dict[str, Any]) -> str:
     """Return a text for the training log with the name and the measurements of a part (file of the log): number of
-    rows, AUC, log loss and calibration.
+    rows, AUC, log loss and calibration. It says so if the AUC or the calibration is undefined.
     """
     beside = [f"{of} {values[f'{of}_auc']:.4f}" for of in ("frozen", "best") if f"{of}_auc" in values]
     between = f" ({', '.join(beside)})" if beside else ""
-    return (
-        f"{values['part']}: {values['rows']:,} rows, AUC {values['auc']:.4f}{between}, log loss "
-        f"{values['log_loss']:.4f}, calibration {values['calibration']:.3f}"
-    )
+    auc = f"AUC {values['auc']:.4f}" if "auc" in values else "no AUC as all labels are equal"
+    calibration = f"calibration {values['calibration']:.3f}" if "calibration" in values else "no clicks"
+    loss = f"log loss {values['log_loss']:.4f}"
+    return f"{values['part']}: {values['rows']:,} rows, {auc}{between}, {loss}, {calibration}"

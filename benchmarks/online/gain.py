@@ -126,7 +126,8 @@ def drifting(stream: Stream, every: int) -> dict[str, Any]:
         best = area_under_curve(read_truth(truth, np.arange(len(labels)))[0], labels)
         lines.append({"part": part.name, "rows": len(labels), **aucs, "best": best})
     judged = lines[every:]
-    means = {name: float(np.mean([line[name] for line in judged])) for name in NAMES}
+    # A part whose labels are all equal has no AUC, and is left out.
+    means = {name: float(np.nanmean([line[name] for line in judged])) for name in NAMES}
     seconds = {after: of_retrain for after, (_, of_retrain) in retrains.items()}
     a_part, a_retrain = online_seconds / num_parts, float(np.mean(list(seconds.values())))
     return {
@@ -148,6 +149,7 @@ def real_rows(stream: Stream) -> dict[str, Any]:
     groups = [
         Group(labels_of(part), {"online": logits_of(model, part)[None], "frozen": logits_of(frozen, part)[None]})
         for part, model in zip(stream.parts, online[:-1], strict=True)
+        if len(np.unique(labels_of(part))) == 2  # A part whose labels are all equal has no AUC.
     ]
     (difference,) = differences(groups, "online", ("frozen",), REPLICATES, seed=1)
     aucs = {

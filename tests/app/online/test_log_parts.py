@@ -39,13 +39,13 @@ def source(tmp_path):
     return PartSource(str(tmp_path), tmp_path / "released")
 
 
-def part_of(clicks, rows, name="part-1", lines=None, weights=None, checksum="", state=None):
+def part_of(clicks, rows, name="part-1", lines=None, weights=None, checksum="", state=None, **figures):
     labels = np.zeros(rows, np.float32)
     labels[:clicks] = 1
     empty = np.zeros((rows, 0))
     examples = Examples(empty.astype(np.int32), empty.astype(np.float32), labels, weights)
     file = LogFile(name, name, state or FileState(1, 1))
-    return Part(file, checksum, (), examples, lines or rows, "1\ttoo few cells\tx")
+    return Part(file, checksum, (), examples, lines or rows, "1\ttoo few cells\tx", **figures)
 
 
 def take_all(source, ledger):
@@ -169,10 +169,15 @@ GUARD = {"click_rate": 0.2, "bounds": GuardBounds(rejected=0.01), "columns": ("C
         (part_of(200, 1000), None),
         (part_of(200, 1000, lines=1011), "11 of its 1,011 lines are bad"),
         (part_of(200, 1000, lines=1010), None),
-        (part_of(650, 1000), "its click rate is 0.6500, that of the last parts 0.2000"),
+        (part_of(650, 1000), "its click rate is 0.6500, that of the training rows 0.2000"),
         (part_of(60, 1000), "its click rate is 0.0600"),
         (part_of(1, 20), None),  # chance explains it
         (part_of(7, 10), None),
+        (part_of(0, 9), None),
+        (part_of(0, 100), None),
+        (part_of(0, 1000), "all its labels are equal: it has 0 clicks, and 200.0 are expected"),
+        (part_of(3, 3), None),
+        (part_of(50, 50), "it has 50 clicks, and 10.0 are expected at the click rate of the training rows, 0.2000"),
     ],
 )
 def test_a_suspicious_part_is_named_with_the_reason(part, reason):
@@ -180,11 +185,28 @@ def test_a_suspicious_part_is_named_with_the_reason(part, reason):
     assert found is None if reason is None else reason in found
 
 
-@pytest.mark.parametrize("part", [part_of(0, 9), part_of(9, 9), part_of(2, 9, weights=np.zeros(9, np.float32))])
-def test_nothing_can_be_learned_of_one_label(part):
-    assert "are equal" in why_useless(part)
+def test_a_part_without_rows_that_count_is_useless():
+    assert "weights of all its rows are 0" in why_useless(part_of(2, 9, weights=np.zeros(9, np.float32)))
     assert "7 of its 7 lines are bad; the first: '1" in why_useless(part_of(0, 0, lines=7))
-    assert why_useless(part_of(1, 9)) is None
+    for clicks in (0, 1, 9):
+        assert why_useless(part_of(clicks, 9)) is None
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.03, 0.3, 0.97])
+@pytest.mark.parametrize("rows", [1, 5, 20])
+def test_small_parts_of_a_stream_are_all_good(rows, rate):
+    """Their labels are often equal by chance, in all recent parts, too. A large part with equal labels is held."""
+    chance, ledger, many = np.random.default_rng(rows), Ledger(), 50_000
+    guard = GUARD | {"click_rate": rate}
+    for number in range(301):
+        num_rows = rows if number < 300 else many
+        clicks, missing = chance.binomial(num_rows, [rate, 0.4])
+        part = part_of(clicks, num_rows, missing=[missing / num_rows], calibration=num_rows * rate / max(clicks, 0.5))
+        assert why_suspicious(part, ledger, **guard) is None
+        assert why_miscalibrated(part, ledger, GUARD["bounds"]) is None
+        ledger = ledger.after(part)
+    for clicks in (0, many):
+        assert "all its labels are equal" in why_suspicious(part_of(clicks, many), ledger, **guard)
 
 
 def test_a_part_that_came_late_is_taken_once_it_is_released_and_only_as_it_was(source, tmp_path):
@@ -233,19 +255,19 @@ def test_a_share_of_a_column_that_jumps_is_named(missing, unknown, reason):
     usual = [([0.1, 0.0, 0.1], [0.1, 0.2]), ([0.0, 0.0, 0.4], [0.0, 0.5])]
     ledger = Ledger()
     for number, shares in enumerate(usual):
-        last = dataclasses.replace(part_of(20, 100, f"part-{number}"), missing=shares[0], unknown=shares[1])
+        last = part_of(20, 100, f"part-{number}", missing=shares[0], unknown=shares[1])
         assert why_suspicious(last, Ledger(), **GUARD) is None  # of the first part nothing is known
         ledger = ledger.after(last)
-    part = dataclasses.replace(part_of(200, 1000), missing=missing, unknown=unknown)
+    part = part_of(200, 1000, missing=missing, unknown=unknown)
     found = why_suspicious(part, Ledger(**json.loads(json.dumps(dataclasses.asdict(ledger)))), **GUARD)
     assert found is None if reason is None else reason in found
-    few = dataclasses.replace(part_of(1, 4), missing=missing, unknown=unknown)
+    few = part_of(1, 4, missing=missing, unknown=unknown)
     assert why_suspicious(few, ledger, **GUARD) is None
 
 
 def test_a_ledger_of_an_earlier_release_has_no_shares():
     ledger = Ledger({}, [{"lines": 10, "rows": 10.0, "clicks": 2.0}])
-    part = dataclasses.replace(part_of(200, 1000), missing=[0.9] * 3, unknown=[0.9] * 2, calibration=9.0)
+    part = part_of(200, 1000, missing=[0.9] * 3, unknown=[0.9] * 2, calibration=9.0)
     assert why_suspicious(part, ledger, **GUARD) is None
     assert why_miscalibrated(part, ledger, GUARD["bounds"]) is None
 
@@ -257,8 +279,8 @@ def test_a_ledger_of_an_earlier_release_has_no_shares():
 def test_a_part_on_which_the_model_is_far_off_is_named(clicks, calibration, is_held):
     ledger = Ledger()
     for number, usual in enumerate([1.1, 9.0, 1.1]):
-        ledger = ledger.after(dataclasses.replace(part_of(200, 1000, f"part-{number}"), calibration=usual))
-    part = dataclasses.replace(part_of(clicks, 1000), calibration=calibration)
+        ledger = ledger.after(part_of(200, 1000, f"part-{number}", calibration=usual))
+    part = part_of(clicks, 1000, calibration=calibration)
     reason = why_miscalibrated(part, ledger, GUARD["bounds"])
     assert (reason is not None) == is_held
     assert why_miscalibrated(part, dataclasses.replace(ledger, withheld="worse"), GUARD["bounds"]) is None
@@ -270,7 +292,7 @@ def test_the_last_parts_decide_which_click_rate_is_usual():
     for number in range(RECENT + 5):
         ledger = ledger.after(part_of(50, 1000, f"part-{number}"))
     assert len(ledger.recent) == RECENT
-    assert "those" not in (why_suspicious(part_of(200, 1000), ledger, **GUARD) or "those")
+    assert "that of the last parts 0.0500" in why_suspicious(part_of(200, 1000), ledger, **GUARD)
     assert why_suspicious(part_of(100, 1000), ledger, **GUARD) is None
     assert Ledger(**dataclasses.asdict(ledger)) == ledger
 
