@@ -9,8 +9,10 @@ import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from importlib.machinery import BuiltinImporter, PathFinder
+from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from shlex import quote
@@ -85,11 +87,25 @@ def keep_pandas_out() -> None:
     """
     import pyarrow as pa
 
-    finders, sys.meta_path[:] = sys.meta_path[:], [BuiltinImporter]
-    try:
+    with without("pandas"):
         pa.array([])
+
+
+@contextmanager
+def without(package: str) -> Iterator[None]:
+    """Make `import PACKAGE` fail inside the `with` block, unless the package was imported before.
+
+    Some libraries import a large package if it is installed, but do without it if the import fails.
+    """
+    if package in sys.modules:
+        yield
+        return
+    # Python's `import` raises ImportError for a module whose entry in `sys.modules` is None.
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
     finally:
-        sys.meta_path[:] = finders
+        del sys.modules[package]
 
 
 def load(package: str) -> ModuleType:

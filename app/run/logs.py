@@ -11,16 +11,16 @@ import os
 import re
 import socket
 import struct
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from app.checkpoint.manifest import Manifest
 from app.evaluation.results import forget_evaluations
 from common.files import message_of, parse_json, sync_folder, write_whole
+from common.packages import without
 
 LOSS_LOG, EVAL_LOG, METRICS = "loss.log", "eval.log", "metrics.jsonl"
 
@@ -131,8 +131,9 @@ class EventFile(RunLog):
         }
         if not numbers:
             return
-        # Import tensorboardX only when the first event is written, because the import takes 0.2 s and more.
-        with without_torch():
+        # Import tensorboardX only when the first event is written, because the import takes 0.2 s and more. It imports
+        # PyTorch, where it is installed, only for the name of a type, which takes two seconds, and one more at exit.
+        with without("torch"):
             from tensorboardX.proto.event_pb2 import Event, SessionLog
             from tensorboardX.proto.summary_pb2 import Summary
             from tensorboardX.record_writer import masked_crc32c
@@ -154,24 +155,6 @@ class EventFile(RunLog):
         records = [event.SerializeToString() for event in events]
         parts = [part for record in records for part in (struct.pack("<Q", len(record)), record)]
         self.append(b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts))
-
-
-@contextmanager
-def without_torch() -> Iterator[None]:
-    """Make `import torch` fail inside the `with` block, unless it was imported before.
-
-    tensorboardX imports PyTorch, where it is installed, only for the name of a type. This takes two seconds, and one
-    more at exit.
-    """
-    if "torch" in sys.modules:
-        yield
-        return
-    # Python's `import` raises ImportError for a module whose entry in `sys.modules` is None.
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["torch"]
 
 
 PROFILED_STEPS = 5

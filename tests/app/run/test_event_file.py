@@ -4,10 +4,11 @@ import struct
 
 import pytest
 
-from app.run.logs import EventFile, without_torch
+from app.run.logs import EventFile
+from common.packages import without
 from tests.programs import run_python
 
-with without_torch():  # as seconds of each run of the tests would go into its import
+with without("torch"):  # as seconds of each run of the tests would go into its import
     from tensorboardX.proto.event_pb2 import Event, SessionLog
     from tensorboardX.record_writer import masked_crc32c
 
