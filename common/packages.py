@@ -16,7 +16,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from shlex import quote
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 PROJECT = Path(__file__).parents[1]  # The folder that contains app, data_prep and common.
@@ -97,15 +97,17 @@ def without(package: str) -> Iterator[None]:
 
     Some libraries import a large package if it is installed, but do without it if the import fails.
     """
-    if package in sys.modules:
-        yield
-        return
-    # Python's `import` raises ImportError for a module whose entry in `sys.modules` is None.
-    sys.modules[package] = None  # type: ignore[assignment]
+
+    def find_spec(name: str, *_: Any) -> None:
+        if name == package:
+            raise ModuleNotFoundError(f"{package} is not imported here", name=package)
+
+    finder: Any = SimpleNamespace(find_spec=find_spec)
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        del sys.modules[package]
+        sys.meta_path.remove(finder)
 
 
 def load(package: str) -> ModuleType:
