@@ -150,8 +150,9 @@ def main() -> None:
             seconds[path.name] = time.monotonic() - closed
     print(f"\n| {COLUMNS.replace(', ', ' | ')} |\n{'|---' * len(COLUMNS.split(', '))}|")
     for line in metrics():
-        cells = [f"{line[name]:.4f}" for name in ("auc", "frozen_auc", "best_auc", "log_loss")]
-        cells += [f"{line['calibration']:.3f}", f"{line['new_values']:,}", f"{seconds[line['part']]:.1f}"]
+        measured = ("auc", "frozen_auc", "best_auc", "log_loss", "calibration")
+        cells = [f"{line[name]:.4f}" if name in line else "–" for name in measured]
+        cells += [f"{line['new_values']:,}", f"{seconds[line['part']]:.1f}"]
         print(f"| {line['part']} | {line['rows']:,} | {' | '.join(cells)} |")
     print(f"\n== done: {FOLDER}/online is the run, {FOLDER}/bundles what was served; docs/online.md says more")
 

@@ -102,9 +102,7 @@ class Model:
         sizes = Counter(field for field, value in self.ids if value)
         can = [cell for cell in self.ids if cell[1] and sizes[cell[0]] > self.small_field]
         can.sort(key=lambda cell: (self.seen[cell], self.count[cell], -self.ids[cell]))
-        old = {cell for cell in can if after and self.moment - self.seen[cell] > after}
-        left = [cell for cell in can if cell not in old]
-        gone = old | set(left[: max(len(left) - most_ids, 0)] if most_ids else ())
+        gone = expired_of(can, self.seen, self.moment, after, most_ids)
         for cell in gone:
             del self.ids[cell], self.seen[cell]
         return gone
@@ -114,6 +112,13 @@ class Model:
         kept = sorted(self.ids, key=lambda cell: (self.fields.index(cell[0]), self.ids[cell]))
         self.ids = {cell: self.first + place for place, cell in enumerate(kept)}
         self.size = self.first + len(kept)
+
+
+def expired_of(can, seen, moment, after, most_ids):
+    """Return which of the values `can`, the longest unseen first, expire at a moment; `seen` is when each occurred."""
+    old = {value for value in can if after and moment - seen[value] > after}
+    left = [value for value in can if value not in old]
+    return old | set(left[: max(len(left) - most_ids, 0)] if most_ids else ())
 
 
 def _order(cell):
@@ -218,10 +223,7 @@ def test_which_ids_go_is_what_a_plain_list_says(seed):
         can = np.array([chance.random() < 0.8 for _ in range(num_ids)])
         counts = np.array([chance.randrange(4) for _ in range(num_ids)])
         order = sorted((id_ for id_ in touched if can[id_]), key=lambda id_: (touched[id_], counts[id_], -id_))
-        expected = {id_ for id_ in order if options.after and moment - touched[id_] > options.after}
-        left = [id_ for id_ in order if id_ not in expected]
-        if options.most_ids:
-            expected |= set(left[: max(len(left) - options.most_ids, 0)])
+        expected = expired_of(order, touched, moment, options.after, options.most_ids)
         assert expiry.expire(can, counts, options).tolist() == sorted(expected)
         for id_ in expected:
             del touched[id_]

@@ -112,18 +112,11 @@ def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(source, tmp_
     assert names == sorted(names, key=lambda name: int(name[5:-4]))
 
 
-def test_parts_come_in_natural_order_and_what_is_no_part_does_not(source, tmp_path):
-    for name in ("part-10.txt", "part-9.txt", "part-9.txt.truth.parquet", "_SUCCESS", ".hidden", "README.md"):
-        (tmp_path / name).write_text(name)
-    ledger, _ = take_all(source, Ledger())
-    assert list(ledger.trained) == ["part-9.txt", "part-10.txt"]
-
-
-def test_a_file_whose_name_keeps_it_from_being_a_part_is_logged_once(source, tmp_path, caplog):
-    for name in ("part-1.psv", "part-2.xlsx", "_SUCCESS", ".hidden", "part-1.truth.parquet"):
+def test_parts_come_in_natural_order_and_other_files_are_logged_once(source, tmp_path, caplog):
+    for name in ("part-10.psv", "part-9.txt", "part-2.xlsx", "_SUCCESS", ".hidden", "part-9.txt.truth.parquet"):
         move_in(tmp_path, name, name)
     ledger, _ = take_all(source, Ledger())
-    assert list(ledger.trained) == ["part-1.psv"]
+    assert list(ledger.trained) == ["part-9.txt", "part-10.psv"]
     move_in(tmp_path, "part-3.json", "{}")
     take_all(source, ledger)
     named = [record.args[0] for record in caplog.records if "not read as parts" in record.msg]

@@ -278,28 +278,22 @@ def test_small_parts_with_equal_labels_are_trained_on(make_online, parts, caplog
     assert folder.run() == 0
     rows = parts[0].read_bytes().splitlines(keepends=True)
     others, clicks = ([row for row in rows if row[:1] == label] for label in (b"0", b"1"))
-    for number, content in enumerate((others[:20], clicks[:1], others[20:21], others, rows), 1):
+    for number, content in enumerate((others[:20], clicks[:1], others, rows), 1):
         folder.deliver(parts[0], f"part-{number}", b"".join(content))
     more = ("--most-worse", "1e9", "--frozen", folder.path / "bundles/step-00000000")
     with caplog.at_level("INFO", "app"):
         assert folder.run(*more) == 5
-    for name, auc, calibration in (("1", False, False), ("2", False, True), ("3", False, False), ("5", True, True)):
-        line = next(line for line in metrics_of(folder) if line["part"] == f"part-{name}")
-        for prefix in ("", "frozen_"):
-            assert f"{prefix}log_loss" in line
-            assert (f"{prefix}auc" in line, f"{prefix}calibration" in line) == (auc, calibration)
-        assert ("best_auc" in line) == (line["rows"] > 1)  # The file with the true probabilities is that of all rows.
-    assert "part-3: 1 rows, no AUC as all labels are equal, log loss" in caplog.text
-    assert "no clicks; step-" in caplog.text
+    names = ("auc", "calibration", "frozen_auc", "frozen_calibration", "log_loss")
+    found = [[name in line for name in names] for line in metrics_of(folder)]
+    assert found == [[False] * 4 + [True], [False, True, False, True, True], [True] * 5]
+    assert "part-2: 1 rows, no AUC as all labels are equal, log loss" in caplog.text and "no clicks; s" in caplog.text
     status = json.loads((folder.path / "online/status.json").read_text())
-    assert status["held"].keys() == status["can_be_released"].keys() == {"part-4"}
-    assert "all its labels are equal: it has 0 clicks, and" in status["held"]["part-4"]
-    assert folder.app("online", "release", "part-4", "--work", folder.path / "online") == 0
+    assert "all its labels are equal: it has 0 clicks, and" in status["held"]["part-3"]
+    assert folder.app("online", "release", "part-3", "--work", folder.path / "online") == 0
     assert folder.run(*more) == 0
-    assert metrics_of(folder)[-1]["part"] == "part-4"
+    assert metrics_of(folder)[-1]["part"] == "part-3"
     files = [folder.path / name for name in ("online/metrics.jsonl", "online/status.json", "bundles/parts.json")]
     assert not any(word in path.read_text() for path in files for word in ("NaN", "Infinity", "null"))
-    assert "part-3" in (folder.path / "online/online.html").read_text()
 
 
 def test_a_model_that_got_worse_is_saved_and_not_published(make_online, parts, caplog):

@@ -139,24 +139,17 @@ def test_a_run_that_is_resumed_is_followed_on(run, follow):
     assert follow(nothing, run.launch, *[nothing] * 60, save_and_finish)[0] == [1, 2]
 
 
-def test_what_is_resumed_while_the_last_checkpoint_is_evaluated_is_followed_on(run):
-    run.launch()
-    run.save(1)
-    run.end("finished")
-    given = new_checkpoints(run.path, lambda _: (run.save(2), run.end("finished")))
-    assert next(given).manifest.step == 1
-    run.launch()
-    assert [checkpoint.manifest.step for checkpoint in given] == [2]
-
-
-def test_a_checkpoint_that_is_removed_while_one_before_it_is_evaluated_is_passed_over(run):
+def test_what_changes_while_a_checkpoint_is_evaluated_is_followed(run):
+    """The next checkpoint is removed, and after the last one the run is resumed."""
     run.launch()
     run.save(1, 2, 3)
     run.end("finished")
-    given = new_checkpoints(run.path, pytest.fail)
+    given = new_checkpoints(run.path, lambda _: (run.save(4), run.end("finished")))
     assert next(given).manifest.step == 1
     run.remove(2)
-    assert [checkpoint.manifest.step for checkpoint in given] == [3]
+    assert next(given).manifest.step == 3
+    run.launch()
+    assert [checkpoint.manifest.step for checkpoint in given] == [4]
 
 
 def test_asking_for_a_lock_does_not_refuse_a_launch_and_makes_nothing(run, follow):

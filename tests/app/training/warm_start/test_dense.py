@@ -42,14 +42,22 @@ def other_dataset(tmp_path_factory, tiny_log, project):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, make_parts, random_batch, tiny_config, tiny_schema, tiny_dataset):
-    """A checkpoint after three steps, and its state."""
-    parts, rng = make_parts("reference", tiny_schema), np.random.default_rng(1)
-    for _ in range(3):
-        batch = random_batch(tiny_schema, 400, rng)
-        take_step(parts, batch)
-    manifest = run_manifest(3, tiny_config(REFERENCE), tiny_schema, tiny_dataset)
-    return write_checkpoint(tmp_path_factory.mktemp("trained"), parts.state(), manifest), parts.state()
+def train(tmp_path_factory, make_parts, random_batch, tiny_config, tiny_schema, tiny_dataset):
+    """Makes a checkpoint after three steps, and returns it with its state."""
+
+    def train(*words):
+        parts, rng = make_parts("reference", tiny_schema, *words), np.random.default_rng(1)
+        for _ in range(3):
+            take_step(parts, random_batch(tiny_schema, 400, rng))
+        manifest = run_manifest(3, tiny_config(REFERENCE, *words), tiny_schema, tiny_dataset)
+        return write_checkpoint(tmp_path_factory.mktemp("trained"), parts.state(), manifest), parts.state()
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def trained(train):
+    return train()
 
 
 @pytest.fixture
@@ -285,14 +293,9 @@ FALLING = FTRL_WORDS.format(0.5, "{name: cosine, decay_steps: 4, final_factor: 0
 
 
 @pytest.fixture(scope="module")
-def falling(tmp_path_factory, make_parts, tiny_config, tiny_schema, tiny_dataset, random_batch):
+def falling(train):
     """A checkpoint after three steps with a learning rate that falls, and its state."""
-    parts, rng = make_parts("reference", tiny_schema, FALLING), np.random.default_rng(1)
-    batch = random_batch(tiny_schema, 50, rng)
-    for _ in range(3):
-        take_step(parts, batch)
-    manifest = run_manifest(3, tiny_config(REFERENCE, FALLING), tiny_schema, tiny_dataset)
-    return write_checkpoint(tmp_path_factory.mktemp("falling"), parts.state(), manifest), parts.state()
+    return train(FALLING)
 
 
 @pytest.mark.parametrize(
