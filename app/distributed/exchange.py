@@ -146,7 +146,7 @@ class Exchange:
         self._by_owner, self._by_rank = Segments(to_owners), Segments(header.counts)
         received = np.empty(self._by_rank.total, np.int64)
         with waiting():
-            self._all_to_all(ids, self._by_owner, received, self._by_rank, MPI.INT64_T)
+            wait_asleep(self._all_to_all(ids, self._by_owner, received, self._by_rank, MPI.INT64_T))
         return received
 
     def pull_reply(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -179,14 +179,16 @@ class Exchange:
         deep_received = self._buffers[what].array((back.total, self.embedding_dim))
         wide_received = np.empty(back.total, np.float32)
         with waiting():
+            requests = [self._all_to_all(wide, to, wide_received, back, MPI.FLOAT)]
             if self.embedding_dim:
-                self._all_to_all(deep, to, deep_received, back, self._row)
-            self._all_to_all(wide, to, wide_received, back, MPI.FLOAT)
+                requests.append(self._all_to_all(deep, to, deep_received, back, self._row))
+            for request in requests:
+                wait_asleep(request)
         return deep_received, wide_received
 
     def _all_to_all(
         self, sent: np.ndarray, to: Segments, received: np.ndarray, back: Segments, datatype: MPI.Datatype
-    ) -> None:
-        self._communicator.Alltoallv(
+    ) -> MPI.Request:
+        return self._communicator.Ialltoallv(
             [sent, to.counts, to.starts, datatype], [received, back.counts, back.starts, datatype]
         )

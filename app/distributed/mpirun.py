@@ -42,6 +42,9 @@ CHOICE_OF_CROSSES = "WIDE_DEEP_CROSSES"
 STARTED, REPORTS_START = b"\x16started\n", "WIDE_DEEP_REPORTS_START"
 # Environment variable with the command that mpirun runs on other hosts to start its daemon.
 LAUNCH_AGENT = "PRTE_MCA_prte_launch_agent"
+# Environment variable with the number of TCP connections between two ranks on different hosts. With a single one, a
+# rank's request for data waits behind the data that the rank sends, so data often goes only one way at a time.
+CONNECTIONS = "OMPI_MCA_btl_tcp_links"
 # Environment variable with Slurm's abbreviated list of a job's hosts.
 NODE_LIST = "SLURM_JOB_NODELIST"
 # Environment variables that mpirun sets for the ranks on other hosts, too.
@@ -128,15 +131,16 @@ def launch(num_ranks: int, host_file: str, arguments: list[str], timeout_s: floa
     mpirun = [find_mpirun()]
     load_mpi()
     command = [*mpirun_options(path, slots), "-n", str(num_ranks), sys.executable, "-P", "-m", "app", *arguments]
-    environment = {**os.environ, **daemon_variables(timeout_s), REPORTS_START: "1"}
+    environment = {**os.environ, **mpirun_variables(timeout_s), REPORTS_START: "1"}
     if slots or not SHARED_MEMORY.is_dir():
         return supervise([*mpirun, *command], list(slots), environment)
     with TemporaryDirectory(prefix=f"wide_deep-{os.getpid()}-", dir=SHARED_MEMORY) as folder:
         return supervise([*mpirun, "--mca", "btl_sm_backing_directory", folder, *command], environment=environment)
 
 
-def daemon_variables(timeout_s: float) -> dict[str, str]:
-    """Return environment variables for mpirun: its settings for the daemons that start the ranks on other hosts.
+def mpirun_variables(timeout_s: float) -> dict[str, str]:
+    """Return environment variables for mpirun: its settings for the daemons that start the ranks on other hosts, and
+    for the connections between ranks. Variables that the user has set keep their values.
 
     A connection to a host on which nothing has come for `timeout_s` seconds is probed, so that the job ends if the host
     has disappeared. The daemons are started by daemon.py, which blocks SIGINT and SIGTERM, as is done for mpirun.
@@ -144,7 +148,8 @@ def daemon_variables(timeout_s: float) -> dict[str, str]:
     probes = {"time": math.ceil(timeout_s), "intvl": PROBE_SECONDS, "probes": MOST_PROBES}
     variables = {f"PRTE_MCA_oob_tcp_keepalive_{name}": str(value) for name, value in probes.items()}
     daemon = f"{sys.executable} {Path(__file__).with_name('daemon.py')} prted"
-    return {name: os.environ.get(name, value) for name, value in {**variables, LAUNCH_AGENT: daemon}.items()}
+    variables |= {LAUNCH_AGENT: daemon, CONNECTIONS: "2"}
+    return {name: os.environ.get(name, value) for name, value in variables.items()}
 
 
 def report_start() -> None:

@@ -33,19 +33,23 @@ ANSWER_SECONDS = 15.0
 QUESTION, ANSWER = 0, 1  # Tags of the messages.
 
 
-class _Wait:
-    # Time (of the monotonic clock) at which this process began to wait for other ranks. None while it does not wait.
-    since: float | None = None
+# Times (of the monotonic clock) at which threads of this process began to wait for other ranks, and still do.
+_waits: list[float] = []
+
+
+def _waiting_since() -> float | None:
+    return min(_waits, default=None)
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
     """Mark the `with` block as a time in which this process waits for other ranks. Log the wait if it was long."""
-    start = _Wait.since = time.monotonic()
+    start = time.monotonic()
+    _waits.append(start)
     try:
         yield
     finally:
-        _Wait.since = None
+        _waits.remove(start)
         if (seconds := time.monotonic() - start) >= LONG_WAIT_SECONDS:
             log.info("waited %.0f s for other ranks: one was busy or slow, or the network was interrupted", seconds)
 
@@ -80,11 +84,11 @@ class Watchdog:
         while True:
             time.sleep(self._pause)
             self._answer()
-            since = _Wait.since
+            since = _waiting_since()
             if since is not None and since != reported and time.monotonic() - since >= self._timeout_s:
                 reported = since
                 answers = self._ask(since)
-                if since == _Wait.since:
+                if since == _waiting_since():
                     self._report(answers)
 
     def _ask(self, since: float) -> dict[int, bool]:
@@ -95,7 +99,7 @@ class Watchdog:
         answers, end = dict[int, bool](), time.monotonic() + ANSWER_SECONDS
         for other in self._others:
             self._send(since, other, QUESTION)
-        while len(answers) < len(self._others) and time.monotonic() < end and since == _Wait.since:
+        while len(answers) < len(self._others) and time.monotonic() < end and since == _waiting_since():
             time.sleep(self._pause / 4)
             self._answer()
             for other, (question, waits) in self._received(ANSWER):
@@ -106,7 +110,7 @@ class Watchdog:
     def _answer(self) -> None:
         """Answer the questions of other ranks: True if this rank has waited for at least half the timeout."""
         for other, question in self._received(QUESTION):
-            since = _Wait.since
+            since = _waiting_since()
             waits = since is not None and time.monotonic() - since > self._timeout_s / 2
             self._send((question, waits), other, ANSWER)
 

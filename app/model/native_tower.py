@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -35,13 +35,19 @@ log = logging.getLogger(__name__)
 # that have found a value that is NaN or infinite.
 DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)
 
-NUMERIC_MATRIX = "tower.numeric_matrix"
+NUMERIC_MATRIX, FIRST_MATRIX = "tower.numeric_matrix", "tower.matrix_0"
 
 
 class SumOverRanks(Protocol):
     """The methods of `app.distributed.gradient_sum.GradientSum` that a step uses to sum arrays over all ranks."""
 
-    def start(self, arrays: Sequence[np.ndarray]) -> Future[tuple[list[np.ndarray], bool]]: ...
+    num_ranks: int
+
+    def allocate(self, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]: ...
+
+    def start(self, num_values: int) -> None: ...
+
+    def finish(self) -> bool: ...
 
     def gather(self, values: np.ndarray) -> np.ndarray: ...
 
@@ -117,11 +123,21 @@ class HostGraph(ABC):
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
         """Run the computation on NumPy arrays. Return its outputs as NumPy arrays: a tuple, or one array alone."""
 
+    def update(self) -> None:  # noqa: B027 (a graph need not override it)
+        """Update the dense parameters by the gradients of the last call, unless the call itself has done so."""
+
 
 class NativeTower:
     """Computes logits by one C++ call, for settings for which `scores_natively` returns True."""
 
-    def __init__(self, model: NativeModel | WideDeep, config: Config, loss: LossOptions | None = None) -> None:
+    def __init__(
+        self,
+        model: NativeModel | WideDeep,
+        config: Config,
+        loss: LossOptions | None = None,
+        largest_summand: float = math.inf,
+    ) -> None:
+        """`largest_summand` is the bound of the parameters' gradients in a step."""
         self.parameters = {name: parameter.asnumpy() for name, parameter in model.named_parameters().items()}
         self._arrays = TowerPointers(self.parameters)
         LIBRARY.load().dense_set_threads(config.device.num_threads)
@@ -141,6 +157,7 @@ class NativeTower:
             loss.l2_coef,
             loss.label_smoothing,
             float(LARGEST_GRADIENT),
+            largest_summand,
         )
 
     def logits(self, deep: np.ndarray, wide: np.ndarray, numeric: np.ndarray) -> np.ndarray:
@@ -170,8 +187,8 @@ class NativeTower:
 class NativeStep(NativeTower, HostGraph):
     """A training step without a graph, with the inputs and results of `DeviceGraph`.
 
-    It runs forward pass, losses, backward pass and the check of finite values. If all values are finite, it updates the
-    dense parameters (all weights outside the tables).
+    It runs forward pass, losses, backward pass and the check of finite values. If all values are finite, `update` then
+    updates the dense parameters (all weights outside the tables).
     """
 
     is_native = True
@@ -185,13 +202,24 @@ class NativeStep(NativeTower, HostGraph):
         sum_over_ranks: SumOverRanks | None = None,
     ) -> None:
         """With `sum_over_ranks`, losses, dense gradients and the check of finite values are combined over the ranks
-        (processes). The gradients are summed while the kernel computes the gradients of the deep rows.
+        (processes). The gradients are summed while the kernels compute further gradients and those of the deep rows.
         """
-        super().__init__(model, config, loss)
+        # A step must be refused before the sums over the ranks are known. With this bound, they are finite.
+        super().__init__(model, config, loss, 2.0**127 / sum_over_ranks.num_ranks if sum_over_ranks else math.inf)
         self.sum = sum_over_ranks
         self._drops, self._loss_scale, self._optimizers = config.model.dropout > 0, loss.loss_scale, optimizers
         self._deep_gradient = HugeBuffer()
         self._gradients = {name: np.empty_like(values) for name, values in self.parameters.items()}
+        self._of_ranks: tuple[Any, Any] = (None, None)
+        if sum_over_ranks is not None:
+            # The gradient of the first matrix is known first. The numeric fields' matrix is much larger than the
+            # factors of its gradient, so the ranks exchange the factors.
+            names = sorted(self.parameters.keys() - {NUMERIC_MATRIX}, key=lambda name: (name != FIRST_MATRIX, name))
+            summed = sum_over_ranks.allocate([self.parameters[name].shape for name in names])
+            self._gradients |= zip(names, summed, strict=True)
+            self._factor = np.empty((self._shape.num_numeric, self._widths[0]), np.float32)
+            self._start_sum = ctypes.CFUNCTYPE(None, ctypes.c_int64)(sum_over_ranks.start)
+            self._of_ranks = output_address(self._factor), ctypes.cast(self._start_sum, ctypes.c_void_p)
         self._gradient_arrays = TowerPointers(self._gradients)
         wide = optimizers.wide
         states = zip(wide.names, wide.weights, wide.accumulators, wide.linear, strict=True)
@@ -199,9 +227,6 @@ class NativeStep(NativeTower, HostGraph):
         self._wide_addresses = [(arrays[0].size, *map(output_address, arrays)) for arrays in self._wide]
         self._tower_names = [name for name in self.parameters if name.startswith("tower.")]
         self._adam = _AdamCall(optimizers.tower, [self._gradients[name] for name in self._tower_names])
-        # The numeric fields' matrix is much larger than the factors of its gradient. So the ranks exchange the factors.
-        self._summed = [gradient for name, gradient in self._gradients.items() if name != NUMERIC_MATRIX]
-        self._factor = np.empty((self._shape.num_numeric, self._widths[0]), np.float32)
 
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> tuple[float, float, bool, np.ndarray, np.ndarray]:
         """Take one step. Return deep loss, wide loss, a flag that all values are finite, and the gradients of the deep
@@ -222,40 +247,30 @@ class NativeStep(NativeTower, HostGraph):
         )
         inputs = self._pointer(), self._arrays.pointer, ctypes.byref(batch), self._gradient_arrays.pointer
         results = map(output_address, (deep_gradient, wide_gradient, result))
-        exchanges: list[Future[tuple[list[np.ndarray], bool]]] = []
-        of_ranks: tuple[Any, Any] = (None, None)
-        if (ranks := self.sum) is not None:
-            start_sum = ctypes.CFUNCTYPE(None)(lambda: exchanges.append(ranks.start(self._summed)))
-            of_ranks = output_address(self._factor), ctypes.cast(start_sum, ctypes.c_void_p)
-        check_status(LIBRARY.load().tower_gradients(*inputs, *of_ranks, *results))
+        check_status(LIBRARY.load().tower_gradients(*inputs, *self._of_ranks, *results))
         # The kernels write 1 at this index if all values are finite, else 0. Invert it, so that its sum over the ranks
         # is the number of ranks with bad values.
         result[NUM_BAD] = 1 - result[NUM_BAD]
-        if ranks is not None:
-            sums, is_finite = exchanges[0].result()
-            result = ranks.gather(result).sum(axis=0)
-            for gradient, summed in zip(self._summed, sums, strict=True):
-                gradient[...] = summed
-            # The sum may overflow even if the values of each rank are finite.
-            is_finite = self._sum_products(ranks.gather(self._factor)) and is_finite and np.isfinite(result).all()
-            result[NUM_BAD] += not is_finite
-        finite = result[NUM_BAD] == 0
-        if finite:
-            self._update()
+        if self.sum is not None:
+            result = self.sum.gather(result).sum(axis=0)
+        # The sum of losses may overflow even if those of each rank are finite.
+        finite = result[NUM_BAD] == 0 and np.isfinite(result).all()
+        if self.sum is not None and not finite:
+            self.sum.finish()
         return float(result[DEEP_LOSS]), float(result[WIDE_LOSS]), bool(finite), deep_gradient, wide_gradient
 
-    def _sum_products(self, factors: np.ndarray) -> bool:
-        """Sum the gradient of the numeric fields' matrix over the ranks, and return True if all values are finite.
+    def _finish_sum(self, ranks: SumOverRanks) -> None:
+        """Wait until the gradients have been summed over the ranks, and sum that of the numeric fields' matrix."""
+        ranks.finish()
+        if self._factor.size:
+            rows, matrix = self.parameters["tower.numeric_rows"], self._gradients[NUMERIC_MATRIX]
+            factors = ranks.gather(self._factor)
+            arrays = map(output_address, (rows, factors, matrix))
+            LIBRARY.load().dense_products(len(factors), *matrix.shape, *arrays)
 
-        `factors` [ranks, N, H] are the ranks' factors of this gradient.
-        """
-        if not factors.size:
-            return True
-        rows, matrix = self.parameters["tower.numeric_rows"], self._gradients[NUMERIC_MATRIX]
-        arrays = map(output_address, (rows, factors, matrix))
-        return bool(LIBRARY.load().dense_products(len(factors), *matrix.shape, *arrays))
-
-    def _update(self) -> None:
+    def update(self) -> None:
+        if self.sum is not None:
+            self._finish_sum(self.sum)
         optimizers = self._optimizers
         if optimizers.tower_clip_norm:
             self._clip(optimizers.tower_clip_norm)

@@ -22,7 +22,7 @@ from app.tables.interface import RowGradients, TablesSpec
 from app.tables.reference import ReferenceTables
 from tests.app.tables.tables_of_spec import constant_rates
 
-DIM, ROWS, STEPS = 2, 40, 4
+DIM, ROWS, STEPS, NUM_DENSE = 2, 40, 4, 150
 SPEC = TablesSpec(
     ROWS, DIM, tuple(map(TableField, "abc")), 1, 0.01, 1e-3, FtrlOptions(learning_rate=0.125), LazyAdamOptions()
 )
@@ -43,8 +43,11 @@ class Network:
         self.rng, self.dies_at, self.sent, self.arrived, self.started = rng, dies_at, [], {}, []
 
     def submit(self, function, *arguments):
-        """Start a call beside the greenlet that starts it, as a thread would run it. Return its future."""
-        call = Call(lambda: function(*arguments), getcurrent().parent)
+        """Start a call beside the greenlet that starts it, after its earlier calls, as a thread would run it. Return
+        its future."""
+        caller, call = getcurrent(), Call(lambda: function(*arguments), getcurrent().parent)
+        before, caller.last_call = getattr(caller, "last_call", None), call
+        call.is_ready = lambda: before is None or before.dead
         self.started.append(call)
         return call
 
@@ -99,6 +102,9 @@ class Communicator:
     def __init__(self, network, name, rank, size):
         self.network, self.name, self.rank, self.size, self.calls = network, name, rank, size, 0
 
+    def Dup(self):
+        return Communicator(self.network, f"copy of {self.name}", self.rank, self.size)
+
     def _post(self, operation, parts):
         self.calls += 1
         call = (self.name, self.calls)
@@ -118,12 +124,11 @@ class Communicator:
     def Ialltoall(self, sent, received):
         return self._post("alltoall", list(sent.reshape(received.shape).copy())).into(received)
 
-    def Alltoallv(self, sent, received):
+    def Ialltoallv(self, sent, received):
         (values, counts, starts, _), (target, target_counts, target_starts, _) = sent, received
         parts = [values[start : start + count].copy() for start, count in zip(starts, counts, strict=True)]
-        arrived = self._post("alltoallv", parts).Wait()
-        for part, start, count in zip(arrived, target_starts, target_counts, strict=True):
-            target[start : start + count] = part
+        assert (target_starts == np.cumsum([0, *target_counts[:-1]])).all()
+        return self._post("alltoallv", parts).into(target)
 
 
 class Request:
@@ -150,7 +155,7 @@ class Request:
         arrived = [self.network.arrived[self.key][rank] for rank in range(self.size)]
         assert {operation for operation, _ in arrived} == {self.operation}, arrived
         if self.target is not None:
-            self.target[:] = np.array([part for _, part in arrived]).reshape(self.target.shape)
+            self.target[:] = np.concatenate([part for _, part in arrived]).reshape(self.target.shape)
         return [part for _, part in arrived]
 
 
@@ -159,7 +164,7 @@ def batch_of(seed, step):
     rng = np.random.default_rng((seed, step))
     rows = int(rng.integers(0, 12))
     ids = (rng.random((rows, 3)) ** 2 * ROWS).astype(np.int32)
-    deep, wide, dense = (rng.integers(-8, 9, shape) / 8 for shape in ((rows, 3 * DIM), rows, (rows, 5)))
+    deep, wide, dense = (rng.integers(-8, 9, shape) / 8 for shape in ((rows, 3 * DIM), rows, (rows, NUM_DENSE)))
     return ids, *(array.astype(np.float32) for array in (deep, wide, dense))
 
 
@@ -171,7 +176,7 @@ def train(seed, tables, rank, size, add, on_step, start=0):
         rows = tables.lookup(unique)
         sums = add([dense.sum(axis=0), np.atleast_1d(rows.wide.size).astype(np.float32)])
         tables.update(unique, RowGradients(deep, wide, scale=0.5))
-        on_step(step + 1, np.concatenate(sums))
+        on_step(step + 1, np.concatenate(sums()))
 
 
 class Job:
@@ -219,6 +224,7 @@ class Job:
             if shard.tables is not None:
                 load_own(shard.tables, self.saved[start], world.rank, owners, start)
             total = GradientSum(group, network.submit)
+            (total_dense,) = total.allocate([(NUM_DENSE,)])
 
             def on_step(step, sums):
                 assert (self.sums.setdefault(step, sums) == sums).all()
@@ -226,8 +232,11 @@ class Job:
                     save(step, world.rank, shard.tables)
 
             def add(arrays):
-                (sums,), _ = total.start(arrays[:1]).result()
-                return [sums.copy(), total.gather(arrays[1]).sum(axis=0)]
+                total_dense[:] = arrays[0]
+                for num_values in 70, NUM_DENSE, sys.maxsize:
+                    total.start(num_values)
+                few = total.gather(arrays[1]).sum(axis=0)
+                return lambda: [total_dense.copy(), few] if total.finish() else []
 
             train(self.seed, tables, rank, size - servers, add, on_step, start)
             if servers:
@@ -265,7 +274,7 @@ def check(seed):
     def on_step(step, total):
         sums[step], states[step] = total, merged([alone.state()])
 
-    train(seed, alone, 0, 1, lambda arrays: arrays, on_step)
+    train(seed, alone, 0, 1, lambda arrays: lambda: arrays, on_step)
     job = Job(seed)
     with patch.object(watchdog, "time", SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic)):
         job.run()

@@ -117,10 +117,9 @@ int dense_adam(int num_params, void** params, int* num_dims, int64_t** shapes, c
   });
 }
 
-int dense_products(int64_t num_ranks, int64_t num_numeric, int64_t embedding_dim, int64_t width, const float* rows,
-                   const float* factors, float* sums) {
+void dense_products(int64_t num_ranks, int64_t num_numeric, int64_t embedding_dim, int64_t width, const float* rows,
+                    const float* factors, float* sums) {
   const std::lock_guard<std::mutex> lock(dense::layer_mutex);
-  std::atomic<bool> is_finite{true};
   dense::run_tasks(num_numeric * embedding_dim, [&](std::int64_t i) {
     float* const sum = sums + i * width;
     const float* factor = factors + i / embedding_dim * width;
@@ -129,9 +128,7 @@ int dense_products(int64_t num_ranks, int64_t num_numeric, int64_t embedding_dim
       factor += num_numeric * width;
       dense::add_rounded(rows[i], factor, width, sum);
     }
-    if (!dense::all_below(sum, width, std::numeric_limits<float>::infinity())) is_finite = false;
   }, !dense::is_worth_threads(num_numeric * embedding_dim * width));
-  return is_finite;
 }
 
 void dense_ftrl(int64_t size, float* rows, float* accumulators, float* linear, const float* gradients, float loss_scale,

@@ -3,12 +3,15 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "layer.h"
 
 namespace dense {
 namespace {
+
+using AfterWeights = void(std::int64_t);  // the function after_weights of tower_gradients
 
 constexpr std::int64_t kLanes = 16;  // number of lanes of a dot product, which fixes its order of summation
 // number of products that oneDNN multiplies and adds in the time of one elementwise value
@@ -30,6 +33,11 @@ ANY_MACHINE float dot(const float* left, const float* right, std::int64_t size) 
 // to[i] += factor * from[i]
 ANY_MACHINE void add_multiple(float factor, const float* from, std::int64_t size, float* to) {
   for (std::int64_t i = 0; i < size; ++i) to[i] += factor * from[i];
+}
+
+// Return the largest absolute value, without NaN.
+float largest(const float* values, std::int64_t size) {
+  return std::accumulate(values, values + size, 0.0f, [](float most, float x) { return std::max(most, std::fabs(x)); });
 }
 
 // Values of a step that are kept from the forward to the backward pass. The next step uses the same memory again.
@@ -72,7 +80,7 @@ class Model {
     });
   }
 
-  int backward(const TowerArrays& g, float* numeric_factor, void (*after_weights)(), float* deep_gradient,
+  int backward(const TowerArrays& g, float* numeric_factor, AfterWeights* after_weights, float* deep_gradient,
                float* wide_gradient, float* result) {
     float* const logits = room(scratch_.logits, s_.num_rows);
     // Number of sums that each block of rows computes: the gradient of the last matrix, the loss, and the gradients of
@@ -102,7 +110,7 @@ class Model {
       if (after_weights == nullptr) deep_rows(block, first, rows);
       check(wide_gradient + first, rows, s_.largest_gradient);
     });
-    if (status == 0) status = weight_gradients(g);
+    if (status == 0) status = weight_gradients(g, after_weights);
     if (status != 0) return status;
     for (std::int64_t block = 1; block < count; ++block) add_multiple(1.0f, sums + block * width, width, sums);
     std::copy_n(sums, last_, g.matrices[s_.num_layers]);
@@ -111,9 +119,10 @@ class Model {
     if (s_.num_numeric > 0) std::copy_n(sums + last_ + 2, s_.num_numeric, g.numeric_weight);
     status = numeric_gradients(g, numeric_factor);
     result[0] = result[1] + numeric_loss();
-    for (const TowerArrays* arrays : {&p_, &g}) check_vectors(*arrays);
+    check_vectors(p_);
+    check_vectors(g, s_.largest_summand);
     if (status == 0 && after_weights != nullptr) {
-      after_weights();
+      after_weights(std::numeric_limits<std::int64_t>::max());
       status = run_blocks(s_.num_rows, deep_rows);
     }
     result[2] = is_finite_ && std::isfinite(result[0] * s_.loss_scale) ? 1.0f : 0.0f;
@@ -178,8 +187,9 @@ class Model {
   }
 
   // Compute the gradients of the weights of all layers. The tasks of the first layer come first, because they are
-  // the longest.
-  int weight_gradients(const TowerArrays& g) {
+  // the longest. For several ranks, the tasks run in rounds, so that ranks exchange the results of a round during the
+  // next one.
+  int weight_gradients(const TowerArrays& g, AfterWeights* after_weights) {
     float* const first_df = room(scratch_.numeric_gradient, (num_few() + 1) * s_.widths[0]);
     std::vector<std::pair<std::int64_t, std::int64_t>> tasks;  // layer, and number of its task
     std::int64_t weights = 0;
@@ -188,13 +198,26 @@ class Model {
       const std::int64_t count = layers_[static_cast<std::size_t>(i)].num_weight_tasks();
       for (std::int64_t task = 0; task < count; ++task) tasks.emplace_back(i, task);
     }
-    return run_tasks(static_cast<std::int64_t>(tasks.size()), [&](std::int64_t number) {
-      const auto [i, task] = tasks[static_cast<std::size_t>(number)];
-      const Layer<Input>& layer = layers_[static_cast<std::size_t>(i)];
-      layer.weight_gradient(task, inputs(i), few_inputs(i), g.matrices[i], i == 0 ? first_df : g.biases[i]);
-      const auto [first, rows] = layer.weight_rows(task);
-      for (const TowerArrays* arrays : {&p_, &g}) check(arrays->matrices[i] + first * s_.widths[i], rows * s_.widths[i]);
-    }, !is_worth_threads(s_.num_rows * weights / kProductsInValue));
+    const std::int64_t size = static_cast<std::int64_t>(tasks.size());
+    const bool alone = !is_worth_threads(s_.num_rows * weights / kProductsInValue);
+    int status = 0;
+    for (std::int64_t start = 0, end; status == 0 && start < size; start = end) {
+      end = after_weights == nullptr || size - start < 2 * kTasksInStep ? size : start + kTasksInStep;
+      status = run_tasks(end - start, [&](std::int64_t number) {
+        const auto [i, task] = tasks[static_cast<std::size_t>(start + number)];
+        const Layer<Input>& layer = layers_[static_cast<std::size_t>(i)];
+        layer.weight_gradient(task, inputs(i), few_inputs(i), g.matrices[i], i == 0 ? first_df : g.biases[i]);
+        const auto [first, rows] = layer.weight_rows(task);
+        check(p_.matrices[i] + first * s_.widths[i], rows * s_.widths[i]);
+        check(g.matrices[i] + first * s_.widths[i], rows * s_.widths[i], s_.largest_summand);
+      }, alone);
+      if (status == 0 && end < size) {
+        const auto [i, task] = tasks[static_cast<std::size_t>(end - 1)];
+        const auto [first, rows] = layers_[static_cast<std::size_t>(i)].weight_rows(task);
+        after_weights((i == 0 ? first + rows : s_.num_inputs) * s_.widths[0]);
+      }
+    }
+    return status;
   }
 
   // Compute the gradients of the numeric fields' embedding rows and matrix blocks, of the vectors' matrix and of the
@@ -213,7 +236,13 @@ class Model {
         if (numeric_factor == nullptr) set_multiple(row, df + field * width, width, g.numeric_matrix + i * width);
       }
       check(p_.numeric_matrix + field * dim * width, dim * width);
-      if (numeric_factor == nullptr) check(g.numeric_matrix + field * dim * width, dim * width);
+      if (numeric_factor == nullptr) {
+        check(g.numeric_matrix + field * dim * width, dim * width);
+      } else {
+        check(df + field * width, width);
+        const float product = largest(p_.numeric_rows + field * dim, dim) * largest(df + field * width, width);
+        check(&product, 1, s_.largest_summand);
+      }
     }, !is_worth_threads(s_.num_numeric * dim * width));
   }
 
@@ -231,15 +260,15 @@ class Model {
   }
 
   // Check that the values of the small arrays are finite: all arrays but the matrices of the hidden layers.
-  void check_vectors(const TowerArrays& arrays) {
-    check(arrays.bias, 1);
+  void check_vectors(const TowerArrays& arrays, float limit = std::numeric_limits<float>::infinity()) {
+    check(arrays.bias, 1, limit);
     if (s_.num_numeric > 0) {
-      check(arrays.numeric_weight, s_.num_numeric);
-      check(arrays.numeric_rows, s_.num_numeric * s_.embedding_dim);
+      check(arrays.numeric_weight, s_.num_numeric, limit);
+      check(arrays.numeric_rows, s_.num_numeric * s_.embedding_dim, limit);
     }
-    if (s_.num_vector > 0) check(arrays.vector_matrix, s_.num_vector * s_.widths[0]);
-    check(arrays.matrices[s_.num_layers], last_);
-    for (std::int64_t i = 0; i < s_.num_layers; ++i) check(arrays.biases[i], s_.widths[i]);
+    if (s_.num_vector > 0) check(arrays.vector_matrix, s_.num_vector * s_.widths[0], limit);
+    check(arrays.matrices[s_.num_layers], last_, limit);
+    for (std::int64_t i = 0; i < s_.num_layers; ++i) check(arrays.biases[i], s_.widths[i], limit);
   }
 
   // Number of the first layer's inputs beside the deep rows and the bias: numbers and components of vectors.
@@ -291,7 +320,7 @@ int tower_logits(const TowerShape* shape, const TowerArrays* parameters, const T
 int tower_gradients(const TowerShape* shape, const TowerArrays* parameters, const TowerBatch* batch,
                     const TowerArrays* gradients, float* numeric_factor, const void* after_weights, float* deep_gradient,
                     float* wide_gradient, float* result) {
-  const auto call = reinterpret_cast<void (*)()>(reinterpret_cast<std::uintptr_t>(after_weights));
+  const auto call = reinterpret_cast<dense::AfterWeights*>(reinterpret_cast<std::uintptr_t>(after_weights));
   return dense::with_model(*shape, *parameters, *batch, [&](auto& model) {
     return model.backward(*gradients, numeric_factor, call, deep_gradient, wide_gradient, result);
   });

@@ -35,6 +35,7 @@ typedef struct {
   float l2_coef;  // for the rows of numeric fields
   float label_smoothing;
   float largest_gradient;  // bound of the row gradients' absolute values
+  float largest_summand;   // bound of the other gradients' absolute values, whose sum over the ranks must be finite
 } TowerShape;
 
 // Parameters of the model, or their gradients. If N is 0, the arrays of numeric fields are not used. If M is 0,
@@ -65,22 +66,21 @@ DENSE_LAYER_API int tower_logits(const TowerShape* shape, const TowerArrays* par
 
 // Compute the gradients, multiplied by loss_scale, of all parameters, of deep [B, K] and of wide [B]. result [3] is
 // the loss with the L2 term of numeric rows, the cross-entropy alone, and a flag: 1 if all gradients, all parameters
-// and the loss are finite and row gradients are below largest_gradient, else 0. Return 0, or a oneDNN status above
-// 0.
+// and the loss are finite and gradients are below their bounds, else 0. Return 0, or a oneDNN status above 0.
 //
-// Several ranks sum the gradients of the parameters while deep_gradient is still being computed. For them,
-// after_weights is the address of a function void(void), which is called once all other results but the flag are
-// known. Instead of numeric_matrix, they compute numeric_factor [N, H_0]: the gradient of numeric_matrix at [n, d] is
-// numeric_rows[n, d] times row n of it (dense_products). For a single process, both are null.
+// Several ranks sum the gradients of the parameters while others are still being computed. For them, after_weights is
+// the address of a function void(int64_t), which is called each time that more values of matrices[0] are known, with
+// their number. Once all results but deep_gradient and the flag are known, it is called with INT64_MAX. Instead of
+// numeric_matrix, they compute numeric_factor [N, H_0]: the gradient of numeric_matrix at [n, d] is numeric_rows[n, d]
+// times row n of it (dense_products). For a single process, both are null.
 DENSE_LAYER_API int tower_gradients(const TowerShape* shape, const TowerArrays* parameters, const TowerBatch* batch,
                                     const TowerArrays* gradients, float* numeric_factor, const void* after_weights,
                                     float* deep_gradient, float* wide_gradient, float* result);
 
 // Compute the sum over R ranks of the gradient of numeric_matrix, sums [N, D, H_0], from rows [N, D] and the ranks'
-// factors [R, N, H_0]. Each product is rounded, and the products are added in the order of ranks. Return 1 if all sums
-// are finite, else 0.
-DENSE_LAYER_API int dense_products(int64_t num_ranks, int64_t num_numeric, int64_t embedding_dim, int64_t width,
-                                   const float* rows, const float* factors, float* sums);
+// factors [R, N, H_0]. Each product is rounded, and the products are added in the order of ranks.
+DENSE_LAYER_API void dense_products(int64_t num_ranks, int64_t num_numeric, int64_t embedding_dim, int64_t width,
+                                    const float* rows, const float* factors, float* sums);
 
 // Take one step of FTRL on a few values, bit for bit as ftrl_step in app/tables/optimizers.py does. gradients are
 // multiplied by loss_scale. The three state arrays [size] are changed in place.

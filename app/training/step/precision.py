@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -153,7 +154,7 @@ def _step_of(
     outputs = np.empty_like(deep), np.empty_like(wide), np.empty(3, np.float32)
 
     def step() -> None:
-        options = int(precision == "bfloat16"), 1.0, 0.0, 0.0, float(LARGEST_GRADIENT)
+        options = int(precision == "bfloat16"), 1.0, 0.0, 0.0, float(LARGEST_GRADIENT), math.inf
         shape = TowerShape(rows, inputs, 0, vector_inputs, 0, len(widths), output_address(num_units), *options)
         batch = TowerBatch(*map(output_address, (deep, wide, vectors)), None, *map(output_address, (labels, shares)))
         pointers = ctypes.byref(shape), parameters.pointer, ctypes.byref(batch), of_parameters.pointer

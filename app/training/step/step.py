@@ -255,11 +255,14 @@ class HostTablesStep(TrainStep):
         if not finite:
             raise FloatingPointError(self._find_bad(batch, unique, rows, gradients))
         self.rows.update(unique, gradients)
-        tower = {NATIVE_TOWER: computed - looked_up} if self.is_native else {}
+        updated = time.perf_counter()
+        self.graph.update()
+        tower_seconds = computed - looked_up + time.perf_counter() - updated
+        tower = {NATIVE_TOWER: tower_seconds} if self.is_native else {}
         self._kernel_seconds = {LOOKUP: looked_up - start, **tower, **self.tables.update_seconds}
         self.seconds["lookup"] += looked_up - start
-        self.seconds["tower"] += computed - looked_up
-        self.seconds["update"] += time.perf_counter() - computed
+        self.seconds["tower"] += tower_seconds
+        self.seconds["update"] += updated - computed
         return Losses(wide_loss, deep_loss + float(l2_loss(rows.squared_norm, self.settings.loss.l2_coef)))
 
     def _forward_backward(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[float, float, bool, RowGradients]:

@@ -16,6 +16,7 @@ from app.distributed.mpirun import (
     explain,
     find_mpirun,
     mpirun_options,
+    mpirun_variables,
     read_hosts,
     slurm_slots,
     supervise,
@@ -219,3 +220,10 @@ def test_ranks_find_the_project_however_it_was_started(project, monkeypatch):
         monkeypatch.setenv("PYTHONPATH", before)
         exported = next(word for word in mpirun_options(None) if word.startswith("PYTHONPATH="))
         assert exported.removeprefix("PYTHONPATH=").split(os.pathsep) == after
+
+
+def test_ranks_have_two_connections_unless_the_user_says_otherwise(monkeypatch):
+    name = "OMPI_MCA_btl_tcp_links"
+    assert mpirun_variables(10)[name] == "2"
+    monkeypatch.setenv(name, "1")
+    assert mpirun_variables(10)[name] == "1"

@@ -123,3 +123,45 @@ def test_what_is_written_to_a_parameter_s_memory_a_graph_reads(both, random_batc
     np.testing.assert_allclose(parts.step.score(batch, parts.step.prepare(batch)), before + 0.5, atol=1e-6)
     take_step(parts, batch)
     assert bias.asnumpy().ctypes.data == address
+
+
+class TwoEqualRanks:
+    """The sums over two ranks that have the same gradients. Values that are started must not change any more."""
+
+    num_ranks = 2
+
+    def allocate(self, shapes):
+        self.arrays, self.started = [np.zeros(shape, np.float32) for shape in shapes], []
+        return self.arrays
+
+    def start(self, num_values):
+        self.started.append(self.arrays[0].reshape(-1)[:num_values].copy())
+
+    def finish(self):
+        for values in self.started:
+            np.testing.assert_array_equal(self.arrays[0].reshape(-1)[: len(values)], values)
+        self.started.clear()
+        for array in self.arrays:
+            array *= 2
+
+    def gather(self, values):
+        return np.stack([values] * 2)
+
+
+def test_ranks_start_their_sums_early_and_refuse_those_that_overflow(make_parts, make_schema, tiny_config):
+    words = "train.batch_size=1", "loss.loss_scale=2e17", "loss.l2_coef=0", "device.precision=float32"
+    ranks, parts, config = TwoEqualRanks(), make_parts("reference", make_schema(), *words), tiny_config(*words)
+    steps = parts.step.graph, NativeStep(parts.model, parts.optimizers, config, config.loss, ranks)
+    shape = steps[0]._shape
+    deep, numeric = (np.ones((1, n), np.float32) for n in (shape.num_inputs, shape.num_numeric + shape.num_vector))
+    zero, noise = np.zeros(1, np.float32), np.zeros((len(config.model.hidden_widths), 3), np.int32)
+    inputs = deep, zero, numeric, zero, zero + 1, noise
+    assert [step(*inputs)[2] for step in steps] == [True, True]
+    assert len(ranks.started) > 1
+    steps[1]._finish_sum(ranks)
+    for name, gradient in steps[0]._gradients.items():
+        np.testing.assert_array_equal(steps[1]._gradients[name], 2 * gradient, err_msg=name)
+    for parameter in parts.model.named_parameters().values():
+        write_parameter(parameter, np.zeros(parameter.shape, np.float32))
+    numeric[0, 0] = 1.2e21  # The gradient of its wide weight is 1.2e38, and that of two ranks above 2 ** 127.
+    assert [step(*inputs)[2] for step in steps] == [True, False]

@@ -1,5 +1,7 @@
 """Run under mpirun: sum arrays over the ranks, and compare them bit for bit with the sums in the order of ranks."""
 
+import sys
+
 import numpy as np
 from mpi4py import MPI
 
@@ -23,18 +25,24 @@ def sum_in_order(step, size):
 def main() -> None:
     world = MPI.COMM_WORLD
     group_sum = GradientSum(world)
+    arrays = group_sum.allocate(SHAPES)
+
+    def summed(values, *starts):
+        for array, value in zip(arrays, values, strict=True):
+            array[...] = value
+        for num_values in (*starts, sys.maxsize):
+            group_sum.start(num_values)
+        return group_sum.finish()
+
     for step in range(3):
-        sums, finite = group_sum([np.asarray(values) for values in values_of(world.rank, step)])
-        assert finite
-        for found, expected in zip(sums, sum_in_order(step, world.size), strict=True):
+        assert summed(values_of(world.rank, step), *range(0, 4000 * step, 4000))
+        for found, expected in zip(arrays, sum_in_order(step, world.size), strict=True):
             np.testing.assert_array_equal(found.view(np.int32), np.asarray(expected).view(np.int32))
         few = group_sum.gather(np.float32([world.rank, step]) / 3)
         np.testing.assert_array_equal(few, [np.float32([rank, step]) / 3 for rank in range(world.size)])
     large = [np.full(shape, 3e38 if shape == (1000,) else 0.0, np.float32) for shape in SHAPES]
-    _, finite = group_sum(large)  # each value is finite, their sum is not
-    assert not finite
-    _, finite = group_sum([np.full(shape, np.nan if world.rank == 1 else 0.0, np.float32) for shape in SHAPES])
-    assert not finite
+    assert not summed(large)  # each value is finite, their sum is not
+    assert not summed([np.nan if world.rank == 1 else 0.0] * len(SHAPES))
     print(f"rank {world.rank} of {world.size}: the same bits", flush=True)
 
 
