@@ -41,7 +41,7 @@ class Benchmark:
 KERNELS, STEP, RECIPES = "benchmarks.training.kernels", "benchmarks.training.train_step", "benchmarks.accuracy.recipes"
 PRECISIONS, PREPARATION = "benchmarks.training.bfloat16_auc", "benchmarks.preparation.prepare"
 CHECKPOINT, STORAGE = "benchmarks.training.checkpoint", "benchmarks.training.storage"
-STORAGE_CASES = "large tower", "small tower", "rare ids", "pytorch", "export", "larger"
+STORAGE_CASES = "large tower", "small tower", "fits", "rare ids", "pytorch", "export", "larger"
 FORMS = "--forms 'as users find it' 'best form' 'small batch'"
 FORMS_ON_LOG = "--forms 'log as users find it' 'log best form' 'log smaller batch'"
 SERVING = {

@@ -270,7 +270,7 @@ ROWS_OF_TARGETS: tuple[tuple[Any, ...], ...] = (
     ("online: the same time at a vocabulary of 5 M over 10⁵", "≤ 1.3", figure, "online", "lag", "growth"),
     ("tables in a file, a third in memory, large tower: speed over memory's", "≥ 0.8", stored_speed, "storage_large"),
     ("tables in a file, a third in memory, small tower: speed over memory's", "≥ 0.45", stored_speed, "storage_small"),
-    ("tables in a file that fits, small tower: speed over memory's", "≥ 0.97", stored_speed, "storage_small", "fits"),
+    ("tables in a file that fits, small tower: speed over memory's", "≥ 0.97", stored_speed, "storage_fits", "fits"),
     ("tables in a file, rare ids: the disk's own time over that of the step", "≥ 0.8", disk_share, "storage_rare"),
     ("export of 8 M values: memory over that of its training", "≤ 1", export_memory),
     ("growth, tables: time at V = 10⁸ over 10⁵", "≤ 1.5", growth, *VOCABULARIES),

@@ -5,16 +5,17 @@
     python -m benchmarks.training.storage --quick               small tables and few steps: does everything work?
 
 large tower, small tower    ids as in Criteo's log, batches of 16,000 rows, tower 1024-512-256-128 or 256-64
+fits                        small tower, while memory holds the whole file
 rare ids                    ids that hardly repeat, batches of 2,000 rows, tower 256-64
 pytorch                     small tower by PyTorch, with the table and its moments in mapped files
 export                      8 M values, D 8: the peak memory of `train` and of `export`
 larger                      a table of 10 GB, 1 M rows, under a limit of 3 GB: `train`, `evaluate` and `export`
 
-In the first four cases, the table takes 2.6 GB, and contenders take turns, each in a process of its own. memory keeps
-the rows in memory. file keeps them in a file, and a cgroup limits its memory to a third of the table and what the
-process needs besides. fits is file without a limit. `read` and `written` are pages per step that the whole disk read
-and wrote. The line "disk" has the time of as many random reads and writes of pages by eight threads, without the page
-cache, in a file of 1 GB.
+In the first five cases, the table takes 2.6 GB, and two contenders take turns, each in a process of its own. memory
+keeps the rows in memory. file keeps them in a file, and a cgroup limits its memory to a third of the table and what the
+process needs besides. fits is file without a limit. `read` and `written` are pages per step that this process read, and
+that it changed since they were last written. The line "disk" has the time of as many random reads and writes of pages
+by eight threads, without the page cache, in a file of 1 GB. It is computed from the rate that fio measures.
 
 In the last two, memory is the Pss of the command's processes, in which pages of files that are mapped count. `--scale`
 makes them smaller: fewer rows and values, and a lower limit.
@@ -24,12 +25,14 @@ A limit needs root, or a cgroup of version 2 that this user may divide. Without 
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
+import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -55,6 +58,7 @@ LARGE, SMALL = (1024, 512, 256, 128), (256, 64)
 CASES = {
     "large tower": (LARGE, 16_000),
     "small tower": (SMALL, 16_000),
+    "fits": (SMALL, 16_000),
     "rare ids": (SMALL, 2_000),
     "pytorch": (SMALL, 16_000),
 }
@@ -62,7 +66,7 @@ CASES = {
 RUNS = {"export": (308_000, 308_000, 8, None), "larger": (1_000_000, 450_000, 80, 3 << 30)}
 # The ids are the values that occur three times or more in so many rows with the frequencies of Criteo's log: 2.8 M.
 LOG_ROWS, QUICK_LOG_ROWS, MIN_COUNT = 45_000_000, 1_500_000, 3
-ROWS_AT_ONCE, PAGE, NUM_THREADS = 100_000, mmap.PAGESIZE, 8
+ROWS_AT_ONCE, PAGE, NUM_THREADS, FIO_SECONDS = 100_000, mmap.PAGESIZE, 8, 10
 LEAST_LIMIT = 1 << 30  # Python, its libraries and the batches take most of it.
 SPARE_BYTES = 64 << 20  # Part of the limit of the contender file: memory that the process may still allocate later.
 
@@ -83,8 +87,8 @@ def make_batches(case: str, log_rows: int) -> Iterator[Batch]:
 def contender(name: str, case: str, log_rows: int, folder: str, group: Path) -> Callable[[int], Parts]:
     """Return a function that takes training steps on tables in which every row exists.
 
-    It returns the seconds of the steps' parts, and the pages that the disk read and wrote meanwhile. The contender
-    `file` joins the cgroup `group`, and sets its limit after two steps.
+    It returns the seconds of the steps' parts, and the pages that this process read and changed. The contender `file`
+    joins the cgroup `group`, and sets its limit after two steps.
     """
     widths, batch_size = CASES[case]
     num_ids = int(field_starts(log_rows, MIN_COUNT)[-1])
@@ -101,11 +105,8 @@ def contender(name: str, case: str, log_rows: int, folder: str, group: Path) -> 
         set_limit(group, memory.rss - memory.shared + table_bytes // 3 + SPARE_BYTES)
 
     def take_steps(count: int) -> Parts:
-        before = psutil.disk_io_counters()
-        parts = take(count)
-        after = psutil.disk_io_counters()
-        assert before is not None
-        assert after is not None
+        process = psutil.Process()
+        before, parts, after = process.io_counters(), take(count), process.io_counters()
         pages = {"read": after.read_bytes - before.read_bytes, "written": after.write_bytes - before.write_bytes}
         return parts | {kind: num_bytes / PAGE for kind, num_bytes in pages.items()}
 
@@ -153,30 +154,19 @@ def pytorch_step(name: str, workload: Workload, folder: str) -> tuple[Any, int]:
     return step, 3 * table.nbytes
 
 
-def disk_seconds(folder: Path, num_reads: int, num_writes: int, num_bytes: int) -> float:
-    """Return the seconds that eight threads take for `num_reads` reads and `num_writes` writes of pages at random
-    places of a new file of `num_bytes` bytes, without the page cache.
+def disk_seconds(folder: Path, num_reads: float, num_writes: float, num_bytes: int) -> float:
+    """Return the seconds that eight threads need for `num_reads` reads and `num_writes` writes of pages at random
+    places of a new file of `num_bytes` bytes, without the page cache, at the rate that fio measures.
     """
-    with tempfile.NamedTemporaryFile(dir=folder) as file:
-        for _ in range(num_bytes >> 20):
-            file.write(os.urandom(1 << 20))
-        file.flush()
-        os.fsync(file.fileno())
-        descriptor = os.open(file.name, os.O_RDWR | os.O_DIRECT)
-        places = np.random.default_rng(0).integers(0, num_bytes // PAGE, num_reads + num_writes) * PAGE
-
-        def access(thread: int) -> None:
-            page = mmap.mmap(-1, PAGE)  # O_DIRECT needs aligned memory.
-            for number in range(thread, places.size, NUM_THREADS):
-                # Reads and writes alternate as far as there are both.
-                is_write = number * num_writes % places.size < num_writes
-                (os.pwritev if is_write else os.preadv)(descriptor, [page], int(places[number]))
-
-        try:
-            with ThreadPoolExecutor(NUM_THREADS) as threads:
-                return seconds_of(lambda: list(threads.map(access, range(NUM_THREADS))), time.perf_counter)
-        finally:
-            os.close(descriptor)
+    num_pages = num_reads + num_writes
+    share = round(100 * num_reads / max(num_pages, 1))
+    words = f"--rw=randrw --rwmixread={share} --direct=1 --overwrite=1 --bs={PAGE} --size={num_bytes} --ioengine=psync "
+    words += f"--thread --numjobs={NUM_THREADS} --group_reporting --time_based --runtime={FIO_SECONDS} --name=pages"
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        command = ["fio", *words.split(), f"--filename={name}/pages", "--output-format=json"]
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    (job,) = json.loads(printed)["jobs"]
+    return float(num_pages / (job["read"]["iops"] + job["write"]["iops"]))
 
 
 def measure(case: str, options: Any, group: Path) -> dict[str, Any]:
@@ -185,15 +175,15 @@ def measure(case: str, options: Any, group: Path) -> dict[str, Any]:
     if case in RUNS:
         return measure_run(case, options, group)
     environment = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))), **KEEP_PAGES}
-    names: tuple[str, ...] = ("memory", "file", "fits")
+    stored = "fits" if case == "fits" else "file"
     steps, warm_up, rounds = options.steps, options.warm_up, options.rounds
     if case == "pytorch":  # Its steps in a file take half a minute.
-        names, steps, warm_up, rounds = ("memory", "file"), 1, 1, 2
+        steps, warm_up, rounds = 1, 1, 2
     words = case, QUICK_LOG_ROWS if options.quick else LOG_ROWS, str(options.folder), group
     with ExitStack() as running:
         contenders = {
             name: running.enter_context(closing(Contender(name, __spec__.name, (name, *words), environment)))
-            for name in names
+            for name in ("memory", stored)
         }
         for each in contenders.values():
             each.wait_until_ready()
@@ -202,20 +192,20 @@ def measure(case: str, options: Any, group: Path) -> dict[str, Any]:
             for name, each in contenders.items()
         }
         # The pages that stay in memory are those that were used last, once enough steps were taken.
-        contenders["file"].take_steps(warm_up)
+        contenders[stored].take_steps(warm_up)
         seconds = in_turns(turns, rounds, warm_up=1)
         pages = {
-            kind: float(np.median([parts[kind] for parts in contenders["file"].parts[2:]])) / steps
+            kind: float(np.median([parts[kind] for parts in contenders[stored].parts[2:]])) / steps
             for kind in ("read", "written")
         }
     set_limit(group, UNLIMITED)
-    medians = {name: Timing.of(found).median / steps for name, found in seconds.items()}
-    reads, writes = int(pages["read"]), int(pages["written"])
-    disk = disk_seconds(options.folder, reads, writes, (64 if options.quick else 1024) << 20)
-    for name, median in medians.items():
-        print(f"{name:8} {median * 1e3:8.0f} ms a step, speed {medians['memory'] / median:.2f} × memory")
-    print(f"file     {pages['read']:,.0f} pages read and {pages['written']:,.0f} written a step")
-    print(f"disk     {disk * 1e3:8.0f} ms for as many pages, {disk / medians['file']:.2f} of the step in a file")
+    timings = {name: Timing.of([each / steps for each in found]) for name, found in seconds.items()}
+    medians = {name: timing.median for name, timing in timings.items()}
+    disk = disk_seconds(options.folder, pages["read"], pages["written"], (64 if options.quick else 1024) << 20)
+    for name, timing in timings.items():
+        print(f"{name:8}{timing} a step, speed {medians['memory'] / timing.median:.2f} × memory")
+    print(f"{stored:8} {pages['read']:,.0f} pages read and {pages['written']:,.0f} written a step")
+    print(f"disk    {disk * 1e3:8.2f} ms for as many pages, {disk / medians[stored]:.2f} of the step in a file")
     return {"case": case, "seconds": medians, "pages": pages, "disk_seconds": disk}
 
 
@@ -282,13 +272,15 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=names, default=names)
     parser.add_argument("--folder", type=Path, default=Path.cwd(), help="on the disk to measure (this folder)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=3, help="of a contender's turn (3)")
+    parser.add_argument("--steps", type=int, default=20, help="of a contender's turn (20)")
     parser.add_argument("--warm-up", type=int, default=60, help="steps in a file before the first turn (60)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the cases export and larger (1)")
     parser.add_argument("--quick", action="store_true", help="a small table, 2 rounds of 2 steps")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.steps, options.warm_up, options.scale = 2, 2, 4, 0.02
+    if not shutil.which("fio"):
+        raise SystemExit("fio, which measures the disk, is not installed (apt-get install fio)")
     load = os.getloadavg()[0]
     with memory_cgroup() as group:
         if group is None:
