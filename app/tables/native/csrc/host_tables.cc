@@ -238,7 +238,9 @@ void host_tables_read_ahead(const HostTables* tables, const int64_t* row_ids, in
       }
       for (int64_t i = 0; i < count; ++i) {
         if (row_ids[i] >= tables->spec.vocabulary_size) continue;
-        const int32_t slot = tables->map.find(row_ids[i]);
+        int32_t slot = tables->map.find(row_ids[i]);
+        // The pages of a new row have been written, and may have been dropped, if its group already has slots.
+        if (slot < 0) slot = tables->groups.known_slot(row_ids[i]);
         if (slot >= 0) tables->slabs.append_pages(slot, &runs);
       }
     }
@@ -478,7 +480,7 @@ HostTablesStatus host_tables_remove(HostTables* tables, const int64_t* row_ids, 
   for (int64_t i = 0; i < count; ++i) {
     tables->map.erase(row_ids[i]);
     host_tables::clear_slot(tables->slabs.view(), slots[i]);
-    if (!tables->groups.has(row_ids[i], slots[i])) tables->free_slots.push_back(slots[i]);
+    if (tables->groups.known_slot(row_ids[i]) != slots[i]) tables->free_slots.push_back(slots[i]);
   }
   // Any row may get a free slot, so a group that loses a row no longer owns its slots.
   for (int64_t i = 0; i < count; ++i) {

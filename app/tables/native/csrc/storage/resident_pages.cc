@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <iterator>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 namespace host_tables {
@@ -44,26 +47,44 @@ void ResidentPages::remove_part(const MappedPart& part) {
 template <typename Visit>
 void ResidentPages::in_runs(const std::vector<std::int64_t>& pages, int num_threads, const Visit& visit) const {
   const std::int64_t count = static_cast<std::int64_t>(pages.size());
-#pragma omp parallel for num_threads(num_threads) schedule(dynamic)
-  for (std::int64_t start = 0; start < count; start += kPagesAtOnce) {
-    const std::int64_t end = std::min(start + kPagesAtOnce, count);
-    for (std::int64_t i = start; i < end;) {
-      const std::int64_t first = pages[static_cast<std::size_t>(i)];
-      // Parts that are side by side in the file need not be so in the address space.
-      const auto after = parts_.upper_bound(first);
-      const MappedPart part = after == parts_.begin() ? MappedPart{} : std::prev(after)->second;
-      const std::int64_t part_start = part.start / page_bytes();
-      const std::int64_t part_end = part_start + static_cast<std::int64_t>(part.bytes) / page_bytes();
-      std::int64_t length = 1;
-      while (i + length < end && pages[static_cast<std::size_t>(i + length)] == first + length &&
-             first + length < part_end) {
-        ++length;
-      }
-      i += length;
-      if (first >= part_end) continue;  // The part was unmapped.
-      visit(static_cast<char*>(part.data) + (first - part_start) * page_bytes(), first * page_bytes(),
-            length * page_bytes());
+  std::atomic<std::int64_t> next{0};
+  const auto work = [&] {
+    for (std::int64_t start; (start = next.fetch_add(kPagesAtOnce)) < count;) {
+      visit_range(pages, start, std::min(start + kPagesAtOnce, count), visit);
     }
+  };
+  // These are no threads of OpenMP, because they would slow down its other parallel regions: once OpenMP has started
+  // more threads than there are cores, all of its threads sleep instead of waiting actively for their next task.
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(num_threads));
+  try {
+    for (int i = 1; i < num_threads && i * kPagesAtOnce < count; ++i) threads.emplace_back(work);
+  } catch (const std::system_error&) {
+    // The system starts no more threads. Those that run do all the work.
+  }
+  work();
+  for (std::thread& thread : threads) thread.join();
+}
+
+template <typename Visit>
+void ResidentPages::visit_range(const std::vector<std::int64_t>& pages, std::int64_t start, std::int64_t end,
+                                const Visit& visit) const {
+  for (std::int64_t i = start; i < end;) {
+    const std::int64_t first = pages[static_cast<std::size_t>(i)];
+    // Parts that are side by side in the file need not be so in the address space.
+    const auto after = parts_.upper_bound(first);
+    const MappedPart part = after == parts_.begin() ? MappedPart{} : std::prev(after)->second;
+    const std::int64_t part_start = part.start / page_bytes();
+    const std::int64_t part_end = part_start + static_cast<std::int64_t>(part.bytes) / page_bytes();
+    std::int64_t length = 1;
+    while (i + length < end && pages[static_cast<std::size_t>(i + length)] == first + length &&
+           first + length < part_end) {
+      ++length;
+    }
+    i += length;
+    if (first >= part_end) continue;  // The part was unmapped.
+    visit(static_cast<char*>(part.data) + (first - part_start) * page_bytes(), first * page_bytes(),
+          length * page_bytes());
   }
 }
 

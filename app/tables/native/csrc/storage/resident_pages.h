@@ -67,6 +67,10 @@ class ResidentPages {
   // side: its address, its offset in the file, and its length. A long run is divided among the threads.
   template <typename Visit>
   void in_runs(const std::vector<std::int64_t>& pages, int num_threads, const Visit& visit) const;
+  // Do so for the elements `start` to `end` of `pages`.
+  template <typename Visit>
+  void visit_range(const std::vector<std::int64_t>& pages, std::int64_t start, std::int64_t end,
+                   const Visit& visit) const;
 
   int descriptor_;
   std::mutex mutex_;

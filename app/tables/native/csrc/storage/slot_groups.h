@@ -46,10 +46,10 @@ class SlotGroups {
     }
     return first + static_cast<std::int32_t>(row / id_stride_ & (size() - 1));
   }
-  // Return true if `slot` is the one that slot_of(row) gives.
-  bool has(std::int64_t row, std::int32_t slot) const {
+  // Return the slot that slot_of(row) gives, or -1 if the row's group has no slots yet.
+  std::int32_t known_slot(std::int64_t row) const {
     const std::int32_t first = first_slot(group_of(row));
-    return first != kNone && slot == first + static_cast<std::int32_t>(row / id_stride_ & (size() - 1));
+    return first == kNone ? kNone : first + static_cast<std::int32_t>(row / id_stride_ & (size() - 1));
   }
   // Forget the group of `row`, and call visit(id, slot) for all of its ids. Do nothing if it has no slots.
   template <typename Visit>
