@@ -12,6 +12,7 @@ import mmap
 import subprocess
 
 import numpy as np
+import psutil
 import pytest
 
 from app.__main__ import main
@@ -140,6 +141,26 @@ def test_neighbouring_ids_share_slots_until_a_row_is_removed(native_library, mak
     in_memory = native_tables(make_spec(30_000, 64), 2)
     in_memory.touch(np.array([6, *range(7, 20), 20_000]))
     assert_equal_states(tables.state(), in_memory.state())
+
+
+def test_pages_of_new_rows_are_read_ahead(native_library, make_wide_spec, monkeypatch):
+    """One id in each group of 128 ids has a row, and the pages of the groups are no longer in memory."""
+    tables, first_ids = native_tables(make_wide_spec(), 2), np.arange(0, 29_900, 128)
+    tables.touch(first_ids)
+    for most_bytes in (0, 0, 0, 1 << 30):
+        monkeypatch.setattr(storage.ScratchFile, "most_resident", lambda _, most=most_bytes: most)
+        before = psutil.Process().memory_info().shared
+        tables._handle.read_ahead(first_ids[:1] if most_bytes == 0 else first_ids + 100, will_change=True)
+    assert psutil.Process().memory_info().shared - before > 150 * mmap.PAGESIZE
+
+
+def test_reading_ahead_leaves_no_threads(native_library, make_wide_spec, make_spec):
+    """More threads of OpenMP than cores would slow down the other parallel regions of the process."""
+    counts = []
+    for spec in (make_spec(30_000, 64), make_wide_spec()):
+        take_steps(native_tables(spec, 2), 2)
+        counts.append(psutil.Process().num_threads())
+    assert counts[0] == counts[1]
 
 
 def test_full_disk_is_an_error_before_any_row_changes(native_library, make_spec, make_disk):
