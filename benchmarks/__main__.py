@@ -41,7 +41,15 @@ class Benchmark:
 KERNELS, STEP, RECIPES = "benchmarks.training.kernels", "benchmarks.training.train_step", "benchmarks.accuracy.recipes"
 PRECISIONS, PREPARATION = "benchmarks.training.bfloat16_auc", "benchmarks.preparation.prepare"
 CHECKPOINT, STORAGE = "benchmarks.training.checkpoint", "benchmarks.training.storage"
-STORAGE_CASES = "large tower", "small tower", "fits", "rare ids", "pytorch", "export", "larger"
+STORAGE_CASES = {
+    "large tower": "--rounds 4 --steps 10 --warm-up 40",
+    "small tower": "",
+    "fits": "--rounds 3",
+    "rare ids": "--rounds 4 --steps 6 --warm-up 20",
+    "pytorch": "",
+    "export": "",
+    "larger": "",
+}
 FORMS = "--forms 'as users find it' 'best form' 'small batch'"
 FORMS_ON_LOG = "--forms 'log as users find it' 'log best form' 'log smaller batch'"
 SERVING = {
@@ -75,9 +83,9 @@ BENCHMARKS = {
     "plan": Benchmark("Memory planned and taken", "benchmarks.training.plan", "", "--number 3"),
     **{
         f"storage_{case.split()[0]}": Benchmark(
-            f"Tables in a file: {case}", STORAGE, f"--cases '{case}'", f"--cases '{case}' --quick"
+            f"Tables in a file: {case}", STORAGE, f"--cases '{case}' {turns}".strip(), f"--cases '{case}' --quick"
         )
-        for case in STORAGE_CASES
+        for case, turns in STORAGE_CASES.items()
     },
     "table_dtypes": Benchmark("Tables in bfloat16", KERNELS, "--dtypes", "--dtypes --rounds 2"),
     "checkpoint_dtypes": Benchmark(
