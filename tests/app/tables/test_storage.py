@@ -154,11 +154,12 @@ def test_pages_of_new_rows_are_read_ahead(native_library, make_wide_spec, monkey
     assert psutil.Process().memory_info().shared - before > 150 * mmap.PAGESIZE
 
 
-def test_reading_ahead_leaves_no_threads(native_library, make_wide_spec, make_spec):
+def test_reading_ahead_leaves_no_threads(native_library, make_wide_spec):
     """More threads of OpenMP than cores would slow down the other parallel regions of the process."""
-    take_steps(native_tables(make_spec(30_000, 64), 2), 2)
+    tables = native_tables(make_wide_spec(), 2)
+    take_steps(tables, 2)
     before = psutil.Process().num_threads()
-    take_steps(native_tables(make_wide_spec(), 2), 2)
+    tables._handle.read_ahead(np.arange(100), will_change=True)
     assert psutil.Process().num_threads() == before
 
 
