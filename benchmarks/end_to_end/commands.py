@@ -7,7 +7,7 @@
 Each commit prepares the same synthetic log and trains a model with `configs/auto.yaml`, untimed. Then the commands of
 both commits take turns: describe the log, evaluate and export the model, and train on 2,000 rows. `whole_way` prepares
 the log, trains for EPOCHS epochs, and evaluates on test; `auto.yaml` chooses the other settings. The packages of this
-environment must suit both commits.
+environment must suit both commits. A folder in place of a commit, such as a clone after `make setup`, has its own.
 """
 
 from __future__ import annotations

@@ -39,10 +39,13 @@ def run_command(
 ) -> str:
     """Run `python -m …` with the sources in `tree`, in the working folder `folder`. Return what it printed.
 
-    The new process calls `before` first. Raise SystemExit with the end of its error output if it fails.
+    If another tree than this project's has an environment .venv, its Python runs. The new process calls `before` first.
+    Raise SystemExit with the end of its error output if it fails.
     """
+    own_python = tree / ".venv/bin/python"
+    python = own_python if tree != PROJECT and own_python.is_file() else sys.executable
     done = subprocess.run(
-        [sys.executable, "-P", "-m", *arguments],
+        [python, "-P", "-m", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -162,8 +165,11 @@ def work_folder(path: str | Path | None) -> Iterator[Path]:
 def checked_out(commit: str, with_native: bool = True) -> Iterator[Path]:
     """Yield a temporary folder with the files of a commit of this project. It is removed after the `with` block.
 
-    By default the native parts are built in it.
+    By default the native parts are built in it. If `commit` is a folder, such as a clone after `make setup`, yield it.
     """
+    if Path(commit).is_dir():
+        yield Path(commit).resolve()
+        return
     with tempfile.TemporaryDirectory(prefix="commit-") as folder:
         packed = subprocess.run(["git", "-C", PROJECT, "archive", commit], check=True, stdout=subprocess.PIPE).stdout
         subprocess.run(["tar", "-x", "-C", folder], input=packed, check=True)
