@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from common.signals import StopSignal, die_quietly, stop_by_signals
 
 # The imports below take a while, so Ctrl-C must not print a traceback during them.
 if __name__ == "__main__":
     die_quietly()
+    # The matrices of these commands are so small that more threads of NumPy's library only wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import dataclasses
@@ -242,7 +246,9 @@ def _describe(command: argparse.Namespace, settings: list[str]) -> None:
     else:
         from data_prep.checks.propose import describe
         from data_prep.checks.reject_causes import print_findings
+        from data_prep.execution.tasks import keep_freed_memory
 
+        keep_freed_memory()
         proposal = describe(command.input, command.rows, command.label, command.version)
         show(proposal.as_yaml(), end="")
         show(proposal.label_line, file=sys.stderr)

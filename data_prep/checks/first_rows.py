@@ -278,15 +278,15 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     import pyarrow.compute as pc
 
     file, (lines, starts, constants) = files[0], _first_lines(files, num_rows + 1)
-    text = b"\n".join(lines).decode("utf-8", errors="replace").replace("\r", " ").split("\n")
-    _check_form(text[:_LAYOUT_ROWS], file.location)
-    separator, skip_blanks = _divide(text[:_LAYOUT_ROWS], file.location)
-    first_cells = (cell for line in text[:_LAYOUT_ROWS] for cell in line.split(separator))
+    first_lines = _text(lines[:_LAYOUT_ROWS]).split("\n")[:-1]
+    _check_form(first_lines, file.location)
+    separator, skip_blanks = _divide(first_lines, file.location)
+    first_cells = (cell for line in first_lines for cell in line.split(separator))
     quotes = any(cell.lstrip(" " * skip_blanks).startswith('"') for cell in first_cells)
     quotes |= any(separator in cell for cells in constants for cell in cells.values())
     if quotes:
         _check_quotes(lines[:_LAYOUT_ROWS], LogFormat(separator=separator, quotes=True, trim=skip_blanks), file)
-    cells = _all_cells(text, separator, quotes, skip_blanks)
+    cells = _all_cells(_text(lines), separator, quotes, skip_blanks)
     rows = cells[: MOST_LINES_BEFORE + _LAYOUT_ROWS].to_pylist()
     width = _usual(map(len, rows[:_LAYOUT_ROWS]))[0]
     if starts and _header(rows[: starts[0]][:_LAYOUT_ROWS], width, file.location):
@@ -466,26 +466,38 @@ def _divide(lines: list[str], location: str) -> tuple[str, bool]:
     return separator, skip_blanks
 
 
+def _text(lines: list[bytes]) -> str:
+    """Return the lines as one text, in which each of them ends with a line end and no other character is one."""
+    return b"\n".join([*lines, b""]).replace(b"\r", b" ").decode(errors="replace")
+
+
 def _usual(widths: Iterable[int]) -> tuple[int, int]:
     return Counter(widths).most_common(1)[0]
 
 
-def _all_cells(lines: Sequence[str], separator: str, quotes: bool, skip_blanks: bool) -> pa.ListArray:
-    """Return the cells of all lines as an Arrow array, which has one list of texts (the cells) for each line.
+def _all_cells(text: str, separator: str, quotes: bool, skip_blanks: bool) -> pa.ListArray:
+    """Return the cells of the lines in `text` as an Arrow array, which has one list of texts (the cells) for each line.
 
     The cells are divided by `separator`. If `quotes` is True, a cell may be in double quotes, and if `skip_blanks` is
     True, blanks may stand before such a quote.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    cells = pc.split_pattern(pa.array(lines, pa.large_string()), separator)
-    quoted = [place for place, line in enumerate(lines) if '"' in line] if quotes else []
+    # Search the bytes of all lines at once, which takes a third of the time of a search in each line.
+    characters = np.frombuffer(encoded := text.encode(), np.uint8)
+    ends = np.flatnonzero((characters == ord("\n")) | (characters == ord(separator)))
+    row_ends = np.flatnonzero(characters[ends] == ord("\n")) + 1
+    ends -= np.arange(len(ends))  # The places in the characters without separators and line ends.
+    buffers = pa.py_buffer(np.append(0, ends)), pa.py_buffer(encoded.translate(None, f"\n{separator}".encode()))
+    cells = pa.LargeStringArray.from_buffers(len(ends), *buffers)
+    cells = pa.ListArray.from_arrays(pa.array(np.append(0, row_ends), pa.int32()), cells)
+    lines = text.split("\n") if quotes else []
+    quoted = [place for place, line in enumerate(lines) if '"' in line]
     if not quoted:
         return cells
     of_quoted = pa.array(_cells((lines[place] for place in quoted), separator, quotes, skip_blanks), cells.type)
-    order = np.arange(len(lines))
-    order[quoted] = len(lines) + np.arange(len(quoted))
+    order = np.arange(len(cells))
+    order[quoted] = len(cells) + np.arange(len(quoted))
     return pa.concat_arrays([cells, of_quoted]).take(order)
 
 
