@@ -8,6 +8,7 @@ ties.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from app.evaluation.groups import GroupedRows, auc_in_groups
 from app.evaluation.score_bins import Bins, binned, entropy, ratio, sigmoid
+from common.process import num_cores
 
 EXACT_ROWS = 2**24
 
@@ -289,15 +291,19 @@ def confidence_intervals(bins: Bins, replicates: int, seed: int) -> dict[str, tu
     bins = bins.coarsened(MOST_BINS)
     keys = bins.keys.astype(np.float64)
     cost_of_negative, cost_of_click, prediction = np.logaddexp(0, keys), -keys, bins.probabilities
-    rng, replicas = np.random.default_rng(seed), []
-    for _ in range(replicates):
-        resampled = bins.drawn(rng)
+
+    def replica(number: int) -> dict[str, float]:
+        resampled = bins.drawn(np.random.default_rng([seed, number]))
         # The scalar product `@` is not used: for arrays of this size BLAS starts threads, which takes longer than the
         # sum of products.
         cross_entropy = float((resampled.counts * cost_of_negative + resampled.positives * cost_of_click).sum())
         predictions = (resampled.counts * prediction).sum()
         sums = (resampled.counts.sum(), resampled.positives.sum(), cross_entropy, float(predictions))
-        replicas.append(measure(CountedRows(resampled, *sums)))
+        return measure(CountedRows(resampled, *sums))
+
+    # Each sample has random numbers of its own, so threads, which NumPy lets run at the same time, change no bit.
+    with ThreadPoolExecutor(num_cores()) as threads:
+        replicas = list(threads.map(replica, range(replicates)))
     tails = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
     intervals = {name: np.nanquantile([each[name] for each in replicas], tails) for name in MEASURED}
     return {name: (float(low), float(high)) for name, (low, high) in intervals.items()}

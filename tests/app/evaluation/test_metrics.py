@@ -137,6 +137,16 @@ def test_weights_of_1_give_the_bits_of_none(weighted_rows):
     assert confidence_intervals(bins, 20, seed=1) == confidence_intervals(other, 20, seed=1)
 
 
+def test_intervals_have_the_same_bits_with_any_number_of_threads(weighted_rows, monkeypatch):
+    stream = MetricStream()
+    stream.add(*weighted_rows)
+    intervals = []
+    for cores in (1, 3):
+        monkeypatch.setattr("app.evaluation.metrics.num_cores", lambda cores=cores: cores)
+        intervals.append(confidence_intervals(stream.result_and_bins()[1], 20, seed=1))
+    assert intervals[0] == intervals[1]
+
+
 def test_intervals_are_as_wide_as_the_number_of_rows_not_of_weights_allows(weighted_rows):
     logits, labels, weights = weighted_rows
     widths = []
