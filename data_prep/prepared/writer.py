@@ -23,9 +23,10 @@ from data_prep.prepared.data_files import block_checksum, data_file
 from data_prep.prepared.examples import KEY_PREFIX, VECTORS, Examples, concatenate
 from data_prep.prepared.schema import DataFile
 
-# Number of rows in a MindRecord file, which then has about 430 MB. Until a file is finished, its encoded rows also take
-# disk space in temporary files.
-FILE_ROWS = 2_000_000
+# Number of rows in a MindRecord file, which then has about 215 MB. Until a file is finished, its encoded rows also take
+# disk space in temporary files. Large files keep few workers busy at the end, because one worker writes a file. Files
+# with fewer rows than a window for shuffling would have to read the window's rows several times.
+FILE_ROWS = 1_000_000
 INDEX_ENDING = ".db"  # Ending of the index file that MindRecord writes beside each file.
 # A MindRecord file consists of a header and of pages, which hold the blocks of rows. With MindRecord's default sizes of
 # 16 MB and 32 MB, a file of a few rows would have 50 MB. A page holds whole blocks only, and the header lists all
