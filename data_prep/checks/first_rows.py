@@ -278,7 +278,8 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     import pyarrow.compute as pc
 
     file, (lines, starts, constants) = files[0], _first_lines(files, num_rows + 1)
-    first_lines = _text(lines[:_LAYOUT_ROWS]).split("\n")[:-1]
+    text = b"\n".join([*lines, b""]).replace(b"\r", b" ").decode(errors="replace")
+    first_lines = text.split("\n", _LAYOUT_ROWS)[: min(len(lines), _LAYOUT_ROWS)]
     _check_form(first_lines, file.location)
     separator, skip_blanks = _divide(first_lines, file.location)
     first_cells = (cell for line in first_lines for cell in line.split(separator))
@@ -286,7 +287,7 @@ def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
     quotes |= any(separator in cell for cells in constants for cell in cells.values())
     if quotes:
         _check_quotes(lines[:_LAYOUT_ROWS], LogFormat(separator=separator, quotes=True, trim=skip_blanks), file)
-    cells = _all_cells(_text(lines), separator, quotes, skip_blanks)
+    cells = _all_cells(text, separator, quotes, skip_blanks)
     rows = cells[: MOST_LINES_BEFORE + _LAYOUT_ROWS].to_pylist()
     width = _usual(map(len, rows[:_LAYOUT_ROWS]))[0]
     if starts and _header(rows[: starts[0]][:_LAYOUT_ROWS], width, file.location):
@@ -466,17 +467,14 @@ def _divide(lines: list[str], location: str) -> tuple[str, bool]:
     return separator, skip_blanks
 
 
-def _text(lines: list[bytes]) -> str:
-    """Return the lines as one text, in which each of them ends with a line end and no other character is one."""
-    return b"\n".join([*lines, b""]).replace(b"\r", b" ").decode(errors="replace")
-
-
 def _usual(widths: Iterable[int]) -> tuple[int, int]:
     return Counter(widths).most_common(1)[0]
 
 
 def _all_cells(text: str, separator: str, quotes: bool, skip_blanks: bool) -> pa.ListArray:
     """Return the cells of the lines in `text` as an Arrow array, which has one list of texts (the cells) for each line.
+
+    Each line ends with a line end.
 
     The cells are divided by `separator`. If `quotes` is True, a cell may be in double quotes, and if `skip_blanks` is
     True, blanks may stand before such a quote.
