@@ -17,6 +17,9 @@ from app.distributed.sharded_tables import make_sharded_tables
 from app.tables.interface import RowGradients, Rows, TableState
 
 
+DONE = SimpleNamespace(Wait=lambda: None, Test=lambda: True)  # A request whose messages have arrived.
+
+
 class World:
     """Where the ranks exchange messages: `board` has the last message of each rank."""
 
@@ -42,12 +45,12 @@ class Rank:
             received[source] = theirs[self.rank]
 
         self.world.swap(self.rank, sent, take)
-        return SimpleNamespace(Wait=lambda: None, Test=lambda: True)
+        return DONE
 
     def allgather(self, mine):
         return [mine]  # Ranks are made one after the other in the same way, so all would send the same value.
 
-    def Alltoallv(self, sent, received):
+    def Ialltoallv(self, sent, received):
         array, counts, starts, _ = received
 
         def take(source, theirs):
@@ -57,6 +60,7 @@ class Rank:
             array[first : first + counts[source]] = values[start : start + their_counts[self.rank]]
 
         self.world.swap(self.rank, sent, take)
+        return DONE
 
     def Allgather(self, mine, all_values):
         def take(source, theirs):

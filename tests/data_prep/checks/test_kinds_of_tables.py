@@ -275,7 +275,7 @@ def test_numbers_alone_keep_their_order(tmp_path, declared):
     assert rejected == 0
     schema = read_schema(tmp_path / "out")  # a model needs a category, which says whether the first number is there
     assert [field.name for field in schema.categorical] == [f"{glucose}_present"]
-    assert [field.source for field in schema.numeric if field.transform != "missing"] == [glucose, mass]
+    assert [field.source for field in schema.numeric if field.is_whole] == [glucose, mass]
 
 
 def test_a_missing_label_is_optional(tmp_path):
