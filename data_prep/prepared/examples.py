@@ -19,7 +19,7 @@ from data_prep.prepared.schema import NO_ID, Schema
 NUMERIC_SCALE = 0.2
 NO_VECTORS = np.zeros((0, 0), np.float32)  # Stands for rows without vectors, whatever their number.
 VECTORS = "vectors"  # Name of the MindRecord column that holds a row's features of kind vector.
-KEY_PREFIX = "key_"  # A log's column of kind id is stored in the MindRecord column of this prefix and its name.
+KEY_PREFIX = "key_"  # A column `user` of kind id is stored in the MindRecord column `key_user`.
 
 
 @dataclass(frozen=True)

@@ -434,7 +434,7 @@ def _log_in_tar(location: str, unzipped: io.BufferedIOBase) -> Iterator[io.Buffe
     """Yield a stream of the log in a tar archive. The archive is read once, from start to end.
 
     At the end of the `with` block, the rest of the archive is read and checked. Raise ValueError if the archive has no
-    log, has two logs, or has a member that is not trusted.
+    log, has two logs, or has a dangerous member (a link, a device, a sparse file, or a path outside the folder).
     """
     try:
         with _Archive.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:

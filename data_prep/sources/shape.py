@@ -415,8 +415,8 @@ class PlantedClicks:
     def value_effects(self, field: int, values: np.ndarray, shares: np.ndarray, now: Now | None = None) -> np.ndarray:
         """Return the numbers [n] that a categorical field adds to the log odds of a click in n rows.
 
-        `values` [n] are the values of the field in these rows, and `shares` [n] the values' shares of all rows. `now`
-        has the times and values of the rows of a log that changes over time (`Drift`), and is None for other logs.
+        `values` [n] are the values of the field in these rows, and `shares` [n] the values' shares of all rows. If
+        effects change over time, `now` has the times of the rows and the rule of the changes; otherwise it is None.
         """
         strength = np.where(
             shares < RARE_SHARE,

@@ -38,7 +38,7 @@ UNTOUCHED_BYTES = 1 << 26
 # Function from ids to a boolean mask. For the wide table, the mask is True for ids of fields that the wide part of both
 # the trained and the new model sees. For the deep table, it is True for ids of fields that both deep parts see.
 Seen = Callable[[np.ndarray], np.ndarray]
-# Type of the method `Tables.loading`, which replaces rows: of complete tables, or of the rows that one rank owns.
+# Type of the method `Tables.loading`, which replaces rows. Several ranks replace only the rows that each of them owns.
 Loading = Callable[[int], AbstractContextManager[PlaceRows]]
 
 
