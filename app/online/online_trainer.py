@@ -42,11 +42,11 @@ from app.run.stop_signals import Stopped
 from app.scoring.distribution import SCORE_BINS, count_scores
 from app.scoring.predictor import Predictor
 from app.tables.fields import columns_of
-from app.tables.interface import UniqueIds
+from app.tables.interface import HostTables, UniqueIds
 from app.tables.model_fields import fields_of_model
 from app.training.context import RunContext
 from app.training.loop import Trainer
-from app.training.step.step import ByPosition, HostTablesStep
+from app.training.step.step import HostTablesStep
 from app.training.warm_start.source import find_source
 from common.arrays.pages import give_back_freed_memory
 from common.files import write_whole
@@ -291,7 +291,7 @@ class OnlineTrainer(Trainer):
         if len(expired):
             self.vocabulary.expire(expired)
             self.schema = self.checkpoints.schema = self.vocabulary.schema
-            self._table_rows().tables.remove(expired)
+            self._tables().remove(expired)
         if self.schema.num_expired and not self.ledger.withheld and self.checkpoints.is_full(self.position.step):
             self._renumber()
         return len(expired)
@@ -317,7 +317,7 @@ class OnlineTrainer(Trainer):
         samples = self.samples.renumber(self.ledger.samples, of_samples, self.position.step)
         self.ledger = replace(self.ledger, samples=samples)
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
-        self._table_rows().renumber(new_ids, schema.vocabulary_size)
+        self._tables().renumber(new_ids, schema.vocabulary_size)
         assert self.expiry is not None
         self.expiry.renumber(new_ids, schema.vocabulary_size)
         self.checkpoints.dataset, self.publisher.vocabulary = folder, self.vocabulary
@@ -334,10 +334,10 @@ class OnlineTrainer(Trainer):
             save_counts(self.run.path / VALUE_COUNTS, step, self.vocabulary.added_counts(), since)
         self._counted_at = step
 
-    def _table_rows(self) -> ByPosition:
+    def _tables(self) -> HostTables:
         step = self.training.step
         assert isinstance(step, HostTablesStep)  # `plan_online` accepts only backends that have this step.
-        return step.rows
+        return step.tables
 
     def _save_and_publish(self) -> Path | None:
         """Save a checkpoint of the current state, unless the checkpoint exists already, and publish its bundle, unless
@@ -371,7 +371,7 @@ class OnlineTrainer(Trainer):
         bundles that are written from now on store the new schema.
         """
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
-        self._table_rows().grow(schema.vocabulary_size)
+        self._tables().grow(schema.vocabulary_size)
 
     def _batches(self, rows: Examples) -> Iterator[tuple[Batch, UniqueIds]]:
         for batch in batches_of(rows, self.config.train.batch_size):

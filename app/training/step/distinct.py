@@ -59,7 +59,8 @@ class ByDistinctRow(ByPosition):
         self._deep = np.zeros((0, spec.embedding_dim), np.float32)
 
     def prepare(self, batch: Batch, will_change: bool = False) -> DistinctIds:
-        check_ids(batch.ids, self._spec)
+        # In an online run the vocabulary of the tables grows, and `_spec` keeps the number of ids at its start.
+        check_ids(batch.ids, replace(self._spec, vocabulary_size=self.tables.spec.vocabulary_size))
         row_ids, index, starts = distinct_rows(batch.ids)
         is_distinct = np.diff(starts) <= self._most_distinct * batch.num_rows
         rows = self.tables.unique(row_ids[:, None])
@@ -73,14 +74,6 @@ class ByDistinctRow(ByPosition):
         index = np.concatenate([index, np.repeat(filling, self.batch_size - batch.num_rows, axis=0)])
         fields = np.concatenate([starts, is_distinct.astype(np.int32)])
         return DistinctIds(rows.shape, rows.values, rows.inverse, rows, index, fields)
-
-    def grow(self, vocabulary_size: int) -> None:
-        super().grow(vocabulary_size)
-        self._spec = replace(self._spec, vocabulary_size=vocabulary_size)
-
-    def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
-        super().renumber(new_ids, vocabulary_size)
-        self._spec = replace(self._spec, vocabulary_size=vocabulary_size)
 
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
         return self.tables.lookup(own(unique).rows, means)

@@ -143,14 +143,6 @@ class ByPosition:
         self.tables.read_ahead(unique, will_change)
         return unique
 
-    def grow(self, vocabulary_size: int) -> None:
-        """Enlarge the vocabulary of the tables to `vocabulary_size` ids, as `HostTables.grow` describes."""
-        self.tables.grow(vocabulary_size)
-
-    def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
-        """Give the touched rows (rows that a step has updated) other ids, as `HostTables.renumber` describes."""
-        self.tables.renumber(new_ids, vocabulary_size)
-
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
         """Look up and return the rows of a batch, or with `means` their running means, as `HostTables.lookup`
         describes.

@@ -100,7 +100,7 @@ def trained_by_hand(folder, parts, dataset, schema, work):
         parsed, encoded = vocabulary.encoder.encode(Chunk(0, lines.count(b"\n"), lines))
         vocabulary.add_values_of([parsed.rows], encoded)
         sizes.append(vocabulary.schema.vocabulary_size)
-        by_hand.step.rows.grow(sizes[-1])
+        by_hand.step.tables.grow(sizes[-1])
         for batch in batches_of(vocabulary.encoder.encode_rows(parsed.rows), config.train.batch_size):
             by_hand.step(batch, by_hand.step.prepare(batch))
     return by_hand, sizes
