@@ -35,6 +35,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "help": "fit the scores to the click rates of valid. platt, the default: by a line; auto: by a factor, if that "
         "lowers the log loss beyond its standard error",
     },
+    "--config": {"type": Path, "metavar": "FILE", "help": "YAML file with settings (%(default)s)"},
     "--data": {"type": Path, "metavar": "FILE", "help": "YAML file with the format of the log (Criteo's format)"},
     "--dataset": {"type": Path, "metavar": "DIR", "help": "prepared folder (the one it was trained on)"},
     "--executor": {"help": "run on local processes, Dask or MPI (%(default)s)"},
@@ -49,6 +50,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "help": "with --executor dask: address of a cluster, such as tcp://host:8786 (a new one on this machine)",
     },
     "--seed": {"type": int, "default": 1, "metavar": "N", "help": "random seed (%(default)s)"},
+    "--servers": {"type": int, "default": 0, "metavar": "N", "help": "further processes that hold all table rows (0)"},
     "--split": {"default": "test", "help": "rows to evaluate on: train, valid or test (%(default)s)"},
     "--version": {
         "type": int,

@@ -198,13 +198,7 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
         "settings",
         "Arguments of the form prepare.key=value change single settings. docs/configuration.md lists all settings.",
     )
-    settings.add_argument(
-        "--config",
-        type=Path,
-        default=RECIPE,
-        metavar="FILE",
-        help="YAML file whose section prepare is used (%(default)s)",
-    )
+    add_shared(settings, "--config", default=RECIPE, help="YAML file whose section prepare is used (%(default)s)")
     add_shared(settings, "--data")
     settings.add_argument(
         "--layout",

@@ -41,14 +41,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("dataset", nargs="?", metavar="PREPARED", help="the prepared folder, or --rows and --values")
     add_shared(parser, "--rows", help="number of rows of a log in Criteo's form that is not prepared yet")
     parser.add_argument("--values", type=int, metavar="N", help="number of values that such a log has in all fields")
-    parser.add_argument(
-        "--config", type=Path, default=RECIPE, metavar="FILE", help="YAML file with settings (%(default)s)"
-    )
+    add_shared(parser, "--config", default=RECIPE)
     add_shared(parser, "--ranks", help="number of processes that train (%(default)s)")
-    parser.add_argument(
-        "--servers", type=int, default=0, metavar="N", help="further processes that hold all table rows (0)"
-    )
-    add_shared(parser, "settings")
+    add_shared(parser, "--servers", "settings")
     parser.set_defaults(command=run)
 
 

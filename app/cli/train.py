@@ -27,16 +27,11 @@ from data_prep.prepared.data_files import verify_files
 def add_parser(commands: Any) -> None:
     """Add the command `train` with its arguments to the parser of `python -m app`."""
     parser = commands.add_parser("train", help="train a new run, or resume the one in ./device_0 or ./NAME")
-    parser.add_argument(
-        "--config", type=Path, default=RECIPE, metavar="FILE", help="YAML file with settings (%(default)s)"
-    )
+    add_shared(parser, "--config", default=RECIPE)
     add_shared(parser, "--dataset", required=True, help="the prepared folder")
     parser.add_argument("--name", default=FIRST_RANK, help=f"name of the run folder to create here ({FIRST_RANK})")
     add_shared(parser, "--ranks", help="number of processes that train (%(default)s)")
-    parser.add_argument(
-        "--servers", type=int, default=0, metavar="N", help="further processes that hold all table rows (0)"
-    )
-    add_shared(parser, "--hostfile")
+    add_shared(parser, "--servers", "--hostfile")
     parser.add_argument("--rank-table", default="-", metavar="FILE", help="rank table of an Ascend cluster, or -")
     parser.add_argument(
         "--dry-run",
