@@ -90,35 +90,20 @@ class NativeBatchKernels(BatchKernels):
     def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         unique = own(unique)
         self._expanded = self._expanded[::-1]
-        batch, num_fields = unique.shape
-        deep = self._expanded[0].array((batch, num_fields * self._spec.embedding_dim))
-        wide = np.empty(batch, np.float32)
-        num_unique = unique.values.size
-        self._handle.call(
-            "expand",
-            ctypes.byref(unique.struct),
-            address(deep_rows, np.float32, num_unique, self._spec.embedding_dim),
-            address(wide_rows, np.float32, num_unique),
-            output_address(deep),
-            output_address(wide),
-        )
+        (batch, num_fields), num_unique, width = unique.shape, unique.values.size, self._spec.embedding_dim
+        deep, wide = self._expanded[0].array((batch, num_fields * width)), np.empty(batch, np.float32)
+        rows = address(deep_rows, np.float32, num_unique, width), address(wide_rows, np.float32, num_unique)
+        self._handle.call("expand", ctypes.byref(unique.struct), *rows, output_address(deep), output_address(wide))
         return deep, wide
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         unique = own(unique)
-        deep_sums = self._sums.array((unique.values.size, self._spec.embedding_dim))
-        wide_sums = np.empty(unique.values.size, np.float32)
+        (batch, num_fields), num_unique, width = unique.shape, unique.values.size, self._spec.embedding_dim
         deep, wide = np.ascontiguousarray(deep), np.ascontiguousarray(wide)
-        batch, num_fields = unique.shape
-        self._handle.call(
-            "sum_by_id",
-            ctypes.byref(unique.struct),
-            address(deep, np.float32, batch, num_fields * self._spec.embedding_dim),
-            address(wide, np.float32, batch),
-            output_address(deep_sums),
-            output_address(wide_sums),
-        )
-        return deep_sums, wide_sums
+        inputs = address(deep, np.float32, batch, num_fields * width), address(wide, np.float32, batch)
+        sums = self._sums.array((num_unique, width)), np.empty(num_unique, np.float32)
+        self._handle.call("sum_by_id", ctypes.byref(unique.struct), *inputs, *map(output_address, sums))
+        return sums
 
 
 def make_batch_kernels(backend: str, spec: TablesSpec, num_threads: int) -> BatchKernels:

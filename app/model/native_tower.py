@@ -70,11 +70,9 @@ def trains_natively(config: Config) -> bool:
     `scores_natively` must be True, the processor must have FMA instructions, and the optimizers of the wide head and of
     the tower must be FTRL and Adam or AdamW.
     """
-    optimizers = (
-        isinstance(config.wide_optimizer, FtrlOptions),
-        isinstance(config.tower_optimizer, AdamOptions | AdamWOptions),
-    )
-    return all(optimizers) and "fma" in cpu_flags() and scores_natively(config)
+    wide, tower = config.wide_optimizer, config.tower_optimizer
+    are_covered = isinstance(wide, FtrlOptions) and isinstance(tower, AdamOptions | AdamWOptions)
+    return are_covered and "fma" in cpu_flags() and scores_natively(config)
 
 
 def uses_bfloat16(options: DeviceOptions) -> bool:
@@ -143,37 +141,21 @@ class NativeTower:
         LIBRARY.load().dense_set_threads(config.device.num_threads)
         loss = loss or config.loss
         rows = self.parameters.get("tower.numeric_rows", np.empty((0, 0), np.float32))
+        num_inputs, num_vector = len(self.parameters[FIRST_MATRIX]), len(self.parameters.get("tower.vector_matrix", ()))
         self._widths = np.array(config.model.hidden_widths, np.int64)
-        self._shape = TowerShape(
-            0,
-            len(self.parameters["tower.matrix_0"]),
-            len(rows),
-            len(self.parameters.get("tower.vector_matrix", ())),
-            rows.shape[1],
-            len(self._widths),
-            output_address(self._widths),
-            uses_bfloat16(config.device),
-            loss.loss_scale,
-            loss.l2_coef,
-            loss.label_smoothing,
-            float(LARGEST_GRADIENT),
-            largest_summand,
-        )
+        widths = len(self._widths), output_address(self._widths)
+        options = uses_bfloat16(config.device), loss.loss_scale, loss.l2_coef, loss.label_smoothing
+        bounds = float(LARGEST_GRADIENT), largest_summand
+        self._shape = TowerShape(0, num_inputs, len(rows), num_vector, rows.shape[1], *widths, *options, *bounds)
 
     def logits(self, deep: np.ndarray, wide: np.ndarray, numeric: np.ndarray) -> np.ndarray:
         """Return the model's logits [B] from deep rows [B, K], summed wide rows [B] and numeric inputs [B, N + M]."""
         logits = np.empty(len(wide), np.float32)
         self._shape.num_rows = len(wide)
         batch = TowerBatch(*self._addresses(deep, wide, numeric))
-        check_status(
-            LIBRARY.load().tower_logits(
-                self._pointer(), self._arrays.pointer, ctypes.byref(batch), output_address(logits)
-            )
-        )
+        inputs = ctypes.byref(self._shape), self._arrays.pointer, ctypes.byref(batch)
+        check_status(LIBRARY.load().tower_logits(*inputs, output_address(logits)))
         return logits
-
-    def _pointer(self) -> Any:
-        return ctypes.pointer(self._shape)
 
     def _addresses(self, deep: np.ndarray, wide: np.ndarray, numeric: np.ndarray) -> tuple[int, int, int]:
         shape = self._shape
@@ -245,7 +227,7 @@ class NativeStep(NativeTower, HostGraph):
             address(labels, np.float32, shape.num_rows),
             address(example_weights, np.float32, shape.num_rows),
         )
-        inputs = self._pointer(), self._arrays.pointer, ctypes.byref(batch), self._gradient_arrays.pointer
+        inputs = ctypes.byref(shape), self._arrays.pointer, ctypes.byref(batch), self._gradient_arrays.pointer
         results = map(output_address, (deep_gradient, wide_gradient, result))
         check_status(LIBRARY.load().tower_gradients(*inputs, *self._of_ranks, *results))
         # The kernels write 1 at this index if all values are finite, else 0. Invert it, so that its sum over the ranks
@@ -304,12 +286,12 @@ class _AdamCall:
     def __init__(self, adam: AdamState, gradients: list[np.ndarray]) -> None:
         inputs = (adam.constants, adam.learning_rate, *adam.powers, *adam.weights, *adam.moments)
         self._arrays = [*(array.asnumpy() for array in inputs), *gradients, np.empty(1, np.float32)]
-        shapes = [np.array(values.shape, np.int64) for values in self._arrays]
         count = len(self._arrays)
-        self._shape_arrays = shapes  # The pointers in `_shapes` point to these arrays, which must not be freed.
+        # The pointers in `_shapes` point to these arrays, which must not be freed.
+        self._shape_arrays = [np.array(values.shape, np.int64) for values in self._arrays]
         self._values = (ctypes.c_void_p * count)(*map(output_address, self._arrays))
         self._dims = (ctypes.c_int * count)(*(values.ndim for values in self._arrays))
-        self._shapes = (ctypes.c_void_p * count)(*(output_address(shape) for shape in shapes))
+        self._shapes = (ctypes.c_void_p * count)(*map(output_address, self._shape_arrays))
 
     def __call__(self) -> None:
         lists = self._values, self._dims, self._shapes

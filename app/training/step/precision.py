@@ -144,13 +144,8 @@ def _step_of(
             arrays[f"tower.bias_{number}"] = normal(width)
     gradients = {name: np.empty_like(values) for name, values in arrays.items()}
     parameters, of_parameters, num_units = TowerPointers(arrays), TowerPointers(gradients), np.array(widths, np.int64)
-    deep, wide, vectors, labels, shares = (
-        normal(rows, inputs),
-        normal(rows),
-        normal(rows, vector_inputs),
-        np.zeros(rows, np.float32),
-        np.ones(rows, np.float32),
-    )
+    deep, wide, vectors = normal(rows, inputs), normal(rows), normal(rows, vector_inputs)
+    labels, shares = np.zeros(rows, np.float32), np.ones(rows, np.float32)
     outputs = np.empty_like(deep), np.empty_like(wide), np.empty(3, np.float32)
 
     def step() -> None:
