@@ -81,22 +81,21 @@ def fit(
     if needs_counting(options, base):
         count_log(reading, split, options, statistics, folder, base)
         check_statistics(statistics, options.max_reject_fraction, reading.name, folder, bad_cell, is_fitted=True)
-    if base is not None and base.extends:
-        extended = extend_base_vocabulary(base, statistics, options, folder)
-        fitted = Fitted(statistics, base.schema.numeric, base.schema.vectors, extended)
-    elif base is not None:
-        copied = copy_base_vocabulary(base, folder)
-        fitted = Fitted(statistics, base.schema.numeric, base.schema.vectors, copied)
-    else:
+    if base is None:
         numeric = numeric_fields(options, statistics.numeric, statistics.sample)
+        vectors = vector_fields(options, statistics)
         vocabulary = fit_vocabulary(statistics, options, len(numeric), folder)
-        fitted = Fitted(statistics, numeric, vector_fields(options, statistics), vocabulary)
+    else:
+        numeric, vectors = base.schema.numeric, base.schema.vectors
+        if base.extends:
+            vocabulary = extend_base_vocabulary(base, statistics, options, folder)
+        else:
+            vocabulary = copy_base_vocabulary(base, folder)
     checksums = _checksums(work_dir, options, base)
-    of_piece = (fitted.statistics.state(), fitted.numeric, fitted.vectors, fitted.vocabulary, checksums)
-    work_dir.pieces.write(_PIECE, of_piece)
+    work_dir.pieces.write(_PIECE, (statistics.state(), numeric, vectors, vocabulary, checksums))
     work_dir.pieces.clear("counts-")
     work_dir.pieces.clear("texts-")
-    return fitted
+    return Fitted(statistics, numeric, vectors, vocabulary)
 
 
 def needs_counting(options: PrepareOptions, base: BaseVocabulary | None) -> bool:
@@ -120,10 +119,9 @@ def _restore(
         return None
     statistics = new_statistics(options, work_dir, reading.num_workers)
     statistics.restore(piece[0])
-    numeric: tuple[NumericField, ...] = piece[1]
-    vocabulary: FittedVocabulary = piece[3]
+    _, numeric, vectors, vocabulary, _ = piece
     lookup = dataclasses.replace(vocabulary.lookup, path=work_dir.work_folder / LOOKUP_FILE)
-    return Fitted(statistics, numeric, piece[2], dataclasses.replace(vocabulary, lookup=lookup))
+    return Fitted(statistics, numeric, vectors, dataclasses.replace(vocabulary, lookup=lookup))
 
 
 def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary | None) -> dict[str, str | None]:
@@ -185,9 +183,8 @@ def numeric_fields(
             pieces += _pieces(field, cells, num_pieces) if name in floats else []
         values.append(field)
     values += pieces
-    indicators = [
-        NumericField(f"{name}_missing", name, INDICATOR, {}) for name in {field.source: 0 for field in values}
-    ]
+    sources = dict.fromkeys(field.source for field in values)
+    indicators = [NumericField(f"{name}_missing", name, INDICATOR, {}) for name in sources]
     fields = tuple(values + indicators if options.has_indicators else values)
     check_names([field.name for field in fields])
     return fields
