@@ -420,10 +420,8 @@ def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
     texts = list(itertools.islice((each for each in column.values if not DECIMAL.fullmatch(each)), most + 1))
     if column.count_of(texts) > most:
         return None, ""
-    numbers = [float(value) if DECIMAL.fullmatch(value) else np.nan for value in column.values]
-    return np.array(
-        numbers
-    ), f"; rows with another cell are rejected: {column.count_of(texts):,}, such as {examples_of(texts)}"
+    numbers = np.array([float(value) if DECIMAL.fullmatch(value) else np.nan for value in column.values])
+    return numbers, f"; rows with another cell are rejected: {column.count_of(texts):,}, such as {examples_of(texts)}"
 
 
 def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: str, labels: Labels | None) -> Guess:

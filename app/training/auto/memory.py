@@ -362,11 +362,9 @@ def _rank_terms(sizes: _Sizes) -> tuple[Term, ...]:
         terms += _table_terms(sizes)
     terms.append(Term("tower, its gradients and optimizer", _dense_bytes(sizes)))
     pool_rows = min(POOL_BLOCKS * schema.block_rows, schema.splits["train"].rows)
-    is_single = pool_rows == schema.splits["train"].rows
-    pool = pool_rows * _row_bytes(schema) * (1 if is_single else 2)
-    terms.append(Term("rows read ahead", pool))
-    terms.append(Term("batch buffers", _batch_bytes(sizes)))
-    return tuple(terms)
+    num_pools = 1 if pool_rows == schema.splits["train"].rows else 2
+    pools = Term("rows read ahead", num_pools * pool_rows * _row_bytes(schema))
+    return *terms, pools, Term("batch buffers", _batch_bytes(sizes))
 
 
 def _table_terms(sizes: _Sizes) -> list[Term]:
