@@ -59,8 +59,7 @@ def test_synthesize_then_prepare(tmp_path, capsys):
     ],
 )
 def test_user_errors_are_one_line_and_status_2(tmp_path, log_path, capsys, arguments, message):
-    words = [word.format(tmp=tmp_path, log=log_path) for word in arguments]
-    assert main(words) == 2
+    assert main([word.format(tmp=tmp_path, log=log_path) for word in arguments]) == 2
     printed = capsys.readouterr().err.strip().splitlines()
     assert len(printed) == 1
     assert printed[0].startswith("error: ")

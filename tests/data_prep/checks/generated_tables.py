@@ -21,8 +21,7 @@ def access_table(num_rows=32_000, seed=1):
     sizes = {"RESOURCE": 7000, "MGR_ID": 4000, "ROLE_1": 128, "ROLE_2": 177, "DEPT": 449, "TITLE": 343, "FAMILY": 67}
     for name, size in {**sizes, "DESC": 2358, "ROLE_CODE": 343}.items():
         ranks = np.minimum(random.zipf(1.3, num_rows) - 1, size - 1)
-        codes = random.choice(np.arange(3_000, 311_000), size, replace=False)
-        columns[name] = codes[ranks]
+        columns[name] = random.choice(np.arange(3_000, 311_000), size, replace=False)[ranks]
         logits += random.normal(0, 0.7, size)[ranks]
     return {"ACTION": _clicks(random, logits, 0.8), **columns}, [*columns], []
 
@@ -40,8 +39,7 @@ def ad_table(num_rows=30_000, seed=2):
         logits += random.normal(0, 0.6, size)[ranks]
     amounts = {"seconds": random.geometric(0.02, num_rows), "bid": random.integers(1, 4_000, num_rows)}
     logits += 0.4 * np.log(amounts["seconds"]) - amounts["bid"] / 3_000
-    codes = [*columns]
-    return {**columns, **amounts, "clk": _clicks(random, logits, 0.2)}, codes, [*amounts]
+    return {**columns, **amounts, "clk": _clicks(random, logits, 0.2)}, [*columns], [*amounts]
 
 
 def write_csv(path, columns, separator=","):

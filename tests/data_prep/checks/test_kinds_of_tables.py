@@ -327,8 +327,7 @@ def _auc(columns, label, categories, numbers):
 @pytest.mark.parametrize("make", [access_table, ad_table])
 def test_codes_that_are_numbers_cost_no_auc(tmp_path, make):
     columns, codes, amounts = make(15_000)
-    path = write_csv(tmp_path / "log.csv", columns)
-    guesses = _guesses(path)
+    guesses = _guesses(write_csv(tmp_path / "log.csv", columns))
     (label,) = [name for name, guess in guesses.items() if guess.kind == "label"]
     as_strings = [name for name, guess in guesses.items() if guess.kind == "string"]
     as_numbers = [name for name, guess in guesses.items() if guess.kind in ("integer", "float")]

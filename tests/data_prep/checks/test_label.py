@@ -275,8 +275,7 @@ def test_a_table_without_a_label_is_refused(tmp_path, capsys):
 
 @pytest.mark.parametrize("words", [(), ("--label", "click")])
 def test_a_log_without_any_click_is_refused_by_the_name_of_its_label(tmp_path, capsys, words):
-    columns = table("click", ("0", "0"))
-    assert main(["describe", str(write_csv(tmp_path / "log.csv", columns)), *words]) == 2
+    assert main(["describe", str(write_csv(tmp_path / "log.csv", table("click", ("0", "0")))), *words]) == 2
     assert "click has one value, '0', in these rows, and a label two; look at more (--rows)" in capsys.readouterr().err
 
 

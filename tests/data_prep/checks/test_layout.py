@@ -126,15 +126,13 @@ def test_the_cause_of_unreadable_lines_is_named(tmp_path, name):
 
 @pytest.mark.parametrize("line", [lambda c, s, n: f"{c} 12:30:{n % 60:02}", lambda c, s, n: f"{c} | {s} | {n % 5}"])
 def test_times_and_bars_are_columns(tmp_path, line):
-    log = write(tmp_path, lines_of(line))
-    assert len(describe(log, label="column_1").rows.columns) > 1
+    assert len(describe(write(tmp_path, lines_of(line)), label="column_1").rows.columns) > 1
 
 
 def test_every_line_is_counted(tmp_path, capsys):
     lines = lines_of(plain, ["click,site,price"])
     lines[1::7] = ["0,s1,2,x"] * len(lines[1::7])
-    log = write(tmp_path, lines)
-    assert main(["describe", log]) == 0
+    assert main(["describe", write(tmp_path, lines)]) == 0
     printed = capsys.readouterr()
     for text in (printed.out, printed.err):
         assert "58 of these 400 lines have not 3 columns" in text and "line 2, '0,s1,2,x'" in text
@@ -197,8 +195,7 @@ WRITTEN = {
 
 def test_lists_of_one_value_are_lists(tmp_path):
     lines = lines_of(lambda c, s, n: f"{c},['t{n % 9}'],{s}", ["click,tags,site"])
-    log = write(tmp_path, lines)
-    assert describe(log).as_format().columns["tags"] == "list"
+    assert describe(write(tmp_path, lines)).as_format().columns["tags"] == "list"
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -229,5 +226,4 @@ def test_lists_have_the_same_values_however_they_are_written(tmp_path, name):
 )
 def test_texts_with_commas_or_brackets_are_no_lists(tmp_path, cell):
     lines = lines_of(lambda c, s, n: f"{c},{cell(n)},{s}", ["click,text,site"])
-    log = write(tmp_path, lines)
-    assert describe(log).as_format().columns["text"] == "string"
+    assert describe(write(tmp_path, lines)).as_format().columns["text"] == "string"

@@ -258,8 +258,7 @@ def test_what_is_odd_is_reported_and_passes(lines, tmp_path, name):
 
 def test_a_byte_order_mark_is_no_header(lines, tmp_path):
     (tmp_path / "log.txt").write_bytes(b"\xef\xbb\xbf" + b"".join(lines))
-    findings = pre_check(tmp_path / "log.txt")
-    assert findings == []
+    assert pre_check(tmp_path / "log.txt") == []
 
 
 @pytest.mark.parametrize("num_rows", [20, 300, 4_000])
@@ -314,8 +313,7 @@ def test_no_mindspore_is_needed(log, project):
         f"status = main(['pre-check', {str(log)!r}]); "
         "print(json.dumps([status, sorted({'mindspore', 'pandas'} & set(sys.modules))]))"
     )
-    done = run_python("-c", script, cwd=project)
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
+    assert json.loads(run_python("-c", script, cwd=project).stdout.splitlines()[-1]) == [0, []]
 
 
 def test_repeats_by_chance_are_no_copies(tmp_path):

@@ -150,8 +150,7 @@ def test_a_description_of_a_table_is_one_of_a_csv_file_of_it(tmp_path, capsys, e
     prepare_as_described(tmp_path / f"log.{ending}", tmp_path, capsys)
     words = ["prepare", str(tmp_path / "log.csv"), str(tmp_path / "of_csv"), "--data", str(tmp_path / "my.yaml")]
     assert main([*words, "prepare.min_count=1", "prepare.workers=1"]) == 0
-    names = ["train-00000.mindrecord", "valid-00000.mindrecord", "vocabulary.parquet"]
-    for name in names:
+    for name in ["train-00000.mindrecord", "valid-00000.mindrecord", "vocabulary.parquet"]:
         assert (tmp_path / "prepared" / name).read_bytes() == (tmp_path / "of_csv" / name).read_bytes(), name
 
 
@@ -283,8 +282,7 @@ def test_a_log_of_ratings_with_lists_and_times(tmp_path, capsys):
     assert proposed["timestamps"] == {"timestamp": "seconds"}
     assert proposed["lists"] == {"genres": {"separator": "|", "max_length": 4, "pool": "mean"}}
     assert schema.rejected_rows == 0
-    clicks = sum(split.clicks for split in schema.splits.values())
-    assert 0.2 < clicks / 2_000 < 0.8
+    assert 0.2 < sum(split.clicks for split in schema.splits.values()) / 2_000 < 0.8
     options = read_options(data_path=SHIPPED / "movielens.yaml", overrides=["prepare.min_count=1", "prepare.workers=1"])
     shipped = prepare(tmp_path / "ratings.csv", tmp_path / "shipped", options)
     names = ["userId", "movieId", "genres", "timestamp_hour", "timestamp_weekday"]

@@ -146,8 +146,7 @@ def test_fewer_rows_of_wide_vectors_are_read(tmp_path, monkeypatch):
     (tmp_path / "log.csv").write_text("".join(lines))
     columns = {"click": "label", "A": "string", "B": "string", "v": "vector"}
     log_format = LogFormat(columns, ",", vectors={"v": VectorForm(width)})
-    options = PrepareOptions(data=log_format, workers=1)
-    prepare(tmp_path / "log.csv", tmp_path / "prepared", options)
+    prepare(tmp_path / "log.csv", tmp_path / "prepared", PrepareOptions(data=log_format, workers=1))
     folder, most = tmp_path / "prepared", 2000
     monkeypatch.setattr(suggest_crosses, "MAX_COMPONENTS", (width + 1) * most)
     half, _ = suggest_crosses._score(folder, read_schema(folder))

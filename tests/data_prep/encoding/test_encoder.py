@@ -4,5 +4,4 @@ from tests.programs import run_python
 
 
 def test_mindspore_is_not_imported():
-    program = "import sys, data_prep.encoding.encoder; sys.exit('mindspore' in sys.modules)"
-    run_python("-c", program)
+    run_python("-c", "import sys, data_prep.encoding.encoder; sys.exit('mindspore' in sys.modules)")

@@ -142,8 +142,7 @@ def test_a_script_that_its_workers_run_again_is_named_as_the_cause(tmp_path, com
         "with Pools(ExecutorChoice()).open(2) as pool:\n"
         "    pool.submit(print).result()\n"
     )
-    done = run_python(script, env=command_environment, status=1)
-    last = done.stderr.splitlines()[-1]
+    last = run_python(script, env=command_environment, status=1).stderr.splitlines()[-1]
     assert "OSError: a worker ended with status 1 " in last and '`if __name__ == "__main__":`' in last
 
 

@@ -73,14 +73,12 @@ def run(function, tasks, num_workers, folder):
 def test_results_come_in_the_tasks_order(tmp_path, num_workers):
     results = list(run(late_at_first, range(20), num_workers, tmp_path))
     assert [number for number, _ in results] == list(range(20))
-    processes = {process for _, process in results}
-    assert (os.getpid() in processes) == (num_workers == 1)
+    assert (os.getpid() in {process for _, process in results}) == (num_workers == 1)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_arrays_come_whole_and_in_parts(tmp_path, num_workers):
-    results = list(run_in_parts(make_arrays, range(10), num_workers, tmp_path))
-    for number, read in enumerate(results):
+    for number, read in enumerate(list(run_in_parts(make_arrays, range(10), num_workers, tmp_path))):
         empty, arrays = read("one")
         assert empty.shape == (0,)
         assert np.array_equal(arrays[0], np.arange(number * 1000))

@@ -70,8 +70,7 @@ def check(lines, log_format, file=ONLY_FILE):
         assert (rows.weights is None) == (not log_format.weight and log_format.label == "required")
         assert rows.weights is None or rows.weights.tolist() == weights
         for name, keys in rows.keys.items():
-            of_cells = Strings.of([cells[name] for _, cells in good])
-            assert np.array_equal(keys, of_cells.keys().view(np.int64))
+            assert np.array_equal(keys, Strings.of([cells[name] for _, cells in good]).keys().view(np.int64))
     return reasons
 
 

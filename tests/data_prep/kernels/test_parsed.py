@@ -29,8 +29,7 @@ def test_a_blanked_field_is_missing_and_the_others_are_not_touched(seed):
         assert cells_of(blank, log.log_format) == expected
         assert cells_of(rows, log.log_format) == before
     names = ["", *(name for name, _ in log.log_format.fields), ""]
-    copies = cells_of(rows.blanked(*names), log.log_format)
-    for name, cells in copies.items():
+    for name, cells in cells_of(rows.blanked(*names), log.log_format).items():
         assert cells == [
             value for each in names for value in ([None] * len(before[name]) if each == name else before[name])
         ]

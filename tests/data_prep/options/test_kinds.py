@@ -70,8 +70,7 @@ def test_a_boolean_is_the_same_value_in_every_form_of_row(prepared, tmp_path, ro
         table = arrow_table(rows, FLAGS)
         chunk = table_to_chunk(table, FLAGS)
         pq.write_table(table.append_column("label", [["0", "1", "0", "1", "0"]]), tmp_path / "log.parquet")
-        schema = prepare(tmp_path / "log.parquet", tmp_path / "prepared", OPTIONS)
-        assert schema.rejected_rows == 0
+        assert prepare(tmp_path / "log.parquet", tmp_path / "prepared", OPTIONS).rejected_rows == 0
         ours, theirs = (pq.read_table(folder / "vocabulary.parquet") for folder in (prepared, tmp_path / "prepared"))
         assert ours == theirs
     parsed, encoded = encoder.encode(chunk)

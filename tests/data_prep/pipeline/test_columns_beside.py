@@ -50,8 +50,7 @@ def test_schema_names_the_mean_weight_of_rows_that_count(tmp_path, chunk_bytes, 
     labelled = (rng.random(300) < 0.9) | (label == "required")
     lines = [f"{'01'[i % 2] if labelled[i] else ''},u,{weight!r},s" for i, weight in enumerate(weights.tolist())]
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    log_format = dataclasses.replace(OPTIONS.data, label=label)
-    options = dataclasses.replace(OPTIONS, data=log_format)
+    options = dataclasses.replace(OPTIONS, data=dataclasses.replace(OPTIONS.data, label=label))
     train = prepare(tmp_path / "log.csv", tmp_path / "out", options, chunk_bytes=chunk_bytes).splits["train"]
     counting = weights[labelled & (weights > 0)].tolist()
     assert (train.rows, train.num_counting) == (300, len(counting))

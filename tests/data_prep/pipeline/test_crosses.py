@@ -107,8 +107,7 @@ def test_every_form_of_a_row_has_the_same_combinations(folder, tmp_path):
 
 def test_the_first_values_of_each_list_are_combined_where_there_are_too_many(folder, tmp_path, capsys):
     options = dataclasses.replace(OPTIONS, fields=field_options(max_length={"genres*ad*seen": 3}))
-    schema = prepare(folder.parent / "log.csv", tmp_path / "out", options)
-    assert schema.categorical[5].max_length == 3
+    assert prepare(folder.parent / "log.csv", tmp_path / "out", options).categorical[5].max_length == 3
     _, rows = open_encoder(tmp_path / "out").encode(lines_to_chunk(LINES, OPTIONS.data))
     # The longest list is cut, of equally long ones the last: 2 * 1 * 2 becomes 2 * 1 * 1.
     assert values_of(tmp_path / "out", rows.ids)[1] == [["x*0000000a*p", "y*0000000a*p"], *TRIPLES[1:]]
@@ -210,8 +209,7 @@ def test_pre_check_shows_what_the_cross_would_be(folder, capsys):
 
 
 def test_a_folder_without_such_crosses_does_not_name_their_setting(tmp_path):
-    plain = dataclasses.replace(OPTIONS, crosses=(("user", "ad"),))
-    assert "field_max_length" not in plain.decisive()
+    assert "field_max_length" not in dataclasses.replace(OPTIONS, crosses=(("user", "ad"),)).decisive()
     assert dataclasses.replace(OPTIONS, fields=field_options(max_length={"user*genres": 2})).decisive()[
         "field_max_length"
     ]

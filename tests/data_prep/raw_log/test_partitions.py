@@ -192,8 +192,7 @@ def test_folders_are_read_in_natural_order(tmp_path):
 def test_folders_of_a_bucket_give_columns(bucket):
     bucket.objects = {f"log/{hive_name(text)}/b=1/x.csv": b"x" for text in TEXTS}
     for log in ("log", "log/cat=*"):
-        found = {dict(file.constants)["cat"] for file in find_log(bucket.uri(log))}
-        assert found == {*TEXTS}
+        assert {dict(file.constants)["cat"] for file in find_log(bucket.uri(log))} == {*TEXTS}
 
 
 def write_by(library, table, folder):

@@ -88,8 +88,7 @@ def bucket_fixture(monkeypatch):
     server.uri = lambda key: f"s3://logs/{key}?endpoint_override=http://127.0.0.1:{port}&region=us-east-1"
     for name, value in {"AWS_ACCESS_KEY_ID": "good", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()

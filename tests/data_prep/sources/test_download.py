@@ -218,8 +218,7 @@ def test_the_command_shows_the_terms_and_asks(tmp_path, server, data, capsys, mo
         assert (tmp_path / "out" / "log.gz").exists() == (status == 0)
     capsys.readouterr()
     assert main([*command, "--accept-terms"]) == 0
-    printed = capsys.readouterr()
-    assert printed.out == f"{tmp_path / 'out' / 'log.gz'}\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'out' / 'log.gz'}\n"
     assert len(server.asked) == 1  # it was there already
 
 

@@ -369,6 +369,5 @@ def test_a_drifting_log_is_as_hard_as_one_that_does_not(days):
 
 def test_the_description_of_a_drifting_log_goes_with_it(tmp_path):
     log = synthesize(tmp_path / "log.txt", 3000, seed=3, workers=1, drift=Drift(3, 1000)).log_path
-    options = read_options(None, [], Path("configs/data/drift.yaml"))
-    findings = pre_check([str(log)], 3000, options.data)
+    findings = pre_check([str(log)], 3000, read_options(None, [], Path("configs/data/drift.yaml")).data)
     assert not any(each.is_wrong for each in findings)

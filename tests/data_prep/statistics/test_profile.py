@@ -17,8 +17,7 @@ int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-40, 300)
 @given(st.lists(int64s, min_size=1, max_size=30))
 def test_every_integer_is_in_the_bin_that_has_it(integers):
     every = np.ones(len(integers), np.bool_)
-    counts = count_bins(np.array(integers), every, every)
-    assert counts.sum() == len(integers)
+    assert count_bins(np.array(integers), every, every).sum() == len(integers)
     for integer in integers:
         one = np.array([integer])
         (number,) = np.flatnonzero(count_bins(one, one == one, one == one))
@@ -89,8 +88,7 @@ def test_coverage_is_of_merged_counts(tmp_path):
     """However they were merged and spilled to disk."""
     from data_prep.statistics.value_counts import ValueCounts
 
-    random = np.random.default_rng(1)
-    seen = random.zipf(1.5, 20_000) % 5_000
+    seen = np.random.default_rng(1).zipf(1.5, 20_000) % 5_000
     expected = Coverage.of(np.array(list(Counter(seen.tolist()).values()), np.uint64))
     for limit in (1 << 30, 1 << 12):
         counts = ValueCounts(1, tmp_path, limit)

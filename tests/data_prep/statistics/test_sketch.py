@@ -46,8 +46,7 @@ def test_counts_are_never_below_the_true_ones(parts, data):
         if data.draw(st.booleans()):  # noted for a part that is held aside
             noted(sketch, part)
             sketch.forget()
-        totals = noted(sketch, part)
-        for value, total in totals.items():
+        for value, total in noted(sketch, part).items():
             assert total >= part[value] + exact.halves[0][value] + exact.halves[1][value]
         sketch.add()
         exact.add(part)

@@ -222,8 +222,7 @@ def ids(*numbers):
 
 
 def vector_bytes(rows):
-    bitmap = pyroaring.BitMap(rows).serialize()
-    return struct.pack("<IQI", 1681511377, 1, 0) + bitmap
+    return struct.pack("<IQI", 1681511377, 1, 0) + pyroaring.BitMap(rows).serialize()
 
 
 def z85(content):
