@@ -73,8 +73,7 @@ from app import evaluate, load_run, prepare, train
 print("mindspore" in sys.modules)
 """
     command = [sys.executable, "-P", "-c", program]
-    environment = {**os.environ, "PYTHONPATH": str(project)}
-    done = run_program(*command, env=environment)
+    done = run_program(*command, env={**os.environ, "PYTHONPATH": str(project)})
     assert done.stdout.split() == ["set()", "False"]
 
 
@@ -405,8 +404,7 @@ def frame():
 
 
 def test_a_table_is_described_prepared_trained_and_scored(cpu, frame, tmp_path):
-    described = describe(frame)
-    schema = prepare(frame, tmp_path / "prepared", data=described, workers=1, min_count=1)
+    schema = prepare(frame, tmp_path / "prepared", data=describe(frame), workers=1, min_count=1)
     assert sum(split.rows for split in schema.splits.values()) == len(frame)
     assert {"age", "spent"} < {field.name for field in schema.numeric}
     assert {"city", "tags", "seen_hour"} <= {field.name for field in schema.categorical}

@@ -59,8 +59,7 @@ def test_a_sampler_s_numbers_count_through_the_files_in_their_order(tiny_dataset
 def test_blocks_are_read_by_their_number(tiny_dataset, tiny_schema):
     """Whole blocks in a pool of one each come out in the permutation's order, but for their rows' mixing."""
     rows = written_rows(tiny_dataset, tiny_schema, "train")
-    ends = np.cumsum(block_sizes(tiny_schema, "train"))
-    blocks = np.split(rows, ends[:-1])
+    blocks = np.split(rows, np.cumsum(block_sizes(tiny_schema, "train"))[:-1])
     order = training_order(tiny_schema, seed=5, epoch=2, pool_blocks=1)
     found = np.concatenate(epoch_rows(tiny_dataset, tiny_schema, 100, seed=5, epoch=2, pool_blocks=1))
     start = 0

@@ -81,8 +81,7 @@ def test_a_row_that_no_run_can_have_is_named_with_its_file(crafted, table, name,
 )
 def test_row_ids_that_are_none_of_the_table_s_are_refused(tmp_path, row_ids, message):
     """Also when a table's files are read row by row."""
-    arrays = {"rows": np.ones((2, 5), np.float32)}
-    state = ModelState({}, {DEEP: TableState(np.array(row_ids), arrays)})
+    state = ModelState({}, {DEEP: TableState(np.array(row_ids), {"rows": np.ones((2, 5), np.float32)})})
     path = write_checkpoint(tmp_path, state, plain_manifest(3, 10))
     with pytest.raises(ValueError, match=f"deep-0-of-1.safetensors: {message}"):
         Checkpoint.open(path).state()
@@ -118,8 +117,7 @@ def test_rows_read_in_pieces_do_not_stay_in_memory(tmp_path):
 
 def test_a_manifest_that_is_missing_damaged_or_newer(saved):
     path = saved / MANIFEST
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "format_version": 99}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 99}))
     with pytest.raises(ValueError, match="has format version 99, this program reads 4 to 5; use the release"):
         read_manifest(saved)
     path.write_text(path.read_text()[:50])

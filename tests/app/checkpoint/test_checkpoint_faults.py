@@ -92,8 +92,7 @@ def make_chain(folder):
     state, parent = make_state(seed=1), None
     for step in (1, 2, 3):
         manifest = dataclasses.replace(plain_manifest(step), parent=parent)
-        path = write_checkpoint(folder, state, manifest)
-        parent = {"step": step, "id": read_manifest(path).id}
+        parent = {"step": step, "id": read_manifest(write_checkpoint(folder, state, manifest)).id}
         state = make_state(seed=1 + step)  # all rows change
     return make_state(seed=3)
 

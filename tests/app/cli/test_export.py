@@ -161,8 +161,7 @@ def test_numbers_of_any_size_are_no_reason_to_refuse_a_model(run_here, tmp_path,
     small = ("model.embedding_dim=8", "model.hidden_widths=[32, 16]", "train.epochs=2", "train.batch_size=100")
     run_here(app, "train", "--dataset", tmp_path / "prepared", *small)
     run_here(app, "export", "device_0", "bundle")
-    golden = pq.read_table(tmp_path / "bundle" / "golden.parquet")
-    assert golden["tolerance"].to_numpy().max() > 1
+    assert pq.read_table(tmp_path / "bundle" / "golden.parquet")["tolerance"].to_numpy().max() > 1
     assert "100 golden rows score the same" in run_here(app, "bundle", "verify", "bundle")
     run, card = (tmp_path / "device_0" / "config.yaml").read_text(), (tmp_path / "bundle" / "README.md").read_text()
     for found in (yaml.safe_load(run), yaml.safe_load(card.rpartition("```yaml")[2].rpartition("```")[0])):

@@ -537,8 +537,7 @@ def test_a_plateau_resumes_to_the_same_bits(command, tmp_path, backend, monkeypa
     words = (f"tables.backend={backend}", "checkpoint.background=false", "eval.every_steps=2", *learning, *falling)
     assert command("train", *words, "train.epochs=3")[0] == 0
     whole = (tmp_path / "device_0/loss.log").read_text()
-    drops = whole_checkpoints(tmp_path / "device_0/checkpoints")[-1].manifest.schedules
-    assert drops["deep"]["drops"]
+    assert whole_checkpoints(tmp_path / "device_0/checkpoints")[-1].manifest.schedules["deep"]["drops"]
     assert command("train", *words, "train.epochs=2", "train.resume=never")[0] == 0
     assert "resuming from" in command("train", *words, "train.epochs=3")[1]
     assert (tmp_path / "device_0/loss.log").read_text() == whole

@@ -70,8 +70,7 @@ def test_from_text_to_scores(run_here, project, dataset, tmp_path):
     scores = pa_csv.read_csv(tmp_path / "scores.csv")["score"].to_numpy()
     predictor, lines = Predictor.open(tmp_path / "bundle"), (tmp_path / "log.csv").read_text().splitlines()[1:]
     np.testing.assert_array_equal(scores.astype(np.float32), predictor.score(lines))
-    effects = {effect.field for effect in predictor.explain(lines[0])}
-    assert effects == {"count", "item", "site", "history"}
+    assert {effect.field for effect in predictor.explain(lines[0])} == {"count", "item", "site", "history"}
     run_here(app, "baseline", "prepared")
 
     # A run that is resumed after its first epoch ends with the same bits.

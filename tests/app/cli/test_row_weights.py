@@ -51,8 +51,7 @@ def losses_in_numpy(folder, schema, rate=0.5, epochs=3, batch_size=7, seed=1):
     )
     mean = weights[weights > 0].mean()
     for epoch in range(1, epochs + 1):
-        order = training_order(schema, seed, epoch)
-        for batch in read_batches(folder, schema, "train", order, batch_size):
+        for batch in read_batches(folder, schema, "train", training_order(schema, seed, epoch), batch_size):
             counts = batch.weights > 0
             ids, labels = batch.ids[counts, 0], batch.labels[counts]
             factors = batch.weights[counts] / max(counts.sum(), 1) / mean
@@ -73,8 +72,7 @@ def test_a_weighted_training_descends_as_the_numpy_model(run_here, project, weig
     lines = (tmp_path / "device_0" / "loss.log").read_text()
     found = [float(loss) for loss in re.findall(r"wide_loss is ([^,]+)", lines)]
     np.testing.assert_allclose(found, losses_in_numpy(weighted, read_schema(weighted)), rtol=1e-4, atol=1e-6)
-    speeds = [line.get("samples_per_second", 1) for line in metrics_of(tmp_path / "device_0")]
-    assert min(speeds) > 0
+    assert min([line.get("samples_per_second", 1) for line in metrics_of(tmp_path / "device_0")]) > 0
 
 
 def metrics_of(run):

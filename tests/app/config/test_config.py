@@ -119,5 +119,4 @@ def test_the_command_line_changes_an_optimizer_that_a_file_has_chosen(tmp_path):
 
 def test_settings_are_read_without_mindspore():
     """Threads are an environment variable that must stand before MindSpore is imported."""
-    command = "import sys, app.config.config, app.__main__; sys.exit('mindspore' in sys.modules)"
-    run_python("-c", command)
+    run_python("-c", "import sys, app.config.config, app.__main__; sys.exit('mindspore' in sys.modules)")

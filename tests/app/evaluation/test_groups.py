@@ -44,8 +44,7 @@ def test_each_value_has_scikit_learn_s_auc(rows):
 
 
 def test_beyond_the_cells_the_values_stay_apart_and_logits_are_rounded(rows):
-    found = measured(rows, most_cells=1_000).result()
-    assert_equals_scikit_learn(found, rows, tolerance=2e-3)
+    assert_equals_scikit_learn(measured(rows, most_cells=1_000).result(), rows, tolerance=2e-3)
 
 
 def test_no_value_with_both_classes_has_no_mean():

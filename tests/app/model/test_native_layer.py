@@ -89,8 +89,7 @@ def test_forward_and_backward_are_the_layer_s(library, shape, rate, precision, t
     (y,) = call(library, f"dense_forward_{precision}", [x, w, n, f, noise], [dy.shape])
     assert_close(y, np.maximum(exact, 0) * factors)
 
-    outputs = [x.shape, w.shape, f.shape]
-    found = call(library, f"dense_backward_{precision}", [dy, y, x, w, n, noise], outputs)
+    found = call(library, f"dense_backward_{precision}", [dy, y, x, w, n, noise], [x.shape, w.shape, f.shape])
     dz = rounded(np.where(y > 0, dy * np.float32(1 / (1 - rate)), np.float32(0)).astype(np.float32)).astype(np.float64)
     for got, want in zip(found, (dz @ rounded(w).T, rounded(x).T @ dz, rounded(n).T @ dz), strict=True):
         assert_close(got, want)

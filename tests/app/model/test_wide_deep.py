@@ -170,8 +170,7 @@ def test_folding_a_looked_up_state_keeps_the_function(both_ways, make_schema, ra
     schema, batch = make_schema(), random_batch(make_schema(), 32, np.random.default_rng(4))
     state = unfolded.state()
     arrays = fold_numeric(state, unfolded.step.tables.spec, schema.num_numeric)
-    named = folded.model.named_parameters()
-    for name, parameter in named.items():
+    for name, parameter in folded.model.named_parameters().items():
         write_parameter(parameter, arrays[name])
     load_state(folded.step.tables, state.tables, step=1)
     scores = [parts.step.score(batch, parts.step.prepare(batch)) for parts in both_ways]

@@ -144,8 +144,7 @@ def test_there_must_be_a_folder(tmp_path):
 def test_a_part_is_read_with_its_labels_and_the_numbers_of_its_lines(source, tmp_path, tiny_log, tiny_dataset):
     lines = tiny_log.read_bytes().splitlines(keepends=True)[:50]
     lines[7] = b"no row\n"
-    path = tmp_path / "part-1.txt"
-    path.write_bytes(b"".join(lines))
+    (tmp_path / "part-1.txt").write_bytes(b"".join(lines))
     part = read_part(*source.next_part(Ledger()), open_encoder(tiny_dataset, with_labels=True))
     assert part.num_lines == 50
     assert part.row_numbers.tolist() == [number for number in range(50) if number != 7]
@@ -229,8 +228,7 @@ def test_records_of_parts_that_are_gone_are_kept_for_a_while():
     assert list(ledger.trained) == ["part-1", "part-5", "part-99", "part-8", "part-9"]
     assert ledger.why_late("part-98")
     assert ledger.why_never("part-10", "5") == "it has the content of part-5, which was trained on"
-    everything = Ledger().after(part_of(1, 2, "a")).after(part_of(1, 2, "b"), {"b"})
-    assert list(everything.trained) == ["a", "b"]
+    assert list(Ledger().after(part_of(1, 2, "a")).after(part_of(1, 2, "b"), {"b"}).trained) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -254,8 +252,7 @@ def test_a_share_of_a_column_that_jumps_is_named(missing, unknown, reason):
     part = part_of(200, 1000, missing=missing, unknown=unknown)
     found = why_suspicious(part, Ledger(**json.loads(json.dumps(dataclasses.asdict(ledger)))), **GUARD)
     assert found is None if reason is None else reason in found
-    few = part_of(1, 4, missing=missing, unknown=unknown)
-    assert why_suspicious(few, ledger, **GUARD) is None
+    assert why_suspicious(part_of(1, 4, missing=missing, unknown=unknown), ledger, **GUARD) is None
 
 
 def test_a_ledger_of_an_earlier_release_has_no_shares():

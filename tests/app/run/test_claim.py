@@ -184,8 +184,7 @@ def test_checkpoints_make_up_for_a_damaged_run_json(start, tmp_path, content, ep
 
 
 def test_without_run_json_another_run_s_checkpoints_stay_its_own(start):
-    run = start(steps=(2,))
-    (run.path / "run.json").unlink()
+    (start(steps=(2,)).path / "run.json").unlink()
     plan = start("train.seed=2").plan
     assert plan.kind == "new"
     reason = "the run there differs: train.seed was 1, is 2 (device_0 has no run.json: taken from step-00000002)"
@@ -193,8 +192,7 @@ def test_without_run_json_another_run_s_checkpoints_stay_its_own(start):
 
 
 def test_a_damaged_run_json_without_checkpoints_is_named(start, tmp_path):
-    run = start()
-    (run.path / "run.json").write_text("")
+    (start().path / "run.json").write_text("")
     assert start().plan.reason == "device_0/run.json is damaged, and it has no whole checkpoint"
     assert (tmp_path / "device_0.1").is_dir()
 
@@ -318,8 +316,7 @@ sys.stdin.read()
 
 
 def test_two_processes_cannot_train_in_one_folder(start, tmp_path):
-    run = start(steps=(2,))
-    command = [sys.executable, "-c", HOLD_LOCK, str(run.path)]
+    command = [sys.executable, "-c", HOLD_LOCK, str(start(steps=(2,)).path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "locked\n"
         for overrides in ((), ("train.seed=2",)):
@@ -452,8 +449,7 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_refused_at_once(start, tm
 
 
 def test_a_checkpoint_whose_replacement_was_cut_short_gets_its_name_back(start):
-    run = start(steps=(2,))
-    path = run.path / "checkpoints" / "step-00000002"
+    path = start(steps=(2,)).path / "checkpoints" / "step-00000002"
     path.rename(path.with_suffix(".replaced"))
     path.with_suffix(".partial").mkdir()
     assert start().plan.checkpoint.path == path

@@ -97,6 +97,5 @@ def test_pytorch_is_not_imported_where_it_is_installed_but_can_be_later(tmp_path
         f"EventFile(pathlib.Path({str(tmp_path / 'events')!r}), 1).add(1, {{'loss': 0.5}}, 'train')\n"
         "print('written'); import torch\n"
     )
-    done = run_python("-c", program, env=command_environment)
-    assert done.stdout.split() == ["written", "imported"]
+    assert run_python("-c", program, env=command_environment).stdout.split() == ["written", "imported"]
     assert written(tmp_path / "events") == [(1, "train/loss", 0.5)]

@@ -33,8 +33,7 @@ def as_if_added(monkeypatch, start, tiny_config):
     def make(path, value, section, key):
         monkeypatch.setattr(type(getattr(tiny_config(), section)), "ADDED", {key: value}, raising=False)
         assert (path, value) in older_runs.added()
-        run = start(steps=(7,), status="stopped").path
-        change_configs(run, lambda config: config[section].pop(key))
+        change_configs(start(steps=(7,), status="stopped").path, lambda config: config[section].pop(key))
 
     return make
 

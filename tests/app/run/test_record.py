@@ -58,8 +58,7 @@ def test_a_damaged_file_is_named(make_run, name, content):
 
 
 def test_evaluations_begin_with_that_of_the_source_and_have_their_intervals(make_run):
-    before = line(0, 0.1, split="valid", auc=0.9)
-    (run,) = read_runs([make_run("device_0", lines=[before])])
+    (run,) = read_runs([make_run("device_0", lines=[line(0, 0.1, split="valid", auc=0.9)])])
     lines = run.evaluation_lines()
     expected = [("valid", 0, None), ("valid", 20, None), ("test", 40, 0.8), ("valid", 40, None)]
     assert [(each["split"], each["step"], each.get("auc_high")) for each in lines] == expected

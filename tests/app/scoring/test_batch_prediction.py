@@ -161,8 +161,7 @@ def test_json_lines_score_the_same_and_keep_what_they_hold(tiny_bundle, predicto
 def test_a_log_with_a_header_keeps_its_columns(text_bundle, make_avazu, tmp_path, labelled):
     header, *rows = make_avazu(200, seed=5).splitlines()
     rows[7] = "short,line"
-    predictor = Predictor.open(text_bundle)
-    expected = predictor.score(rows[:7] + rows[8:])
+    expected = Predictor.open(text_bundle).score(rows[:7] + rows[8:])
     if not labelled:
         header, *rows = (",".join(cells[:1] + cells[2:]) for cells in (line.split(",") for line in [header, *rows]))
     (tmp_path / "log.csv").write_text("\n".join([header, *rows]) + "\n")
@@ -181,13 +180,11 @@ def test_a_test_file_with_another_column_and_no_label_scores(text_bundle, make_a
     """Columns are found by name; those that change no score need not be there, and any may be kept."""
     header, *rows = make_avazu(200, seed=5).splitlines()
     expected = Predictor.open(text_bundle).score(rows)
-    names = header.split(",")
-    cells = dict(zip(names, zip(*(row.split(",") for row in rows), strict=True), strict=True))
+    cells = dict(zip(header.split(","), zip(*(row.split(",") for row in rows), strict=True), strict=True))
     columns = {"number": [f"n{n}" for n in range(200)], **dict(reversed(cells.items())), "note, long": ["a,\tb"] * 200}
     del columns["click"], columns["id"]
     with (tmp_path / "test.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([columns, *zip(*columns.values(), strict=True)])
+        csv.writer(file, lineterminator="\n").writerows([columns, *zip(*columns.values(), strict=True)])
     columns["note, long"][7] = "two\nlines, and\r more"  # which no line holds, and a table does
     columns["number"] = pa.array([None if n == 3 else n for n in range(200)])
     pq.write_table(pa.table({**columns, "flag": [True] * 200}), tmp_path / "test.parquet")
@@ -239,8 +236,7 @@ class Binary:
 
 def test_standard_input_to_standard_output(tiny_bundle, predictor, monkeypatch, lines, tmp_path):
     output = io.BytesIO()
-    packed = gzip.compress(without_labels(lines).encode())
-    (tmp_path / "packed").write_bytes(packed)
+    (tmp_path / "packed").write_bytes(gzip.compress(without_labels(lines).encode()))
     monkeypatch.setattr(sys, "stdin", Binary((tmp_path / "packed").open("rb")))
     monkeypatch.setattr(sys, "stdout", Binary(output))
     predict(tiny_bundle, ["-"], "-")

@@ -117,8 +117,7 @@ def test_vectors_have_a_distance_and_a_share_missing(tiny_schema, bundle, tmp_pa
 
 def test_a_bundle_without_counts_or_with_other_fields_has_none(tiny_schema, bundle, tmp_path):
     assert held_out_rows(bundle(tiny_schema)) is None
-    fewer = dataclasses.replace(tiny_schema, categorical=tiny_schema.categorical[1:])
-    Distribution(fewer).write(tmp_path)
+    Distribution(dataclasses.replace(tiny_schema, categorical=tiny_schema.categorical[1:])).write(tmp_path)
     assert held_out_rows(bundle(tiny_schema)) is None
 
 

@@ -28,8 +28,7 @@ def test_they_are_the_means_of_the_explanations_of_the_rows(scored):
         elif line["cells"] == "vector":
             changes = changes[cells.notna()]
         elif line["cells"] == "range":
-            numbers = pd.to_numeric(cells)
-            changes = changes[numbers.between(line["low"], line["high"])]
+            changes = changes[pd.to_numeric(cells).between(line["low"], line["high"])]
         elif line["cells"] in ("hour", "weekday"):
             times = pd.to_datetime(pd.to_numeric(cells), unit="ms")
             shown = (

@@ -501,5 +501,4 @@ def test_a_table_becomes_the_rows_that_its_lines_do(predictor, made_rows, change
     ],
 )
 def test_what_only_the_parser_decides_stays_a_table(predictor, made_rows, name, cells):
-    table = replaced(made_rows.slice(0, 100), name, cells)
-    assert table_to_rows(table, predictor.log_format) is None
+    assert table_to_rows(replaced(made_rows.slice(0, 100), name, cells), predictor.log_format) is None

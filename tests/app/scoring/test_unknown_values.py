@@ -70,8 +70,7 @@ def scored(table, tmp_path):
         rows = pa.table(table.assign(**columns).head(num_rows))
         pq.write_table(rows, tmp_path / "log.parquet", row_group_size=100)
         inputs, output = [str(tmp_path / "log.parquet")], str(tmp_path / "scores.csv")
-        found = predict(bundle, inputs, output, overwrite=True, chunk_bytes=4_000)
-        return found.get("unknown_values", {})
+        return predict(bundle, inputs, output, overwrite=True, chunk_bytes=4_000).get("unknown_values", {})
 
     return score
 
@@ -114,8 +113,7 @@ def test_a_hashed_field_and_a_bundle_without_counts_have_none(bundle, counted, s
     assert scored(bundle(vocabulary="hash"), code="07") == {}
     before = shutil.copytree(counted, tmp_path / "before")
     (before / DISTRIBUTION).unlink()
-    manifest = Predictor.open(counted).manifest
-    assert DISTRIBUTION not in manifest.files
+    assert DISTRIBUTION not in Predictor.open(counted).manifest.files
     assert scored(before, code="07") == {}
 
 

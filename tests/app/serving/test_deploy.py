@@ -24,8 +24,7 @@ def test_versions_are_those_of_the_lock(project):
     serving, lock = versions(project / "requirements-serving.txt"), versions(project / "requirements.lock")
     assert serving.items() <= lock.items()
     extra = re.search(r"serving = \[(.*?)\]", (project / "pyproject.toml").read_text(), re.S)[1]
-    pinned = dict(re.findall(r'"([\w-]+)==([\d.]+)"', extra))
-    assert pinned.items() <= serving.items()
+    assert dict(re.findall(r'"([\w-]+)==([\d.]+)"', extra)).items() <= serving.items()
 
 
 @pytest.mark.slow
@@ -47,8 +46,7 @@ def test_the_steps_of_the_dockerfile_make_a_service(project, tmp_path, tiny_bund
         else:
             subprocess.run(["bash", "-c", rest], cwd=root, env=environment, check=True, timeout=500)
     entry = json.loads(re.search(r"ENTRYPOINT (.*)", (project / "Dockerfile").read_text())[1])
-    packages = run_program(entry[0], "-m", "pip", "list", cwd=root)
-    assert "mindspore" not in packages.stdout.lower()
+    assert "mindspore" not in run_program(entry[0], "-m", "pip", "list", cwd=root).stdout.lower()
     with running([*entry[1:], tiny_bundle, "--port", "0"], root, entry[0], PATH=environment["PATH"]) as (_, port):
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/score", json={"rows": golden.to_pylist()}, timeout=30)
         assert answer.json()["scores"] == golden_scores

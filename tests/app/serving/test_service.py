@@ -81,8 +81,7 @@ def binary_of(table):
 
 
 def binary_scores(response):
-    length = int(response.headers[HEADER_LENGTH])
-    return np.frombuffer(response.content[length:], "<f4").tolist()
+    return np.frombuffer(response.content[int(response.headers[HEADER_LENGTH]) :], "<f4").tolist()
 
 
 def score(client, rows):
@@ -199,8 +198,7 @@ def test_an_explained_row_is_none_of_those_that_are_served(make_service, tiny_bu
     before = counted()
     example = client.get("/v1/explain").json()
     assert counted()["samples"] == before["samples"]
-    row = service.generations.current.example
-    assert client.post("/v1/explain", json={"rows": [row]}).json() == example
+    assert client.post("/v1/explain", json={"rows": [service.generations.current.example]}).json() == example
     after = counted()
     assert after["drift"] == before["drift"]
     assert {sample[1].get("route") for sample in after["samples"] if sample not in before["samples"]} == {"/v1/explain"}
@@ -582,8 +580,7 @@ def test_a_full_queue_refuses_at_once_and_deadlines_hold(make_service, tiny_bund
 def test_a_pause_refuses_none_and_slow_scoring_does(make_service, tiny_bundle, golden):
     service = make_service(tiny_bundle, max_wait_ms=50, max_delay_ms=200)
     row = golden.to_pylist()[:1]
-    found = statuses(service, row, *[{}] * 8)
-    assert found == [(200, None)] * 8
+    assert statuses(service, row, *[{}] * 8) == [(200, None)] * 8
     service.batcher.small._request_ms = 10.1
     assert statuses(service, row, *[{}] * 7) == [(200, None)] * 5 + [(429, "1")] * 2
     service.batcher.small._request_ms = 1000.0

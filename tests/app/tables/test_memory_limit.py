@@ -161,11 +161,9 @@ def test_rows_loaded_array_by_array_are_refused_before_memory_runs_out(native_li
 
 def test_the_lists_of_a_snapshot_are_counted_and_nothing_changes_without_room(native_library, make_spec, free_memory):
     tables = native_tables(make_spec(vocabulary_size=10**6, embedding_dim=4), 1)
-    slots = tables.touch(np.arange(100_000))
-    tables._rows.before_change(slots)
+    tables._rows.before_change(tables.touch(np.arange(100_000)))
     free_memory(27 * 100_000)
     with pytest.raises(MemoryError, match="listing 100,000 touched rows for a checkpoint needs 3 MiB more"):
         tables.snapshot(changed_only=True)
     free_memory(2**30)
-    snapshot = tables.snapshot(changed_only=True)
-    assert snapshot.tables[WIDE].row_ids.size == 100_000
+    assert tables.snapshot(changed_only=True).tables[WIDE].row_ids.size == 100_000

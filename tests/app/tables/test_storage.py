@@ -135,8 +135,7 @@ def test_neighbouring_ids_share_slots_until_a_row_is_removed(native_library, mak
     assert tables._handle.call("num_slots") % 2 == 0
     before = tables._handle.call("num_slots")
     tables.remove(np.array([5]))
-    others = tables.touch(np.arange(7, 20))
-    assert len({*others.tolist(), *slots[1:].tolist()}) == 15
+    assert len({*tables.touch(np.arange(7, 20)).tolist(), *slots[1:].tolist()}) == 15
     assert tables._handle.call("num_slots") == before
     in_memory = native_tables(make_spec(30_000, 64), 2)
     in_memory.touch(np.array([6, *range(7, 20), 20_000]))

@@ -27,8 +27,7 @@ def learning_rate(step):
 @pytest.fixture
 def make_adam(make_tables, make_spec):
     def make(l2_coef=L2, rate=learning_rate, initial_scale=0.01):
-        spec = make_spec(ROWS, WIDTH, num_fields=1, l2_coef=l2_coef, deep=OPTIONS)
-        return make_tables(spec, deep=rate)
+        return make_tables(make_spec(ROWS, WIDTH, num_fields=1, l2_coef=l2_coef, deep=OPTIONS), deep=rate)
 
     return make
 

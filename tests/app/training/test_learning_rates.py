@@ -23,8 +23,7 @@ def test_a_constant_rate_after_its_warm_up():
 def test_a_cosine_falls_to_its_last_value_and_stays():
     schedule = CosineSchedule(warmup_steps=2, decay_steps=4, final_factor=0.1)
     half = 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi / 4))
-    expected = [0.5, 1, half, 0.55, 0.1, 0.1]
-    assert rates(1.0, schedule, (1, 2, 3, 4, 6, 10**9)) == pytest.approx(expected)
+    assert rates(1.0, schedule, (1, 2, 3, 4, 6, 10**9)) == pytest.approx([0.5, 1, half, 0.55, 0.1, 0.1])
 
 
 def test_steps_down():

@@ -148,8 +148,7 @@ def whole_run_with_dropout(run_in, tmp_path_factory):
 
 def last_state(run):
     """Return the newest checkpoint's position, and every loss and metric."""
-    path = whole_checkpoints(run / "checkpoints")[-1].path
-    manifest, state = load(path)
+    manifest, state = load(whole_checkpoints(run / "checkpoints")[-1].path)
     return manifest.step, state, [(run / name).read_bytes() for name in ("loss.log", "eval.log")]
 
 
@@ -205,8 +204,7 @@ def test_a_sigterm_while_a_checkpoint_is_on_its_way(whole_run, terminated, run_i
 def test_what_turns_out_to_be_damaged_as_it_is_loaded_is_put_aside(whole_run, terminated, run_in, tmp_path):
     """A flipped bit shows when the file was read; the run goes on from the checkpoint before, to the same bits."""
     shutil.copytree(terminated[2], tmp_path / "device_0")
-    damaged = tmp_path / "device_0" / "checkpoints" / "step-00000005" / "deep-0-of-1.safetensors"
-    flip_bit(damaged)
+    flip_bit(tmp_path / "device_0" / "checkpoints" / "step-00000005" / "deep-0-of-1.safetensors")
     status, errors, run = run_in(tmp_path, settings=(*SETTINGS, "train.resume=require"))
     assert status == 2
     assert "the newest checkpoint cannot be used: checkpoint file" in errors

@@ -74,8 +74,7 @@ def one_saved(make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_facto
 def test_the_best_possible_is_shown_beside(one_saved, tiny_dataset, tiny_log):
     evaluation = evaluate_on(one_saved, "valid")
     truth = tiny_log.with_name("log.txt.truth.parquet")
-    best = best_possible(truth, np.load(tiny_dataset / "row_numbers-valid.npy"))
-    assert evaluation.best == best
+    assert evaluation.best == best_possible(truth, np.load(tiny_dataset / "row_numbers-valid.npy"))
     assert evaluate_on(one_saved, "train").best is None  # its rows were shuffled
 
 

@@ -60,8 +60,7 @@ def test_row_ids_beyond_32_bits(make_spec, random_gradients, assert_same_state):
 
 
 def test_the_rows_of_a_lookup_outlive_the_next_one(make_spec):
-    spec = make_spec()
-    tables = native_tables(spec)
+    tables = native_tables(make_spec())
     first = tables.lookup(tables.unique(np.zeros((4, 3), np.int32)))
     copy = first.deep.copy()
     second = tables.lookup(tables.unique(np.ones((4, 3), np.int32)))
@@ -125,8 +124,7 @@ def test_memory_is_bounded_by_the_touched_rows(make_spec):
 
 
 def test_load_state_gives_the_memory_back(make_spec):
-    spec = make_spec(vocabulary_size=100_000, embedding_dim=80, num_fields=1)
-    tables = native_tables(spec)
+    tables = native_tables(make_spec(vocabulary_size=100_000, embedding_dim=80, num_fields=1))
     tables.touch(np.arange(100_000))
     before = psutil.Process().memory_info().rss
     load_state(tables, {}, step=0)
@@ -167,8 +165,7 @@ try:
 except MemoryError as error:
     print(error, tables.state()["deep"].row_ids.size)
 """
-    root = Path(native_rows.__file__).parents[3]
-    result = run_python("-c", program, cwd=root)
+    result = run_python("-c", program, cwd=Path(native_rows.__file__).parents[3])
     assert "the address space (RLIMIT_AS) is" in result.stdout
     assert "storing 999,990 new rows beside 10 touched ones" in result.stdout
     assert result.stdout.split()[-1] == "10"

@@ -220,8 +220,7 @@ def test_a_part_of_a_model_brings_its_sizes_alone(resolved):
 
 
 def test_the_fields_of_a_model_stay_where_a_table_of_its_own_would_leave_them_out(resolved):
-    source = resolved(4_000_000, "model.wide_fields=[C1, gone]")
-    warm = resolved(50_000, source=source)
+    warm = resolved(50_000, source=resolved(4_000_000, "model.wide_fields=[C1, gone]"))
     assert (warm.model.wide_fields, warm.model.deep_fields) == (("C1",), None)
 
 

@@ -166,8 +166,7 @@ def test_ranks_take_the_answer_of_their_launcher(crossed, fits, send, tmp_path, 
 
 def test_a_run_of_a_sweep_takes_the_sweep_s_answer(crossed, fits, send, tmp_path):
     schema = crossed(1.0)
-    measured = crosses.measure_cross_effects(tmp_path, schema)
-    send(dataclasses.replace(measured, effects="weak"))
+    send(dataclasses.replace(crosses.measure_cross_effects(tmp_path, schema), effects="weak"))
     assert crosses.find_cross_effects(tmp_path, tmp_path / "run", schema, settings_for).effects == "weak"
     assert len(fits) == 1
 

@@ -92,8 +92,7 @@ def test_a_later_fit_equals_a_fit_from_scratch():
 
 @pytest.mark.parametrize(("effect", "least", "most"), [(0.02, 1e-4, 1e-2), (3.0, 0.3, 1e2)])
 def test_the_penalty_is_sought_until_it_gets_worse(effect, least, most, tiny_schema, monkeypatch):
-    rng = np.random.default_rng(2)
-    features, labels = made_rows(12_000, effect, rng)
+    features, labels = made_rows(12_000, effect, np.random.default_rng(2))
     monkeypatch.setattr(regression, "read_features", lambda *_: (features[:8000], labels[:8000], None))
 
     def evaluate(fitted, *_):

@@ -105,5 +105,4 @@ def test_distinct_is_refused_if_it_is_impossible(data):
 
 
 def test_narrow_rows_never_gain():
-    config = yaml_settings.resolve(Config, None, ["model.embedding_dim=16"])
-    assert most_distinct(config) <= 0
+    assert most_distinct(yaml_settings.resolve(Config, None, ["model.embedding_dim=16"])) <= 0

@@ -168,8 +168,7 @@ def test_a_loss_that_overflows_says_what_to_try(make_parts, make_schema, random_
     parts = make_parts("reference", schema, f"train.batch_size={BATCH_SIZE}", "loss.loss_scale=1e38")
     batch = random_batch(schema, BATCH_SIZE, rng)
     batch = dataclasses.replace(batch, labels=np.zeros_like(batch.labels))
-    bias = parts.model.named_parameters()["wide.bias"]
-    write_parameter(bias, np.array([30], np.float32))
+    write_parameter(parts.model.named_parameters()["wide.bias"], np.array([30], np.float32))
     assert_refused(parts, batch, "try a lower loss.loss_scale or learning rate")
 
 
@@ -200,10 +199,8 @@ def test_a_batch_without_rows_touches_no_row(step, shared_parts, make_schema, ra
     parts = shared_parts(backend, *overrides)
     for num_rows in (0, BATCH_SIZE):
         before = parts.state()
-        losses = take_step(parts, random_batch(schema, 0, rng))
-        assert losses.wide_loss == 0
-        after = parts.state()
-        assert_same_bits(dataclasses.replace(after, dense=before.dense), before)
+        assert take_step(parts, random_batch(schema, 0, rng)).wide_loss == 0
+        assert_same_bits(dataclasses.replace(parts.state(), dense=before.dense), before)
         take_step(parts, random_batch(schema, num_rows, rng))
     assert parts.step.tables.step == 4
     assert len(parts.state().tables[DEEP].row_ids)
@@ -230,8 +227,7 @@ def assert_close(found, expected, relative_to_scale, least_scale=0.0, rounding_o
 def test_scoring_changes_nothing(ready, assert_same_bits):
     parts, batch = ready
     before = parts.state()
-    scores = parts.step.score(batch, parts.step.prepare(batch))
-    assert scores.shape == (BATCH_SIZE,)
+    assert parts.step.score(batch, parts.step.prepare(batch)).shape == (BATCH_SIZE,)
     assert_same_bits(parts.state(), before)
 
 
@@ -319,8 +315,7 @@ def test_dropout_is_a_function_of_the_step_and_leaves_scores_alone(
 
 
 def test_label_smoothing_draws_labels_toward_a_half(shared_parts, make_schema, random_batch):
-    schema = make_schema()
-    batch = random_batch(schema, BATCH_SIZE, np.random.default_rng(1))
+    batch = random_batch(make_schema(), BATCH_SIZE, np.random.default_rng(1))
     drawn = dataclasses.replace(batch, labels=np.float32(0.9) * batch.labels + np.float32(0.05))
     smoothing, plain = shared_parts("reference", "loss.label_smoothing=0.1"), shared_parts("reference")
     found, expected = take_step(smoothing, batch), take_step(plain, drawn)

@@ -125,8 +125,7 @@ def test_the_statistics_of_batch_normalization_are_taken(
 ):
     words = ("model.batch_norm=true",)
     parts = make_parts("reference", tiny_schema, *words)
-    batch = random_batch(tiny_schema, 400, np.random.default_rng(1))
-    take_step(parts, batch)
+    take_step(parts, random_batch(tiny_schema, 400, np.random.default_rng(1)))
     manifest = run_manifest(1, tiny_config(REFERENCE, *words), tiny_schema, tiny_dataset)
     path = write_checkpoint(tmp_path, parts.state(), manifest)
     found = start(tiny_schema, tiny_dataset, path, *words)
@@ -218,8 +217,7 @@ def test_the_memory_of_another_dense_optimizer_is_refused(start, trained, tiny_s
 
 def test_a_field_s_values_are_found_among_row_groups_by_the_field_s_name(tmp_path, tiny_schema):
     """Values that sort before the field's name do not hide their group."""
-    fields = ["b", "b", "c", "c", "d"]
-    table = pa.table({"field": fields, "value": ["a", "", "a", "aa", "z"], "id": range(5)})
+    table = pa.table({"field": ["b", "b", "c", "c", "d"], "value": ["a", "", "a", "aa", "z"], "id": range(5)})
     pq.write_table(table, tmp_path / VOCABULARY_FILE, row_group_size=2)
     assert _values(tmp_path, tiny_schema, "c").to_pydict() == {"value": ["a", "aa"], "id": [2, 3]}
     assert _values(tmp_path, tiny_schema, "none").num_rows == 0
@@ -400,8 +398,7 @@ def test_the_zoo_s_model_gives_the_zoo_s_logits(
     if old_names:
         saved["Wide_w"] = saved.pop("wide_embeddinglookup.embedding_table")
         saved["V_l2"] = saved.pop("deep_embeddinglookup.embedding_table")
-    path = write_ckpt(tmp_path / "zoo.ckpt", saved, prefix)
-    parts = start(tiny_schema, tiny_dataset, path)
+    parts = start(tiny_schema, tiny_dataset, write_ckpt(tmp_path / "zoo.ckpt", saved, prefix))
     assert "scaled otherwise" not in caplog.text
     batch = random_batch(tiny_schema, 50, rng)
     numeric_ids = np.broadcast_to(np.arange(tiny_schema.num_numeric), (50, tiny_schema.num_numeric))
