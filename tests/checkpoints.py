@@ -97,6 +97,5 @@ def manager_of(run, parts, options, vocabulary_size, group=None):
         vectors=(),
     )
     selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
-    config = Config(checkpoint=options)
-    context = RunContext(config, Path(), schema, run, stop, group or ProcessGroup())
+    context = RunContext(Config(checkpoint=options), Path(), schema, run, stop, group or ProcessGroup())
     return CheckpointManager(context, parts, selection)

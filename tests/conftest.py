@@ -316,7 +316,6 @@ def command(command_environment, tmp_path):
     """
 
     def run(*words):
-        done = run_program(*words, cwd=tmp_path, env=command_environment)
-        return done.stdout
+        return run_program(*words, cwd=tmp_path, env=command_environment).stdout
 
     return run

@@ -66,14 +66,12 @@ _OPTIMIZER_KEYS = ("l2", "learning_rate", "schedule.name")  # the page lists the
 
 
 def _settings() -> set[str]:
-    text = (ROOT / "docs/configuration.md").read_text()
-    return set(re.findall(r"(?m)^\| `([a-z_0-9.]+)`", text))
+    return set(re.findall(r"(?m)^\| `([a-z_0-9.]+)`", (ROOT / "docs/configuration.md").read_text()))
 
 
 def test_readme_and_design_are_short() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 150
     assert len((ROOT / "docs/internals/DESIGN.md").read_text().splitlines()) <= 250
-    prose = re.sub(r"(?s)```.*?```", "", readme)
-    paragraphs = re.split(r"\n\n|\n(?=- |\|)", prose)
+    paragraphs = re.split(r"\n\n|\n(?=- |\|)", re.sub(r"(?s)```.*?```", "", readme))
     assert [paragraph for paragraph in paragraphs if paragraph.count("\n") > 5] == []

@@ -28,8 +28,7 @@ def test_a_failure_is_saved_and_repeated_by_its_command(tmp_path):
     text = path.read_text()
     assert "assert (0 % 7)" in text
     (command,) = [line for line in text.splitlines() if "--hypothesis-seed=7" in line]
-    done = run_program(*shlex.split(command), status=1)
-    assert "assert (0 % 7)" in done.stdout
+    assert "assert (0 % 7)" in run_program(*shlex.split(command), status=1).stdout
 
 
 def test_a_crash_is_saved_as_well(tmp_path):

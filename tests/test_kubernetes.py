@@ -7,8 +7,7 @@ import yaml
 
 @pytest.mark.parametrize(("name", "kinds"), [("training", ["Job"]), ("service", ["Deployment", "Service"])])
 def test_manifests_fit_the_published_schemas(project, name, kinds):
-    text = (project / "examples" / "kubernetes" / f"{name}.yaml").read_text()
-    manifests = list(yaml.safe_load_all(text))
+    manifests = list(yaml.safe_load_all((project / "examples" / "kubernetes" / f"{name}.yaml").read_text()))
     assert [manifest["kind"] for manifest in manifests] == kinds
     for manifest in manifests:
         kubernetes_validate.validate(manifest, "1.37", strict=True)

@@ -40,8 +40,7 @@ def test_stopping_keeps_the_best_state():
 
 
 def test_the_first_good_evaluation_counts():
-    result = Result(0.7, 0.5, [(12.0, 0.6), (15.0, 0.7), (18.0, 0.75)])
-    run = Run(Taken(), result, start=10.0)
+    run = Run(Taken(), Result(0.7, 0.5, [(12.0, 0.6), (15.0, 0.7), (18.0, 0.75)]), start=10.0)
     assert (run.seconds_until(0.65), run.seconds_until(0.8)) == (5.0, None)
 
 

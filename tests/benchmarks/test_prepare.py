@@ -42,8 +42,7 @@ def test_one_other_cell_is_found(peer, folders, tmp_path, split, column):
         if name == split:
             values = table[column].to_numpy().copy()
             values[7] += 1
-            place = table.column_names.index(column)
-            table = table.set_column(place, column, pa.array(values))
+            table = table.set_column(table.column_names.index(column), column, pa.array(values))
         pq.write_table(table, tmp_path / f"{name}.parquet")
     with pytest.raises(ValueError, match=rf"split {split} is not the same: (.|\n)*\"{column}\""):
         peer.check_agreement(folders / "ours", tmp_path)
@@ -69,8 +68,7 @@ def test_ratios_of_who_did_not_finish(tmp_path):
         "polars streaming": [Run(9.0, 9.0, 5000.0, finished=False)],
     }
     results = {"prepare": {"contenders": summarize(chosen, runs)}}
-    rate = figure(results, "prepare", "contenders", "data_prep", "rows_per_second")
-    assert rate == pytest.approx(1000 / 3)
+    assert figure(results, "prepare", "contenders", "data_prep", "rows_per_second") == pytest.approx(1000 / 3)
     assert prepare_ratio(results, "prepare", "zoo") == pytest.approx(100 / 3)
     assert prepare_ratio(results, "prepare", "polars streaming") == float("inf")
     with pytest.raises(KeyError):
@@ -78,5 +76,4 @@ def test_ratios_of_who_did_not_finish(tmp_path):
 
 
 def test_the_command_is_one_of_the_benchmarks(project):
-    done = run_python("-m", "benchmarks", "--help", cwd=project)
-    assert "prepare_large" in done.stdout
+    assert "prepare_large" in run_python("-m", "benchmarks", "--help", cwd=project).stdout

@@ -9,8 +9,7 @@ from data_prep.sources.synthetic import synthesize
 
 
 def test_a_cut_tests_its_tenth_and_chooses_on_the_one_before(tmp_path):
-    log = synthesize(tmp_path / "log.txt", 1005, seed=1, workers=1).log_path
-    (cut,) = make_cuts(log, tmp_path, ks=(7,))
+    (cut,) = make_cuts(synthesize(tmp_path / "log.txt", 1005, seed=1, workers=1).log_path, tmp_path, ks=(7,))
     options = PrepareOptions(min_count=2)
 
     choosing = read_schema(cut.choosing(options))

@@ -96,6 +96,5 @@ def test_another_pipe_that_breaks_is_an_error():
 
 
 def test_a_message_has_no_escape_sequence(capsys, logger):
-    log = logger()
-    log.warning("warning: column %s", "\x1b[31mred\x1b[0m")
+    logger().warning("warning: column %s", "\x1b[31mred\x1b[0m")
     assert capsys.readouterr().err == "warning: column \\x1b[31mred\\x1b[0m\n"

@@ -21,8 +21,7 @@ def test_from_an_avazu_log_to_an_evaluated_model(run_here, project, tmp_path, ma
     assert "banner_pos" in run_here(data_prep, "inspect", "prepared")
 
     run_here(app, "train", "--config", project / "configs" / "tiny.yaml", "--dataset", "prepared", "train.epochs=6")
-    report = run_here(app, "evaluate")
-    assert float(re.search(r"AUC +(0\.\d+)", report)[1]) > 0.6
+    assert float(re.search(r"AUC +(0\.\d+)", run_here(app, "evaluate"))[1]) > 0.6
 
     step = max((tmp_path / "device_0" / "checkpoints").glob("step-*"))
     run_here(app, "checkpoint", "export-rows", step, "rows.parquet", "--table", "deep")

@@ -114,8 +114,7 @@ def test_an_error_ends_with_status_2_and_leaves_no_run_folder(launch_here, tiny_
     (tmp_path / "bad.json").write_text("{")
     device = [{"device_id": "0", "rank_id": str(rank)} for rank in range(2)]
     (tmp_path / "two.json").write_text(json.dumps({"version": "1.0", "server_list": [{"device": device}]}))
-    words = [str(word).format(data=tiny_dataset) for word in arguments]
-    status, errors = launch_here(*words)
+    status, errors = launch_here(*[str(word).format(data=tiny_dataset) for word in arguments])
     assert status == 2
     assert re.search(message, errors)
     assert not (tmp_path / "device_0").exists()

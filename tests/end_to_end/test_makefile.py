@@ -74,8 +74,7 @@ def test_the_environment_may_be_anywhere(commands, project):
 
 def test_no_target_occurs_twice(project):
     """make would take the later one, and only warn."""
-    done = run_program("make", "--dry-run", "help", cwd=project)
-    assert "overriding" not in done.stderr
+    assert "overriding" not in run_program("make", "--dry-run", "help", cwd=project).stderr
 
 
 def test_help_shows_every_target_on_one_screen(project):

@@ -34,5 +34,4 @@ def test_real_rows_are_prepared_trained_on_and_evaluated(cpu, transform, tmp_pat
     assert main(["train", "--dataset", "prepared", *SETTINGS]) == 0
     assert main(["evaluate", "--split", "test"]) == 0
     report = capsys.readouterr().out
-    auc = float(report.split("AUC")[1].split()[0])
-    assert auc > LEAST_AUC, report
+    assert float(report.split("AUC")[1].split()[0]) > LEAST_AUC, report

@@ -21,8 +21,7 @@ def losses(text: str) -> list[float]:
 @pytest.fixture(scope="module")
 def printed(mpirun):
     environment = {**os.environ, "PYTHON": sys.executable, "MPIRUN": mpirun}
-    done = run_program("bash", FOLDER / "run_with_mpi.sh", env=environment, timeout=600)
-    return done.stdout
+    return run_program("bash", FOLDER / "run_with_mpi.sh", env=environment, timeout=600).stdout
 
 
 def test_slices_are_those_of_the_strategy(printed):

@@ -51,8 +51,7 @@ def train(project, tiny_dataset, command_environment, mpirun):
     def run(ranks, mode, *words, epochs=2):
         words = (*words, *SETTINGS, f"train.epochs={epochs}")
         command = ["bash", project / "examples/tower_over_ranks/run.sh", ranks, mode, tiny_dataset, *words]
-        environment = {**command_environment, "MPIRUN": mpirun}
-        done = run_program(*command, env=environment, status=None)
+        done = run_program(*command, env={**command_environment, "MPIRUN": mpirun}, status=None)
         losses = re.findall(r"wide_loss is ([\d.]+), deep_loss is ([\d.]+)", done.stdout)
         aucs = re.findall(r"valid: auc is ([\d.]+)", done.stdout)
         return done.returncode, np.array(losses, float), np.array(aucs, float), done.stderr
