@@ -104,11 +104,7 @@ def test_a_pipelines_slices_are_joined_to_the_whole(train, whole, tmp_path):
 @pytest.mark.parametrize(
     ("ranks", "words", "message"),
     [
-        (
-            2,
-            ("split", "--strategy", "matrix_9=((1, 1), (1, 2))"),
-            "error: there is no layer 'matrix_9'; the layers are",
-        ),
+        (2, ("split", "--strategy", "matrix_9=((1, 1), (1, 2))"), "error: there is no layer 'matrix_9'; the layers"),
         (1, ("pipeline",), "error: a pipeline of two stages needs an even number of ranks, found 1"),
     ],
 )

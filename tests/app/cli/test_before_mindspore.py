@@ -146,10 +146,7 @@ def test_a_prepared_folder_that_was_moved_is_asked_for(command, checkpoint_of, t
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ("predict", "no bundle", "log.txt", "scores.csv"),
-            "no bundle is no bundle: it has no manifest.json; make one",
-        ),
+        (("predict", "no bundle", "log.txt", "scores.csv"), "no bundle is no bundle: it has no manifest.json; make"),
         (("bundle", "verify", "no bundle"), "no bundle is no bundle: it has no manifest.json; make one"),
         (("serve", "no bundle"), "no bundle is not there; give a bundle of `export`, or a folder of bundles"),
     ],

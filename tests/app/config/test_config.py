@@ -71,10 +71,7 @@ def test_unknown_keys_and_wrong_types_are_named(word, message):
         ("model.dropout=1", r"model.dropout must be in \[0, 1\); found 1"),
         ("loss.label_smoothing=-0.1", "loss.label_smoothing must be in"),
         ("loss.l2_coef=-1", "loss.l2_coef must be 0 or more"),
-        (
-            "deep_optimizer.schedule.name=plataeu",
-            "'deep_optimizer.schedule.name' must be one of .*; did you mean 'plat",
-        ),
+        ("deep_optimizer.schedule.name=plataeu", "'deep_optimizer.schedule.name' must be one of .*; did you mean 'pla"),
         ("wide_optimizer.schedule={name: cosine}", "schedule.final_factor must be above 0 for ftrl"),
         ("loss.l2_coef=-1e-9", "loss.l2_coef must be 0 or more"),
         ("loss.l2_coef=.inf", "loss.l2_coef must be 0 or more, and finite; found inf"),

@@ -215,22 +215,13 @@ def change(row, **values):
     ("damage", "message"),
     [
         (lambda row: {k: v for k, v in row.items() if k != "C3"}, "missing C3"),
-        (
-            lambda row: change({k: v for k, v in row.items() if k != "C3"}, c3="0123abcd"),
-            "missing C3; others there: c3",
-        ),
-        (
-            lambda row: change(row, I1="many"),
-            "row 1 cannot be scored: integer: column 'I1' of kind integer, found 'many'",
-        ),
+        (lambda row: change({k: v for k, v in row.items() if k != "C3"}, c3="0"), "missing C3; others there: c3"),
+        (lambda row: change(row, I1="many"), "row 1 cannot be scored: integer: .*'I1' of kind integer, found 'many'"),
         (lambda row: change(row, I1=1.5), "row 1 .*column 'I1' of kind integer, found '1.5'"),
         (lambda row: change(row, C1=2**40), "32 bits"),
         (lambda row: change(row, C1=[1]), "expected text"),
         (lambda row: change(row, C1="a\tb"), "separator"),
-        (
-            lambda row: change(row, C1="xyz"),
-            "row 1 cannot be scored: categorical: column 'C1' of kind hex32, found 'xyz'",
-        ),
+        (lambda row: change(row, C1="xyz"), "row 1 cannot be scored: categorical: .*'C1' of kind hex32, found 'xyz'"),
         (lambda row: change(row, C1=True), "row 1, column 'C1' of kind hex32: found True; nothing says which texts"),
     ],
 )
@@ -246,10 +237,7 @@ def test_a_mapping_that_is_no_row_is_refused(predictor, lines, damage, message):
         (["1\t2"], "row 0 cannot be scored: columns"),
         (["a\nb"], "line end"),
         ("1\t2", "for one row give"),
-        (
-            pa.table({"C1": ["0123abcd"]}),
-            "the table has not the columns of the model: missing I1, I2, .*, …; others there: none",
-        ),
+        (pa.table({"C1": ["0"]}), "the table has not the columns of the model: missing I1, .*, …; others there: none"),
         (pa.table({"other": [1]}), "missing I1, .*; others there: other"),
         (pd.Series({"C1": "0123abcd"}), "found a Series: for one row give"),
     ],
@@ -269,11 +257,7 @@ def test_a_column_of_another_type_is_refused(predictor, lines):
 @pytest.mark.parametrize(
     ("name", "cells", "message"),
     [
-        (
-            "C2",
-            ["0123abcd", "0123 bcd"],
-            "row 1 cannot be scored: categorical: column 'C2' of kind hex32, found '0123 bcd'",
-        ),
+        ("C2", ["0123abcd", "0123 bcd"], "row 1 cannot be scored: categorical: .*'C2' of kind hex32, found '0123 bcd'"),
         ("I2", ["1", "1.5"], "row 1 .*column 'I2' of kind integer, found '1.5'"),
         ("C2", ["0123abcd", "a\tb"], "row 1, column 'C2' of kind hex32: 'a.*b' has a line end or the separator"),
         ("C2", ["0123abcd", "a\nb"], "row 1, column 'C2'"),

@@ -29,10 +29,7 @@ def write(folder, content, name="train.txt"):
     [
         (lambda text: text.replace(b"\n", b"\r"), r"(?s)bad \(columns 1\).*has .r within; .*change the line ends"),
         (lambda text: text.upper(), r"lines .* are bad \(categorical \d+\)"),
-        (
-            lambda text: text.replace(b"\t", b";"),
-            r"(?s)columns 300.*columns are separated by a semicolon, expected a tab",
-        ),
+        (lambda text: text.replace(b"\t", b";"), r"(?s)columns 300.*separated by a semicolon, expected a tab"),
         (lambda text: text.decode().encode("utf-16"), r"is UTF-16, by its first bytes; convert it to UTF-8: iconv"),
         (lambda text: text.decode().encode("utf-16-le"), r"(?s)are bad.*\\x00.*convert it to UTF-8"),
     ],

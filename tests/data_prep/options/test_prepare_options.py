@@ -41,10 +41,7 @@ def test_numbers_by_field():
     [
         ("prepare.mincount=3", r"unknown key 'prepare.mincount'; did you mean 'prepare.min_count'"),
         ("train.batch_size=3", r"unknown key 'train'; known here: prepare"),
-        (
-            "prepare.split=random",
-            r"'prepare.split' must be one of hash, chronological, stratified, files; found 'random'",
-        ),
+        ("prepare.split=random", r"'prepare.split' must be one of hash, chronological, .*, files; found 'random'"),
         ("prepare.min_count=0", r"prepare.min_count must be 1 or more; found 0"),
         ("prepare.workers=0", r"prepare.workers must be 1 or more; found 0"),
         ("prepare.train_fraction=0.9", r"must be >= 0 and sum to 1"),
@@ -59,19 +56,10 @@ def test_numbers_by_field():
         ("prepare.fields={C1: {max_size: 0}}", r"prepare.fields.C1.max_size must be 1 or more; found 0"),
         ("prepare.fields=3", r"'prepare.fields' must be a mapping such as {C3: 20}; found int 3"),
         ("prepare.fields={C1: {max_size: x}}", r"'prepare.fields.C1.max_size' must be a whole number; found str 'x'"),
-        (
-            "prepare.fields={C1: {hash: 3}}",
-            r"unknown key 'prepare.fields.C1.hash'; did you mean 'prepare.fields.C1.hash_size'",
-        ),
+        ("prepare.fields={C1: {hash: 3}}", r"unknown key 'prepare.fields.C1.hash'; did you mean '.*C1.hash_size'"),
         ("prepare.seed=-1", r"seed must be between 0"),
-        (
-            "prepare.fields={C1: {hash_size: 9, max_size: 3}}",
-            r"C1 has hash_size, so its values are not counted, .* leave them out",
-        ),
-        (
-            "prepare.crosses=[[C1]]",
-            r"crosses: \[C1\] has 1 fields; write two to 4 of them, such as \[\[C1, C2\], \[C1, C3\]\]",
-        ),
+        ("prepare.fields={C1: {hash_size: 9, max_size: 3}}", r"C1 has hash_size, .* not counted, .* leave them out"),
+        ("prepare.crosses=[[C1]]", r"crosses: \[C1\] has 1 fields; write two to 4 of them, such as \[\[C1, C2\], "),
         ("prepare.crosses=[C1, C2]", r"crosses: \[C1\] has 1 fields; write two to 4 of them"),
         ("prepare.crosses=[[C1, C2, C3, C4, C5]]", r"has 5 fields; write two to 4"),
         ("prepare.crosses=[[C1, C27]]", r"\[C1, C27\]: 'C27' is no categorical field; did you mean 'C"),
