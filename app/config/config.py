@@ -102,8 +102,8 @@ class TrainOptions(Checked):
     # the weights. 0.999 averages about the last 1,000 steps. The mean doubles the memory of the weights. With 0, no
     # mean is kept.
     ema_decay: Annotated[float, Bounds(least=0, below=1, expected="0 (no running mean) or more and below 1")] = 0.0
-    # The number of steps between two lines of metrics.jsonl, and between two updates of the progress bar. It does not
-    # affect loss.log, which has a line for every step.
+    # The number of steps between two lines of metrics.jsonl, and between two updates of the figures beside the progress
+    # bar. It does not affect loss.log, which has a line for every step.
     log_every_steps: Count = 10
     # What a launch does if the folder already has a run. auto: a run with the same settings and data is continued, or
     # left as it is if it has finished. If it is another run, its folder is renamed and a new run starts. never: a new

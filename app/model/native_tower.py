@@ -211,8 +211,8 @@ class NativeStep(NativeTower, HostGraph):
         self._adam = _AdamCall(optimizers.tower, [self._gradients[name] for name in self._tower_names])
 
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> tuple[float, float, bool, np.ndarray, np.ndarray]:
-        """Take one step. Return deep loss, wide loss, a flag that all values are finite, and the gradients of the deep
-        and the wide rows.
+        """Return deep loss, wide loss, a flag that all values are finite, and the gradients of the deep and the wide
+        rows. No weight changes until `update` applies the gradients.
 
         The arguments are those of `LossCell.construct`: deep rows, wide rows, numbers, labels, weights of the batch
         rows, and dropout's noise. The deep gradients are valid until the next call.

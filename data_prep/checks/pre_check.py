@@ -36,7 +36,7 @@ from data_prep.sources.shape import FACTS_FILE
 
 _FEW_ROWS = 1_000  # With fewer rows than this, fractions are too uncertain to be compared with the published ones.
 _NAMES = 5  # Maximum number of columns that a finding names.
-# Repeated lines are reported if more than this fraction of all lines are copies of other lines.
+# Repeated lines are reported only if more than this fraction of all lines are copies of other lines.
 _COPIED = 0.01
 # To find a part of a log that was written twice, sequences of lines are compared that are too long to repeat by chance.
 # If such a sequence would need more lines than this, no sequences are compared.

@@ -390,8 +390,8 @@ class PlantedClicks:
     ) -> np.ndarray:
         """Return the four parts of the log odds of a click in n rows, [4, n], in the order of `PART_SHARES`.
 
-        The bias is not included. `numbers` and the mask `number_missing` are [N, n], `ranks` is [C, n]. `now` has the
-        times and values of the rows of a log that changes over time (`Drift`), and is None for other logs.
+        The bias is not included. `numbers` and the mask `number_missing` are [N, n], `ranks` is [C, n]. If effects
+        change over time, `now` has the times of the rows and the rule of the changes; otherwise it is None.
         """
         scaled = self.standardized(numbers, number_missing)
         shares = self.shape.value_shares(ranks)

@@ -16,7 +16,6 @@ from app.distributed.process_group import rank_slice
 from app.distributed.sharded_tables import make_sharded_tables
 from app.tables.interface import RowGradients, Rows, TableState
 
-
 DONE = SimpleNamespace(Wait=lambda: None, Test=lambda: True)  # A request whose messages have arrived.
 
 
