@@ -43,7 +43,7 @@ from data_prep.prepared.vectors import VectorField, fit_vector
 from data_prep.raw_log.reading import LogReading
 from data_prep.statistics.statistics import LogStatistics, NumericStatistics, RowSample
 
-_PIECE = "fitted"
+_FITTED = "fitted"
 NUM_QUANTILES = 256
 # Number of pieces of each number (transform "piecewise"), and the most that all numbers of a row have together.
 NUM_PIECES, MOST_PIECES = 8, 256
@@ -92,7 +92,7 @@ def fit(
         else:
             vocabulary = copy_base_vocabulary(base, folder)
     checksums = _checksums(work_dir, options, base)
-    work_dir.pieces.write(_PIECE, (statistics.state(), numeric, vectors, vocabulary, checksums))
+    work_dir.pieces.write(_FITTED, (statistics.state(), numeric, vectors, vocabulary, checksums))
     work_dir.pieces.clear("counts-")
     work_dir.pieces.clear("texts-")
     return Fitted(statistics, numeric, vectors, vocabulary)
@@ -114,7 +114,7 @@ def _restore(
 
     Return None if there is no stored result, or if a file that `fit` has written is missing or has changed.
     """
-    piece = work_dir.pieces.read(_PIECE)
+    piece = work_dir.pieces.read(_FITTED)
     if piece is None or piece[-1] != _checksums(work_dir, options, base):
         return None
     statistics = new_statistics(options, work_dir, reading.num_workers)
@@ -182,10 +182,8 @@ def numeric_fields(
             field = _fit_to_sample(field, cells)
             pieces += _pieces(field, cells, num_pieces) if name in floats else []
         values.append(field)
-    values += pieces
-    sources = dict.fromkeys(field.source for field in values)
-    indicators = [NumericField(f"{name}_missing", name, INDICATOR, {}) for name in sources]
-    fields = tuple(values + indicators if options.has_indicators else values)
+    indicators = [NumericField(f"{field.source}_missing", field.source, INDICATOR, {}) for field in values]
+    fields = (*values, *pieces, *(indicators if options.has_indicators else []))
     check_names([field.name for field in fields])
     return fields
 
