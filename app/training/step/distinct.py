@@ -59,8 +59,10 @@ class ByDistinctRow(ByPosition):
         self._deep = np.zeros((0, spec.embedding_dim), np.float32)
 
     def prepare(self, batch: Batch, will_change: bool = False) -> DistinctIds:
-        # In an online run the vocabulary of the tables grows, and `_spec` keeps the number of ids at its start.
-        check_ids(batch.ids, replace(self._spec, vocabulary_size=self.tables.spec.vocabulary_size))
+        size = self.tables.spec.vocabulary_size
+        if size != self._spec.vocabulary_size:  # The vocabulary of an online run grows, and ids are renumbered.
+            self._spec = replace(self._spec, vocabulary_size=size)
+        check_ids(batch.ids, self._spec)
         row_ids, index, starts = distinct_rows(batch.ids)
         is_distinct = np.diff(starts) <= self._most_distinct * batch.num_rows
         rows = self.tables.unique(row_ids[:, None])
