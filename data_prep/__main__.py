@@ -269,7 +269,7 @@ def _show_folder(folder: Path, is_report: bool) -> None:
     If `is_report` is True, only write its report.html again.
     """
     if is_report:
-        from data_prep.report.data_report import write_report
+        from data_prep.report import write_report
 
         show(write_report(folder))
     else:

@@ -76,8 +76,7 @@ from data_prep.raw_log.lake.table_files import version_read
 from data_prep.raw_log.log_files import absolute, find_log
 from data_prep.raw_log.reading import LogReading
 from data_prep.raw_log.storage import LogFile, is_uri
-from data_prep.report.data_report import REPORT_FILE, write_report
-from data_prep.report.timing import RunClock, write_timing
+from data_prep.report import REPORT_FILE, RunClock, write_report, write_timing
 from data_prep.statistics.statistics import LogStatistics, read_statistics, write_statistics
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from data_prep.pipeline.prepare import prepare_table
 from data_prep.prepared.data_files import verify_files
 from data_prep.prepared.schema import read_schema
 from data_prep.prepared.vectors import NORM_RANKS
-from data_prep.report.data_report import write_report
+from data_prep.report import write_report
 from tests.damage import flip_bit
 
 

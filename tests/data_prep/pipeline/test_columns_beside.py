@@ -13,7 +13,7 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import VOCABULARY_FILE, Split, read_schema
-from data_prep.report.data_report import _over_time
+from data_prep.report import _over_time
 from data_prep.statistics.statistics import read_statistics
 from tests.prepared_folders import ALL_TRAINED
 

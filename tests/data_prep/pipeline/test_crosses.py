@@ -22,7 +22,7 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
-from data_prep.report.data_report import write_report
+from data_prep.report import write_report
 from data_prep.statistics.statistics import LogStatistics
 from tests.prepared_folders import ALL_TRAINED, contents, field_options, vocabulary_of
 

@@ -14,7 +14,7 @@ from data_prep.pipeline.split_files import FileToWrite
 from data_prep.prepared.examples import concatenate
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
-from data_prep.report.data_report import write_report
+from data_prep.report import write_report
 from data_prep.statistics.statistics import read_statistics
 from tests.prepared_folders import contents, vocabulary_of
 

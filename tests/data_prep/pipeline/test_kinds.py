@@ -11,7 +11,7 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
-from data_prep.report.data_report import write_report
+from data_prep.report import write_report
 from tests.prepared_folders import ALL_TRAINED
 
 COLUMNS = {"click": "label", "price": "float", "seen": "timestamp", "site": "string"}

@@ -10,7 +10,7 @@ from data_prep.encoding.from_values import mappings_to_chunk
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
-from data_prep.report.data_report import write_report
+from data_prep.report import write_report
 from tests.prepared_folders import ALL_TRAINED, vocabulary_of
 
 OPTIONS = PrepareOptions(

@@ -17,8 +17,7 @@ from data_prep.pipeline.first_pass import numeric_fields
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import all_files
 from data_prep.prepared.schema import read_schema
-from data_prep.report.data_report import number_bins, pair, write_report
-from data_prep.report.timing import TIMING_FILE, read_timing
+from data_prep.report import TIMING_FILE, number_bins, pair, read_timing, write_report
 from data_prep.statistics.statistics import STATISTICS_FILE, NumericProfile, NumericStatistics, read_statistics
 
 BAD_LINES = ("", "2\t<b>bold</b>", "0\t1.5" + "\t" * 38)

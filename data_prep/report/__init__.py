@@ -1,1 +1,0 @@
-"""Make report.html of a prepared folder: `data_report` writes the page, and `timing` records the preparation's time."""
