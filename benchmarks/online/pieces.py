@@ -24,7 +24,7 @@ from app.online.progress import Progress
 from app.online.publish import Publisher
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.growing import GrowingVocabulary
-from data_prep.statistics.sketch import ValueSketch
+from data_prep.statistics.value_counts import ValueSketch
 
 WHOLE = "rest"  # The piece that has the rest of a part's time.
 PIECES: dict[str, list[tuple[Any, str]]] = {

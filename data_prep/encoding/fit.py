@@ -39,8 +39,8 @@ from data_prep.options.columns import CategoricalColumn
 from data_prep.options.log_format import INEXACT
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField
-from data_prep.statistics.sketch import ValueSketch
 from data_prep.statistics.statistics import LogStatistics
+from data_prep.statistics.value_counts import ValueSketch
 
 log = logging.getLogger(__name__)
 

@@ -60,9 +60,8 @@ from data_prep.prepared.schema import (
     Schema,
     read_schema,
 )
-from data_prep.statistics.sketch import ValueSketch
 from data_prep.statistics.statistics import LogStatistics
-from data_prep.statistics.value_counts import count_numbers, count_texts
+from data_prep.statistics.value_counts import ValueSketch, count_numbers, count_texts
 
 SMALL_FIELD = 256  # If a field has at most this many values, none of them expires, that is, loses its id.
 MOST_COUNT = 2**32 - 1  # `counts_of_ids` returns this number for values with larger counts.
