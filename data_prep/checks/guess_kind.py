@@ -18,9 +18,9 @@ from data_prep.checks.first_rows import DECIMAL, INTEGER, TYPE_IN_NAME, Column
 from data_prep.checks.guess_time import time_form
 from data_prep.checks.held_out import category_losses, deviations, entropy, number_losses, some_rows
 from data_prep.kernels.native import choose_kernels
+from data_prep.kernels.parse import DECIMAL as DECIMAL_BYTES
+from data_prep.kernels.parse import vector_parts
 from data_prep.kernels.strings import Strings, spans_in_brackets, split_lists
-from data_prep.kernels.vectors import DECIMAL as DECIMAL_BYTES
-from data_prep.kernels.vectors import vector_parts
 from data_prep.options.kinds import ISO, Kind
 from data_prep.options.log_format import BOOLEANS, MAX_LIST_LENGTH, MAX_WIDTH, ListForm
 from data_prep.options.prepare_options import PrepareOptions

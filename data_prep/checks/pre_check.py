@@ -23,9 +23,8 @@ from data_prep.checks.first_rows import DEFAULT_ROWS, Column
 from data_prep.checks.held_out import leaking_columns
 from data_prep.checks.inspect import print_table
 from data_prep.checks.reject_causes import Finding, check_rejects
-from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.native import choose_kernels
-from data_prep.kernels.parsed import Chunk, ParsedRows
+from data_prep.kernels.parsed import Chunk, ParsedRows, text_columns
 from data_prep.kernels.strings import Lists
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.format_checks import checked_format

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from data_prep.encoding.from_values import cells_to_chunk
 from data_prep.execution.pieces import storable
 from data_prep.kernels import numpy_kernels
-from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.native import load as load_kernels
 from data_prep.kernels.numpy_kernels import ID_BITS, ID_MASK, FieldLookup, StringLookup
-from data_prep.kernels.parsed import Cells, Chunk, ParsedChunk, ParsedRows
+from data_prep.kernels.parsed import Cells, Chunk, ParsedChunk, ParsedRows, text_columns
 from data_prep.kernels.strings import PADDING_BYTES, Lists, Strings, are_whole, end_in_point_zero
 from data_prep.options.columns import CategoricalColumn, EncodingOptions, number_groups
 from data_prep.options.kinds import KINDS

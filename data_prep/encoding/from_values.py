@@ -20,10 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.kernels.native import choose_kernels
-from data_prep.kernels.parse import quoted_cells, take_quotes_off
+from data_prep.kernels.parse import (
+    cell_of_bad_vector,
+    quoted_cells,
+    take_quotes_off,
+    vector_fault,
+    vector_parts,
+    vector_text,
+)
 from data_prep.kernels.parsed import BARE_SEPARATOR, Cells, Chunk, ParsedChunk, are_inexact
 from data_prep.kernels.strings import Strings
-from data_prep.kernels.vectors import cell_of_bad_vector, vector_fault, vector_parts, vector_text
 from data_prep.options.kinds import KINDS, LIKELY_SECONDS, UNITS, Kind, time_text
 from data_prep.options.log_format import INEXACT, INEXACT_ID, NO_BOOLEANS, REASONS, LogFormat
 

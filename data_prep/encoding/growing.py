@@ -32,8 +32,7 @@ from data_prep.encoding.vocabulary import (
     with_missing,
     write_lookup_tables,
 )
-from data_prep.kernels.crosses import presence
-from data_prep.kernels.parsed import ParsedRows
+from data_prep.kernels.parsed import ParsedRows, presence
 from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.data_files import (

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from common.native_library import NativeLibrary, address, output_address
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.numpy_kernels import NUM_BINS, CountedStrings, FieldLookup, StringLookup, add_up
+from data_prep.kernels.parse import ParsedVectors, with_vectors
 from data_prep.kernels.parsed import (
     BARE_SEPARATOR,
     MAX_LINE_BYTES,
@@ -27,7 +28,6 @@ from data_prep.kernels.parsed import (
 )
 from data_prep.kernels.strings import PADDING_BYTES, Lists, Strings
 from data_prep.kernels.times import zone_table
-from data_prep.kernels.vectors import ParsedVectors, with_vectors
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import RELATIONS, VECTOR, LogFormat
 

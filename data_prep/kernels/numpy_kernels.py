@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from common.arrays.hashing import GOLDEN, MURMUR3, mix32, mix64
 from data_prep.kernels.parse import parse_chunk as parse_chunk
+from data_prep.kernels.parse import parse_vectors as parse_vectors
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.kernels.strings import split_lists as split_lists
-from data_prep.kernels.vectors import parse_vectors as parse_vectors
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:

@@ -134,7 +134,7 @@ def number_groups(columns: Sequence[CategoricalColumn]) -> list[NumberGroup]:
 def cross_name(parts: Sequence[str]) -> str:
     """Return the name of the cross of the columns `parts`, such as C1*C2.
 
-    `kernels.crosses` joins the values of a cross with * too.
+    `kernels.parsed` joins the values of a cross with * too.
     """
     return "*".join(parts)
 

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.execution.pieces import storable
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
-from data_prep.kernels.crosses import presence
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.numpy_kernels import count_float_bins
-from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
+from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows, presence
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline import memory_and_disk

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from common.text import first_line
 from data_prep.kernels.native import choose_kernels
+from data_prep.kernels.parse import cell_of_bad_vector, vector_text
 from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Cells, Chunk, FileOfLog, are_inexact
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.kernels.times import zone_table
-from data_prep.kernels.vectors import cell_of_bad_vector, vector_text
 from data_prep.options.kinds import ISO, KINDS, UNITS, Kind, has_zone, time_text
 from data_prep.options.log_format import INEXACT, NO_BOOLEANS, FormatToScore, LogFormat
 from data_prep.raw_log import storage

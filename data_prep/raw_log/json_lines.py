@@ -22,8 +22,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from data_prep.kernels.parse import vector_text
 from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Chunk, FileOfLog
-from data_prep.kernels.vectors import vector_text
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import NO_BOOLEANS, LogFormat
 from data_prep.raw_log import text_lines

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays.hashing import GOLDEN, mix64
-from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.numpy_kernels import COUNT_BITS, COUNT_MASK, NOTHING, CountedStrings, merge
-from data_prep.kernels.parsed import ParsedRows
+from data_prep.kernels.parsed import ParsedRows, text_columns
 from data_prep.kernels.strings import Lists, Strings
 from data_prep.options.columns import number_groups
 from data_prep.options.prepare_options import PrepareOptions
