@@ -30,8 +30,7 @@ from common.text import number_text
 from data_prep.kernels.numpy_kernels import FLOAT_BINS, bin_bounds
 from data_prep.options.prepare_options import SPLIT_RULES
 from data_prep.prepared.data_files import whole_log
-from data_prep.prepared.schema import NumericField, Schema, read_schema, transform_numbers
-from data_prep.prepared.vectors import NORM_RANKS
+from data_prep.prepared.schema import NORM_RANKS, NumericField, Schema, read_schema, transform_numbers
 from data_prep.statistics.statistics import CategoricalProfile, NumericProfile, Profile, cut_lists, read_statistics
 
 REPORT_FILE, TIMING_FILE = "report.html", "timing.json"

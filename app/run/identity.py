@@ -12,8 +12,7 @@ from app.config.config import Config
 from app.run.older import upgraded
 from common import settings
 from common.packages import python_command
-from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema, checksum_of
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema, VectorField, checksum_of
 
 # A run can be resumed or continued with other values of the settings in these sections and of these keys, because they
 # do not change the steps that the run has already taken.

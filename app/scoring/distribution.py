@@ -13,8 +13,7 @@ import numpy as np
 
 from app.scoring.bundle_model import DISTRIBUTION, BundleModel
 from data_prep.prepared.examples import Examples
-from data_prep.prepared.schema import PIECE, Schema
-from data_prep.prepared.vectors import vector_distances, vector_slices
+from data_prep.prepared.schema import PIECE, Schema, vector_distances, vector_slices
 
 SCORE_BINS = 20
 # Bins for the values of a field: bin 0 for unknown values, then bin k for values whose rank by frequency is from

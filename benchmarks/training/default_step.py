@@ -56,8 +56,7 @@ from benchmarks.training.train_step import Group, measure
 from common import settings
 from common.packages import require
 from data_prep.prepared.batches import Batch, read_batches, training_order
-from data_prep.prepared.schema import Schema, read_schema
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import Schema, VectorField, read_schema
 
 NATIVE = ("native", "native_auto", "native_vector", "native_rowwise")
 VECTOR_WIDTH, VECTOR_POOL = 64, 400_000

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from common.text import show
 from data_prep.prepared.data_files import block_sizes, verify_files, whole_log
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
-from data_prep.prepared.vectors import NORM_RANKS, vector_slices
+from data_prep.prepared.schema import INDICATOR, NORM_RANKS, SPLITS, VOCABULARY_FILE, Schema, read_schema, vector_slices
 from data_prep.statistics.statistics import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)

@@ -29,8 +29,15 @@ from data_prep.options.columns import CategoricalColumn, EncodingOptions, number
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import BOOLEANS, FormatToScore, LogFormat
 from data_prep.prepared.examples import NO_VECTORS, Examples
-from data_prep.prepared.schema import INDICATOR, NO_ID, NumericField, Schema, transform_numbers
-from data_prep.prepared.vectors import VectorField, scale_vectors
+from data_prep.prepared.schema import (
+    INDICATOR,
+    NO_ID,
+    NumericField,
+    Schema,
+    VectorField,
+    scale_vectors,
+    transform_numbers,
+)
 
 # If more than this fraction of a column's cells has values without an id, the log probably writes the values in another
 # form than the vocabulary, such as 7.0 instead of 7.

@@ -35,11 +35,12 @@ from data_prep.prepared.schema import (
     VOCABULARY_FILE,
     CategoricalField,
     NumericField,
+    VectorField,
     before_transform,
+    fit_vector,
     piece_of_logs,
     signed_log1p,
 )
-from data_prep.prepared.vectors import VectorField, fit_vector
 from data_prep.raw_log.reading import LogReading
 from data_prep.statistics.statistics import LogStatistics, NumericStatistics, RowSample
 

@@ -19,8 +19,7 @@ from app.tables.fields import TableField
 from app.tables.interface import HostTables, RowGradients, TablesSpec
 from app.tables.native import library
 from data_prep.prepared.batches import Batch
-from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema, Split
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema, Split, VectorField
 from tests.app.tables.tables_of_spec import assert_equal_states, native_tables, reference_tables
 
 library.WORTH_THREADS = 0  # Native tables use all threads even for small batches.

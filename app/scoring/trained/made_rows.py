@@ -13,8 +13,7 @@ import pyarrow as pa
 from data_prep.encoding.prepared_vocabulary import BaseVocabulary
 from data_prep.options.kinds import KINDS, time_range, time_text
 from data_prep.options.log_format import LogFormat
-from data_prep.prepared.schema import DAY, NEWEST
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import DAY, NEWEST, VectorField
 
 OUTSIDE, MISSING = 0.1, 0.1  # Share of made-up cells with a value outside the vocabulary, and share of missing cells.
 # If the schema has no newest time for a time column, the column's made-up times lie before this time (in milliseconds

@@ -28,8 +28,7 @@ from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
 from app.training.warm_start.origins import row_origins
 from common import settings
 from data_prep.prepared.data_files import schema_at
-from data_prep.prepared.schema import CategoricalField, NumericField, Schema, read_schema
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import CategoricalField, NumericField, Schema, VectorField, read_schema
 
 OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # Names of the settings that describe a model's tower.
 

@@ -13,7 +13,7 @@ from app.evaluation.results import names_of_ids
 from app.evaluation.slices import OTHER, OUT_OF_VOCABULARY, SliceStream, check_slices, find_parts
 from common.text import natural_order
 from data_prep.prepared.batches import read_batches, written_order
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import VectorField
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import pytest
 from app.online.candidate import LAST_PARTS, SAMPLE_ROWS, Samples, served_logits, why_worse
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.examples import Examples
-from data_prep.prepared.schema import CategoricalField, NumericField
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import CategoricalField, NumericField, VectorField
 
 
 def rows_of(num_rows, weights=None, first=0):

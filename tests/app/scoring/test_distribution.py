@@ -17,7 +17,7 @@ from app.scoring.distribution import (
     stability_index,
 )
 from data_prep.prepared.examples import Examples
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import VectorField
 
 
 @pytest.fixture

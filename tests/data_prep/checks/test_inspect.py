@@ -10,8 +10,7 @@ from data_prep.options.log_format import LogFormat, VectorForm
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare_table
 from data_prep.prepared.data_files import verify_files
-from data_prep.prepared.schema import read_schema
-from data_prep.prepared.vectors import NORM_RANKS
+from data_prep.prepared.schema import NORM_RANKS, read_schema
 from data_prep.report import write_report
 from tests.damage import flip_bit
 

@@ -20,8 +20,7 @@ from app.config.config import Config
 from app.config.device import DeviceOptions
 from common import yaml_settings
 from data_prep.prepared.batches import Batch
-from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema, VectorField
 
 BATCH = 96
 CLOSE_STEPS, STEPS = 20, 40

@@ -7,7 +7,7 @@ from markdown_it import MarkdownIt
 from app.scoring.bundle_folder import read_manifest
 from app.scoring.trained.card import texts
 from common.settings import as_dict
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import VectorField
 from tests.app.scoring.conftest import make_bundle, tiny_bundle, tiny_state  # noqa: F401 (fixtures)
 
 MARKUP = "<img src=x onerror=alert(1)>[a](javascript:b) *c* `d`\x1b[2J\n# e"

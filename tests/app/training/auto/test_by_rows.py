@@ -13,8 +13,7 @@ from common import settings, yaml_settings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
-from data_prep.prepared.schema import CategoricalField, Split
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import CategoricalField, Split, VectorField
 
 
 @pytest.fixture

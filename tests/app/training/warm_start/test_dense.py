@@ -22,8 +22,7 @@ from app.training.warm_start.origins import NONE, _values, row_origins
 from app.training.warm_start.source import check_source, open_source
 from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
-from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
-from data_prep.prepared.vectors import VectorField
+from data_prep.prepared.schema import VOCABULARY_FILE, VectorField, read_schema
 from tests.app.model.tensors import take_step, variable
 from tests.checkpoints import run_manifest
 from tests.damage import flip_bit
