@@ -14,7 +14,7 @@ from typing import Any
 from app.online.log_parts import Ledger, PartSource
 from common.packages import explain_missing
 from data_prep.raw_log.lake.lake_file import LakeFile
-from data_prep.raw_log.lake.lake_guard import DELTA_LOG, find_table, refuse, table_at
+from data_prep.raw_log.lake.lake_tables import DELTA_LOG, find_table, refuse, table_at
 from data_prep.raw_log.storage import LogFile, file_name, file_state, inner, is_uri, local_path
 
 log = logging.getLogger("app")

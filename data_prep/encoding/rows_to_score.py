@@ -24,7 +24,7 @@ from data_prep.options.executor import ExecutorChoice
 from data_prep.options.kinds import FIELD_KINDS, Kind
 from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.formats import ending_of, format_of
-from data_prep.raw_log.lake.table_files import version_read
+from data_prep.raw_log.lake.lake_tables import version_read
 from data_prep.raw_log.log_files import absolute, find_log
 from data_prep.raw_log.reading import LogReading, column_names, file_of_log, first_chunks
 from data_prep.raw_log.storage import LogFile, StoredFile, open_stream

@@ -72,7 +72,7 @@ from data_prep.prepared.schema import SCHEMA_FILE, Schema
 from data_prep.prepared.truth import truth_path
 from data_prep.prepared.writer import FILE_ROWS
 from data_prep.raw_log.arrow_to_text import check_columns
-from data_prep.raw_log.lake.table_files import version_read
+from data_prep.raw_log.lake.lake_tables import version_read
 from data_prep.raw_log.log_files import absolute, find_log
 from data_prep.raw_log.reading import LogReading
 from data_prep.raw_log.storage import LogFile, is_uri

@@ -34,8 +34,7 @@ from data_prep.options.kinds import ISO, KINDS, UNITS, Kind, has_zone, time_text
 from data_prep.options.log_format import INEXACT, NO_BOOLEANS, FormatToScore, LogFormat
 from data_prep.raw_log import storage
 from data_prep.raw_log.formats import START_BYTES, binary_kind, format_of
-from data_prep.raw_log.partitions import contradiction, where_folders_have
-from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile
+from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile, contradiction, where_folders_have
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,20 @@ from urllib.parse import urlsplit
 from common.packages import make_command
 from common.text import natural_order, nearest, shortened
 from data_prep.raw_log.formats import TAR_ENDINGS, format_of, unpacked_name
-from data_prep.raw_log.lake.lake_guard import LakeTable, find_table, refuse, table_at
-from data_prep.raw_log.lake.table_files import table_files
-from data_prep.raw_log.partitions import check_same_columns, column_in, columns_between
-from data_prep.raw_log.storage import LogFile, entries_in, file_name, file_state, inner, is_uri, local_path, split_query
+from data_prep.raw_log.lake.lake_tables import LakeTable, find_table, refuse, table_at, table_files
+from data_prep.raw_log.storage import (
+    LogFile,
+    check_same_columns,
+    column_in,
+    columns_between,
+    entries_in,
+    file_name,
+    file_state,
+    inner,
+    is_uri,
+    local_path,
+    split_query,
+)
 
 _OTHER_PACKED = (".xz", ".bz2", ".zip", ".lz4", ".Z", ".7z")  # Endings of compressed files that cannot be read.
 _WHOLE_LOG = "train.txt"  # Name of Criteo's log.

@@ -26,8 +26,14 @@ from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log import storage
 from data_prep.raw_log.formats import PACKED, PACKED_ENDINGS, START_BYTES, TAR_ENDINGS, binary_kind
-from data_prep.raw_log.partitions import contradiction, where_folders_have
-from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile, changed_while_read
+from data_prep.raw_log.storage import (
+    Fingerprint,
+    LogFile,
+    StoredFile,
+    changed_while_read,
+    contradiction,
+    where_folders_have,
+)
 
 log = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20

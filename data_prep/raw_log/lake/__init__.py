@@ -1,7 +1,7 @@
 """Read Delta and Iceberg tables as logs: find the data files of one version of a table, and how each is read.
 
-- `lake_guard` recognizes the folder of a table, and keeps its files from being read as plain files.
-- `table_files` finds the table at a location, and returns its data files in the order of their commits.
+- `lake_tables` recognizes the folder of a table, keeps its files from being read as plain files, and returns its data
+  files in the order of their commits.
 - `delta_table` and `iceberg_table` ask the libraries deltalake and pyiceberg for the files of a table.
 - `lake_file` turns the rows of a data file into rows of the table.
 """

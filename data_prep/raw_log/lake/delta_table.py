@@ -14,7 +14,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from data_prep.raw_log.lake.lake_file import LakeFile, clear_errors, location_of
-from data_prep.raw_log.lake.lake_guard import DELTA_LOG
 from data_prep.raw_log.storage import file_name, file_state, files_in, inner, is_uri, read_range, split_query
 
 # Names of the features of Delta tables that this module can read. A table with any other feature is refused.
@@ -57,7 +56,7 @@ def files_added(root: str, version: int) -> dict[str, LakeFile]:
     commit also removed rows or restored an earlier version, and FileNotFoundError if the commit is no longer in the
     table's transaction log (_delta_log).
     """
-    actions = list(_actions(inner(inner(root, DELTA_LOG), f"{version:020}.json")))
+    actions = list(_actions(inner(inner(root, "_delta_log"), f"{version:020}.json")))
     changes = [(kind, action) for each in actions for kind, action in each.items() if action.get("dataChange")]
     is_restored = any(each.get("commitInfo", {}).get("operation") == "RESTORE" for each in actions)
     if is_restored or any(kind == "remove" for kind, _ in changes):
@@ -154,7 +153,7 @@ def _commit_of(paths: Collection[str], root: str, version: int) -> dict[str, int
     Files whose commit is no longer in the table's transaction log (_delta_log) are left out.
     """
     commits: dict[str, int] = {}
-    names = {file_name(entry): entry for entry in files_in(inner(root, DELTA_LOG)) or ()}
+    names = {file_name(entry): entry for entry in files_in(inner(root, "_delta_log")) or ()}
     entries = {int(name[:-5]): entry for name, entry in names.items() if name[:-5].isdecimal() and name[-5:] == ".json"}
     for number in sorted((each for each in entries if each <= version), reverse=True):
         if len(commits) == len(paths):

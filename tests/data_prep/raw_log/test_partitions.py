@@ -24,7 +24,7 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.log_files import find_log
-from data_prep.raw_log.partitions import column_in
+from data_prep.raw_log.storage import column_in
 from tests.data_prep.raw_log.test_storage import bucket_fixture  # noqa: F401 (a fixture)
 from tests.prepared_folders import ALL_TRAINED, contents, vocabulary_of
 

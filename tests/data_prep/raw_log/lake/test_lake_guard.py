@@ -8,7 +8,7 @@ from data_prep.encoding.rows_to_score import LogToScore
 from data_prep.options.log_format import LogFormat
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log import log_files
-from data_prep.raw_log.lake.lake_guard import READABLE
+from data_prep.raw_log.lake.lake_tables import _READERS
 from data_prep.raw_log.log_files import find_log
 from tests.data_prep.raw_log.test_storage import bucket_fixture  # noqa: F401 (a fixture)
 
@@ -39,7 +39,7 @@ def test_no_way_into_a_table_is_taken(tmp_path, kind):
     table = write_table(tmp_path / "lake" / "table", kind)
     (tmp_path / "link").symlink_to(table / TABLES[kind][1])
     paths = [f"{table}/{each}" for each in inputs_of(kind)]
-    is_read = kind in READABLE
+    is_read = kind in _READERS
     paths += [f"{tmp_path}/lake/*/*/*", f"{tmp_path}/link", *([] if is_read else [f"file://{table}", str(table)])]
     advice = f"Give the table's folder as the only input: {table}" if is_read else "Export the live rows"
     for path in paths:
