@@ -39,9 +39,8 @@ from app.checkpoint.write import (
 from app.tables.checks import check_bounds, check_row_ids, check_table
 from app.tables.interface import Indices, PlaceRows, RowArray, TablesSpec
 from app.tables.optimizers import LAST_STEP, MEAN, MEAN_STEP
-from common.arrays.disk import Progress, no_progress
+from common.arrays.disk import ArrayReader, Progress, no_progress, read_arrays_once, read_checked
 from common.arrays.format import ArrayEntry, arrays_in, dtype_of, map_arrays, map_file, read_entries
-from common.arrays.read import ArrayReader, read_arrays_once, read_checked
 from common.files import DamagedFileError, FileRecord, check_size
 from data_prep.prepared.data_files import union
 
