@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import Future
 from contextlib import closing
@@ -12,7 +13,7 @@ import pytest
 import data_prep.pipeline.chunk_tasks
 from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import Pool, Pools
-from data_prep.execution.tasks import job_name, map_in_order, numbered, tasks_ahead
+from data_prep.execution.tasks import job_name, map_in_order, numbered, read_ahead, tasks_ahead
 from data_prep.options.executor import ExecutorChoice
 from tests.damage import flip_bit
 
@@ -205,3 +206,77 @@ def test_workers_end_when_their_parent_is_killed(tmp_path, project, command_envi
     while any(is_alive(process) for process in workers):
         assert time.monotonic() < give_up
         time.sleep(0.05)
+
+
+def numbers(count, taken, closed=None):
+    try:
+        for number in range(count):
+            taken.append((number, threading.current_thread()))
+            yield number
+    finally:
+        if closed is not None:
+            closed.set()
+
+
+@pytest.mark.parametrize("num_ahead", [1, 3, 1000])
+def test_all_items_come_in_their_order_from_another_thread(num_ahead):
+    taken = []
+    assert list(read_ahead(numbers(100, taken), num_ahead)) == list(range(100))
+    assert threading.current_thread() not in {thread for _, thread in taken}
+
+
+@pytest.mark.parametrize("num_ahead", [1, 3])
+def test_so_many_are_taken_while_the_user_is_busy(num_ahead):
+    taken = []
+    with closing(read_ahead(numbers(100, taken), num_ahead)) as items:
+        for used in range(1, 4):
+            next(items)
+            give_up = time.monotonic() + 60
+            while len(taken) < used + num_ahead:
+                assert time.monotonic() < give_up
+                time.sleep(0.001)
+            time.sleep(0.02)
+            assert len(taken) == used + num_ahead
+
+
+def test_an_error_comes_in_its_place():
+    def failing():
+        yield from range(3)
+        raise OSError("no more")
+
+    items, found = read_ahead(failing(), 10), []
+    with pytest.raises(OSError, match="no more"):
+        for item in items:
+            time.sleep(0.01)
+            found.append(item)
+    assert found == [0, 1, 2]
+
+
+@pytest.mark.parametrize("num_used", [1, 100])
+def test_closing_ends_the_thread_and_closes_what_it_read(num_used):
+    closed, before = threading.Event(), threading.active_count()
+    items = read_ahead(numbers(100, [], closed), 2)
+    for _ in range(num_used):
+        next(items)
+    items.close()
+    assert closed.is_set()
+    assert threading.active_count() == before
+
+
+def test_a_signal_stops_the_waiting(monkeypatch):
+    class Stop(BaseException):
+        pass
+
+    def stop():
+        raise Stop
+
+    wanted = threading.Event()
+
+    def slow():
+        wanted.wait(60)
+        yield 1
+
+    monkeypatch.setattr("data_prep.execution.tasks.check_stop", stop)
+    threading.Timer(1.0, wanted.set).start()  # the thread is waited for
+    with pytest.raises(Stop):
+        next(read_ahead(slow(), 1))

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from common.files import lock_folder
+from common.process import checksum_of_sources
 from data_prep.execution.prepared_folder import OtherRun, partial_folder
 from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.prepare import _program, prepare
 from data_prep.prepared.schema import SCHEMA_FILE
 from tests.damage import flip_bit
 from tests.kills import in_child, num_kills
@@ -387,3 +388,33 @@ def test_an_output_that_is_a_link_stays_one(tmp_path, log, small_options):
         prepare_small(log, tmp_path / "out", small_options, overwrite=overwrite)
         assert (tmp_path / "out").is_symlink() and (tmp_path / "out" / SCHEMA_FILE).is_file()
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["data"]
+
+
+PACKAGES = ("common", "data_prep")
+FILES = ("common/settings.py", "data_prep/__main__.py", "data_prep/kernels/parse.py", "data_prep/kernels/csrc/parse.cc")
+
+
+def checksum_of(folder, changed=None):
+    for name in FILES:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("another" if name == changed else "text")
+    return checksum_of_sources(folder, PACKAGES)
+
+
+@pytest.mark.parametrize("changed", FILES)
+def test_a_change_anywhere_makes_another_program(tmp_path, changed):
+    assert checksum_of(tmp_path) != checksum_of(tmp_path, changed)
+
+
+def test_it_is_the_checksum_of_this_project(project):
+    assert _program() == checksum_of_sources(project, PACKAGES)
+
+
+def test_what_is_built_or_cached_does_not_count(tmp_path):
+    before = checksum_of(tmp_path)
+    (tmp_path / "data_prep" / "kernels" / "csrc" / "build").mkdir()
+    (tmp_path / "data_prep" / "kernels" / "csrc" / "build" / "liblog_kernels.so").write_text("built")
+    (tmp_path / "data_prep" / "__pycache__").mkdir()
+    (tmp_path / "data_prep" / "__pycache__" / "parse.pyc").write_text("cached")
+    assert checksum_of_sources(tmp_path, PACKAGES) == before

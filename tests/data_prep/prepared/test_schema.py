@@ -1,12 +1,13 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from data_prep.options.log_format import LogFormat
 from data_prep.options.options_file import REMOVED
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.prepared.data_files import all_files, block_sizes, write_schema
+from data_prep.prepared.data_files import all_files, block_sizes, union, write_schema
 from data_prep.prepared.schema import (
     FORMAT_VERSION,
     SCHEMA_FILE,
@@ -101,3 +102,12 @@ def test_removed_settings_of_an_earlier_release_are_ignored():
     assert removed and earlier.log_format == now.log_format == data
     assert earlier.encoding == now.encoding
     assert [column.name for column in now.encoding.categorical_columns] == ["site", "n_bucket"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_union_is_that_of_sets(seed):
+    rng = np.random.default_rng(seed)
+    arrays = [np.sort(rng.integers(-5, 20, rng.integers(0, 15))) for _ in range(1 + seed % 3)]
+    found = union(*arrays)
+    assert found.tolist() == sorted({value for array in arrays for value in array.tolist()})
+    assert found.dtype == np.int64
