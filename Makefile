@@ -146,7 +146,7 @@ online: setup  ## train on each new part of a log and publish bundles: PARTS=par
 
 .PHONY: online-demo
 online-demo: setup  ## run the online trainer and a service on a drifting log in two minutes -> demo/online/
-	$(RUN_PYTHON) -m scripts.online_demo
+	$(RUN_PYTHON) -m examples.online_demo
 
 ##@ project
 

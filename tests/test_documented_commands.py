@@ -61,7 +61,7 @@ NOT_RUN = {
     r"make (test|test-long|lint|setup|bench|docs|doctor)": "what CI runs, or who changes the project",
     r"python -m scripts.licences > docs/licences.md": "who changes requirements.lock",
     r"make demo( && make export)?": "run before the first page",
-    r"make online-demo": "run by tests/scripts/test_online_demo.py",
+    r"make online-demo": "run by tests/examples/test_online_demo.py",
     r"make online .*": A_FORM,
     r"make doors?.*|bash examples/doors/.*|([A-Z_]+=\S+ )*(\.venv(-doors/\w+)?/bin/.*|mlflow .*)": "run by make doors",
     r".*python -m benchmarks.*|make (rehearsal|matrix).*": A_BENCHMARK,

@@ -4,14 +4,14 @@ import os
 
 import pytest
 
-from scripts.online_demo import COLUMNS, NUM_PARTS, PROJECT
+from examples.online_demo import COLUMNS, NUM_PARTS, PROJECT
 from tests.programs import run_python
 
 
 @pytest.mark.slow
 def test_every_part_is_trained_on_and_served(tmp_path):
     environment = os.environ | {"ONLINE_DEMO_DIR": str(tmp_path / "demo"), "ONLINE_DEMO_ROWS": "40000"}
-    done = run_python("-m", "scripts.online_demo", cwd=PROJECT, env=environment | {"PYTHONPATH": str(PROJECT)})
+    done = run_python("-m", "examples.online_demo", cwd=PROJECT, env=environment | {"PYTHONPATH": str(PROJECT)})
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| part-")]
     assert len({row[0] for row in rows}) == len(rows) == NUM_PARTS
     for row in rows:
