@@ -95,15 +95,9 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     in_c = _format_in_c(log_format, chunk.file.columns, chunk.is_bare)
     outputs = _Outputs(in_c, chunk.num_lines)
     num_rejects = ctypes.c_int64()
-    num_rows = load().log_kernels_parse(
-        address(text, np.uint8, len(text)),
-        len(raw),
-        MAX_LINE_BYTES,
-        in_c.struct,
-        _Rows(chunk.num_lines, *outputs.addresses(_ROW)),
-        _Rejects(*outputs.addresses(_REJECT)),
-        ctypes.byref(num_rejects),
-    )
+    content = address(text, np.uint8, len(text)), len(raw), MAX_LINE_BYTES
+    good, bad = _Rows(chunk.num_lines, *outputs.addresses(_ROW)), _Rejects(*outputs.addresses(_REJECT))
+    num_rows = load().log_kernels_parse(*content, in_c.struct, good, bad, ctypes.byref(num_rejects))
     chunk.check_num_lines(num_rows + num_rejects.value)
     rows = _rows_of(outputs, num_rows, chunk.first_line, text, log_format)
     rejects = [outputs[name][: num_rejects.value] for name in _REJECT]
@@ -265,6 +259,10 @@ def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
     return together
 
 
+def _addresses(*outputs: NDArray[Any]) -> list[int]:
+    return [output_address(each) for each in outputs]
+
+
 def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
     """Split each cell of a list column into its values. The result is that of `strings.split_lists`.
 
@@ -273,33 +271,19 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
     num_rows, most = len(cells), int(np.minimum((cells.lengths + 1) // 2, max_length).sum())
     starts, value_lengths = np.empty(most, np.int64), np.empty(most, np.int64)
     lengths, cut = np.empty(num_rows, np.int64), np.empty(num_rows, np.bool_)
-    num_values = load().log_kernels_split_lists(
-        texts_in_c(cells),
-        ord(separator),
-        max_length,
-        trim,
-        output_address(starts),
-        output_address(value_lengths),
-        output_address(lengths),
-        output_address(cut),
-    )
+    outputs = _addresses(starts, value_lengths, lengths, cut)
+    num_values = load().log_kernels_split_lists(texts_in_c(cells), ord(separator), max_length, trim, *outputs)
     return Lists(Strings(cells.data, starts[:num_values], value_lengths[:num_values]), lengths, cut)
 
 
 def parse_vectors(cells: Strings, width: int, decimal: str) -> ParsedVectors:
-    """Parse cells [n] as vectors with `width` components. The result is that of `vectors.parse_vectors`: the vectors, a
+    """Parse cells [n] as vectors with `width` components. The result is that of `parse.parse_vectors`: the vectors, a
     mask of those that are not missing, and a mask of the good cells.
     """
     values = np.empty((len(cells), width), np.float32)
     present, good = np.empty(len(cells), np.bool_), np.empty(len(cells), np.bool_)
-    load().log_kernels_parse_vectors(
-        texts_in_c(cells),
-        width,
-        decimal == ",",
-        output_address(values),
-        output_address(present),
-        output_address(good),
-    )
+    outputs = _addresses(values, present, good)
+    load().log_kernels_parse_vectors(texts_in_c(cells), width, decimal == ",", *outputs)
     return values, present, good
 
 
@@ -313,14 +297,9 @@ def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> String
     most = sum(2 * int(part.lengths.sum()) + num_rows for part in parts)
     data = np.empty(most + PADDING_BYTES, np.uint8)
     starts, lengths = np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
-    num_bytes = load().log_kernels_join_strings(
-        (_Texts * len(parts))(*map(texts_in_c, parts)),
-        len(parts),
-        address(present, np.bool_, num_rows),
-        output_address(data),
-        output_address(starts),
-        output_address(lengths),
-    )
+    texts = (_Texts * len(parts))(*map(texts_in_c, parts))
+    outputs = _addresses(data, starts, lengths)
+    num_bytes = load().log_kernels_join_strings(texts, len(parts), address(present, np.bool_, num_rows), *outputs)
     data[num_bytes : num_bytes + PADDING_BYTES] = 0
     return Strings(data[: num_bytes + PADDING_BYTES], starts, lengths)
 
@@ -329,18 +308,11 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
     """Return the ids [n] that the search table `field` has for `texts` [n], as `numpy_kernels.find_strings` does. Rows
     that `present` [n] does not mark get the id of a missing cell.
     """
-    ids = np.empty(len(texts), np.int64)
-    load().log_kernels_find_strings(
-        texts_in_c(texts),
-        address(present, np.bool_, len(texts)),
-        texts_in_c(field.texts),
-        address(field.keys, np.uint64, len(field.texts)),
-        address(field.ids, np.int64, len(field.texts)),
-        field.missing_id,
-        field.first_oov_id,
-        field.num_oov_ids,
-        output_address(ids),
-    )
+    ids, num_known = np.empty(len(texts), np.int64), len(field.texts)
+    known = address(field.keys, np.uint64, num_known), address(field.ids, np.int64, num_known)
+    special = field.missing_id, field.first_oov_id, field.num_oov_ids
+    given = texts_in_c(texts), address(present, np.bool_, len(texts))
+    load().log_kernels_find_strings(*given, texts_in_c(field.texts), *known, *special, output_address(ids))
     return ids
 
 
@@ -360,17 +332,10 @@ def encode_values(
 
     The result is that of `numpy_kernels.encode_values`.
     """
-    num_rows = values.shape[1]
-    ids = np.empty((num_rows, len(fields)), dtype)
-    load().log_kernels_encode(
-        _vocabularies(tuple(fields)),
-        len(fields),
-        address(values, np.uint32, len(fields), num_rows),
-        address(present, np.bool_, len(fields), num_rows),
-        num_rows,
-        ids.itemsize,
-        output_address(ids),
-    )
+    shape = num_fields, num_rows = len(fields), values.shape[1]
+    ids = np.empty((num_rows, num_fields), dtype)
+    cells = address(values, np.uint32, *shape), address(present, np.bool_, *shape), num_rows
+    load().log_kernels_encode(_vocabularies(tuple(fields)), num_fields, *cells, ids.itemsize, output_address(ids))
     return ids
 
 
@@ -398,14 +363,8 @@ def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: N
     of `numpy_kernels.count_values`: for each value a 64-bit number made of the value and its count.
     """
     words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
-    num_words = load().log_kernels_count(
-        address(values, np.uint32, len(values)),
-        address(present, np.bool_, len(values)),
-        address(mask, np.bool_, len(values)),
-        len(values),
-        output_address(scratch),
-        output_address(words),
-    )
+    outputs = _addresses(scratch, words)
+    num_words = load().log_kernels_count(*_masked(values, np.uint32, present, mask), *outputs)
     return words[:num_words].copy()
 
 
@@ -414,14 +373,17 @@ def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: ND
     that `present` and `mask` both mark are counted.
     """
     counts = np.empty(NUM_BINS, np.int64)
-    load().log_kernels_bins(
-        address(integers, np.int64, len(integers)),
-        address(present, np.bool_, len(integers)),
-        address(mask, np.bool_, len(integers)),
-        len(integers),
-        output_address(counts),
-    )
+    load().log_kernels_bins(*_masked(integers, np.int64, present, mask), output_address(counts))
     return counts
+
+
+def _masked(
+    cells: NDArray[Any], dtype: type[np.generic], present: NDArray[np.bool_], mask: NDArray[np.bool_]
+) -> tuple[Any, ...]:
+    """Return the arguments of a kernel that counts those of the n `cells` that `present` and `mask` both mark: the
+    addresses of the three arrays, and n.
+    """
+    return address(cells, dtype, n := len(cells)), address(present, np.bool_, n), address(mask, np.bool_, n), n
 
 
 def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
@@ -434,15 +396,9 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
     # Make a hash table that has room for at least twice the number of strings, so that few of them collide.
     table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)
     keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
+    secret, outputs = address(_secret(), np.uint64, 2), _addresses(keys, counts, firsts)
     num_distinct = load().log_kernels_count_strings(
-        texts_in_c(texts),
-        address(_secret(), np.uint64, 2),
-        key_mask,
-        output_address(table),
-        len(table),
-        output_address(keys),
-        output_address(counts),
-        output_address(firsts),
+        texts_in_c(texts), secret, key_mask, output_address(table), len(table), *outputs
     )
     distinct = slice(num_distinct)
     return add_up(keys[distinct], counts[distinct], texts.take(firsts[distinct]))
@@ -454,13 +410,9 @@ def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArr
     The result is that of `numpy_kernels.sketch_counts`.
     """
     counts = np.empty(len(keys), np.int64)
-    load().log_kernels_sketch_counts(
-        address(halves, np.uint32, *halves.shape),
-        *halves.shape,
-        address(keys, np.uint64, len(keys)),
-        len(keys),
-        output_address(counts),
-    )
+    of_keys = address(keys, np.uint64, len(keys)), len(keys)
+    in_sketch = address(halves, np.uint32, *halves.shape), *halves.shape
+    load().log_kernels_sketch_counts(*in_sketch, *of_keys, output_address(counts))
     return counts
 
 
@@ -470,14 +422,8 @@ def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: ND
     The result is that of `numpy_kernels.add_to_sketch`.
     """
     scratch = np.empty(len(keys), np.uint32)
-    load().log_kernels_sketch_add(
-        output_address(half),
-        *half.shape,
-        address(keys, np.uint64, len(keys)),
-        address(counts, np.int64, len(keys)),
-        len(keys),
-        output_address(scratch),
-    )
+    noted = address(keys, np.uint64, len(keys)), address(counts, np.int64, len(keys)), len(keys)
+    load().log_kernels_sketch_add(output_address(half), *half.shape, *noted, output_address(scratch))
 
 
 @functools.cache
