@@ -18,7 +18,7 @@ import numpy as np
 
 from data_prep.encoding.from_values import check_names, has_label, lines_of, mappings_to_chunk
 from data_prep.execution.pieces import Pieces
-from data_prep.execution.pools import Pools
+from data_prep.execution.tasks import Pools
 from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Cells, Chunk, ParsedRows
 from data_prep.options.executor import ExecutorChoice
 from data_prep.options.kinds import FIELD_KINDS, Kind

@@ -3,6 +3,6 @@
 The modules:
 - `prepared_folder`: make the output folder under another name until it is complete.
 - `pieces`: store the results of tasks in temporary files.
-- `pools`: start worker processes on this machine, in a Dask cluster or under MPI.
-- `tasks`: run the tasks of a pass over the log on these workers, and run further tasks during the pass.
+- `tasks`: start worker processes on this machine, in a Dask cluster or under MPI, run the tasks of a pass over the log
+  on them, and run further tasks during the pass.
 """

@@ -39,7 +39,6 @@ from data_prep.encoding.fit import fit_vocabulary
 from data_prep.encoding.from_values import bad_cell
 from data_prep.encoding.prepared_vocabulary import BaseVocabulary, read_base_vocabulary, with_booleans
 from data_prep.encoding.vocabulary import VocabularyReader
-from data_prep.execution.pools import Pools
 from data_prep.execution.prepared_folder import (
     OWN_NAMES,
     REJECTS_FILE,
@@ -49,6 +48,7 @@ from data_prep.execution.prepared_folder import (
     sync_files,
     unfinished_identity,
 )
+from data_prep.execution.tasks import Pools
 from data_prep.options.executor import ExecutorChoice
 from data_prep.options.options_file import PREPARE_SECTION
 from data_prep.options.prepare_options import PrepareOptions

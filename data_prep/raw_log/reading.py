@@ -21,8 +21,7 @@ from common.console import progress_bar
 from common.files import format_checksum
 from common.signals import check_stop
 from data_prep.execution.pieces import Pieces, storable
-from data_prep.execution.pools import Pools
-from data_prep.execution.tasks import ReadPart, Results, job_name, map_in_order
+from data_prep.execution.tasks import Pools, ReadPart, Results, job_name, map_in_order
 from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.formats import FormatReader, Task, format_of

@@ -11,9 +11,8 @@ from contextlib import closing
 
 import pytest
 
-from data_prep.execution import pools
-from data_prep.execution.pools import Pools
 from data_prep.execution.prepared_folder import partial_folder
+from data_prep.execution.tasks import Pool, Pools
 from data_prep.options.executor import ExecutorChoice
 from data_prep.pipeline.prepare import prepare
 from tests.prepared_folders import contents
@@ -51,7 +50,7 @@ def test_what_a_dask_worker_that_dies_had_is_run_again(
     tmp_path, log_path, prepared, small_options, dask_scheduler, monkeypatch
 ):
     address, workers = dask_scheduler
-    add, added = pools.Pool.submit, []
+    add, added = Pool.submit, []
 
     def submit_and_kill(pool, *words):
         added.append(words)
@@ -60,7 +59,7 @@ def test_what_a_dask_worker_that_dies_had_is_run_again(
             workers[0].send_signal(signal.SIGKILL)
         return future
 
-    monkeypatch.setattr(pools.Pool, "submit", submit_and_kill)
+    monkeypatch.setattr(Pool, "submit", submit_and_kill)
     options = dataclasses.replace(small_options, kernels="numpy")  # slower, so that the worker dies with tasks in hand
     prepare(log_path, tmp_path / "out", options, executor=ExecutorChoice("dask", address), chunk_bytes=20_000)
     assert len(added) > 40
@@ -109,7 +108,7 @@ def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch, ki
 )
 def test_workers_that_are_not_there_are_one_line_that_says_how_to_start(monkeypatch, choice, module, message):
     pytest.importorskip(module)
-    monkeypatch.setattr(pools, "_ANSWER_SECONDS", 1)
+    monkeypatch.setattr("data_prep.execution.tasks._ANSWER_SECONDS", 1)
     started = time.monotonic()
     with pytest.raises(OSError, match=message), Pools(choice).open(2):
         pass
@@ -137,7 +136,7 @@ def test_a_worker_that_dies_is_reported_by_its_signal(by, kind, words):
 def test_a_script_that_its_workers_run_again_is_named_as_the_cause(tmp_path, command_environment):
     script = tmp_path / "script.py"
     script.write_text(
-        "from data_prep.execution.pools import Pools\n"
+        "from data_prep.execution.tasks import Pools\n"
         "from data_prep.options.executor import ExecutorChoice\n"
         "with Pools(ExecutorChoice()).open(2) as pool:\n"
         "    pool.submit(print).result()\n"

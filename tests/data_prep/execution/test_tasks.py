@@ -12,8 +12,7 @@ import pytest
 
 import data_prep.pipeline.chunk_tasks
 from data_prep.execution.pieces import Pieces
-from data_prep.execution.pools import Pool, Pools
-from data_prep.execution.tasks import job_name, map_in_order, numbered, read_ahead, tasks_ahead
+from data_prep.execution.tasks import Pool, Pools, job_name, map_in_order, numbered, read_ahead, tasks_ahead
 from data_prep.options.executor import ExecutorChoice
 from tests.damage import flip_bit
 

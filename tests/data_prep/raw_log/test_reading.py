@@ -7,7 +7,7 @@ import pytest
 import xxhash
 
 from data_prep.execution.pieces import Pieces
-from data_prep.execution.pools import Pools
+from data_prep.execution.tasks import Pools
 from data_prep.options.executor import ExecutorChoice
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.log_files import find_log
