@@ -22,15 +22,7 @@ from data_prep.options.log_format import VectorForm
 from data_prep.prepared.schema import read_schema
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.reading import file_of_log, first_chunks
-from tests.data_prep.checks.generated_tables import (
-    START,
-    WRITTEN,
-    access_table,
-    ad_table,
-    write_csv,
-    written_cells,
-    written_table,
-)
+from tests.data_prep.checks import generated_tables
 
 ROWS = 1_200
 
@@ -78,18 +70,18 @@ def prepared(log: Path, folder: Path) -> tuple[dict, int]:
 def test_the_kind_of_a_column(tmp_path, cells, kind, settings):
     columns, random = base()
     columns["x"] = np.array([cells(random) for _ in range(ROWS)], object)
-    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns, ";"), tmp_path)
+    read, rejected = prepared(generated_tables.write_csv(tmp_path / "log.csv", columns, ";"), tmp_path)
     assert (read["columns"]["x"], rejected) == (kind, 0)
     assert {name: read.get(name) for name in settings} == settings
 
 
-@pytest.mark.parametrize("place", range(len(WRITTEN)))
+@pytest.mark.parametrize("place", range(len(generated_tables.WRITTEN)))
 def test_a_style_of_cells_is_recognized(tmp_path, place):
     """Each style alone: its kind, the form of its times and its remark; the preparation rejects no row of it."""
-    name, _, kind, form, remark = style = WRITTEN[place]
+    name, _, kind, form, remark = style = generated_tables.WRITTEN[place]
     columns, random = base()
-    columns[name] = written_cells(style, random, ROWS)
-    log = write_csv(tmp_path / "log.csv", columns, ";")
+    columns[name] = generated_tables.written_cells(style, random, ROWS)
+    log = generated_tables.write_csv(tmp_path / "log.csv", columns, ";")
     read, rejected = prepared(log, tmp_path)
     assert kind in ("", read["columns"][name])
     assert (read.get("timestamps", {name: ""}), rejected) == ({name: form}, 0)
@@ -101,14 +93,14 @@ def test_a_style_of_cells_is_recognized(tmp_path, place):
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["\t", ",", " ,", "|", "parquet"]))
 def test_columns_are_read_as_written(tmp_path_factory, seed, separator):
-    columns, kinds, clicks = written_table(seed)
+    columns, kinds, clicks = generated_tables.written_table(seed)
     log, is_table = tmp_path_factory.mktemp("log") / "log.csv", separator == "parquet"
     if is_table:
         pd.DataFrame(columns).to_parquet(log := log.with_suffix(".parquet"))
     else:
         columns = {name: cells for name, cells in columns.items() if not any(separator[-1] in cell for cell in cells)}
         spaced = {name: [separator[:-1] + cell for cell in cells] for name, cells in columns.items()}
-        write_csv(log, {"click": columns["click"], **spaced}, separator[-1])
+        generated_tables.write_csv(log, {"click": columns["click"], **spaced}, separator[-1])
     proposal = describe(str(log))
     guesses = {guess.name: guess for guess in proposal.guesses}
     assert {name: guesses[name].kind for name in kinds if name in columns and not is_table} == {
@@ -160,7 +152,9 @@ def test_describe_ignores_vectors_that_differ(spoil):
 def test_a_frames_texts_are_its_rows(tmp_path, unit, zone):
     """A model described from a frame reads the CSV, JSON and Parquet that pandas writes of it."""
     columns, random = base()
-    times = pd.Series(pd.to_datetime(START * 1000 + random.integers(0, 10**9, ROWS), unit="ms")).dt.as_unit(unit)
+    times = pd.Series(
+        pd.to_datetime(generated_tables.START * 1000 + random.integers(0, 10**9, ROWS), unit="ms")
+    ).dt.as_unit(unit)
     columns["seen"] = times.dt.tz_localize("UTC").dt.tz_convert(zone) if zone else times
     frame = pd.DataFrame(columns)
     frame.loc[::7, "seen"] = pd.NaT
@@ -188,7 +182,9 @@ def test_decimals_with_marks_between_thousands_are_named_as_numbers(tmp_path, ma
         [f"{number:,.2f}".translate(str.maketrans(",.", marks)) for number in random.random(ROWS) * 9_000], object
     )
     (price,) = [
-        each for each in describe(str(write_csv(tmp_path / "log.csv", columns, ";"))).guesses if each.name == "price"
+        each
+        for each in describe(str(generated_tables.write_csv(tmp_path / "log.csv", columns, ";"))).guesses
+        if each.name == "price"
     ]
     assert (price.kind, price.reason.split("; ")[1]) == (
         "string",
@@ -199,7 +195,7 @@ def test_decimals_with_marks_between_thousands_are_named_as_numbers(tmp_path, ma
 def test_times_with_names_of_zones_are_named_as_times(tmp_path):
     columns, _ = base()
     columns["seen"] = np.array([f"2026-03-{1 + row % 28} 10:{row % 60:02} CE{'S' * (row % 2)}T" for row in range(ROWS)])
-    seen = _guesses(write_csv(tmp_path / "log.csv", columns))["seen"]
+    seen = _guesses(generated_tables.write_csv(tmp_path / "log.csv", columns))["seen"]
     assert seen.kind == "string" and "times of several forms or zones: write all alike" in seen.reason
 
 
@@ -207,7 +203,7 @@ def test_blanks_and_quotes_after_separators(tmp_path):
     columns, random = base()
     columns["x"] = np.array([f' "a, {number}"' for number in random.integers(0, 5, ROWS)], object)
     columns = {" click": columns["click"], " shop": columns["shop"], " x": columns["x"]}
-    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns), tmp_path)
+    read, rejected = prepared(generated_tables.write_csv(tmp_path / "log.csv", columns), tmp_path)
     assert (read["columns"], rejected) == ({"click": "label", "shop": "string", "x": "string"}, 0)
     assert (read["trim"], read["quotes"]) == (True, True)
 
@@ -217,7 +213,9 @@ def test_identifiers_and_texts_of_small_tables_are_ignored(tmp_path):
     columns = {"PassengerId": np.arange(1, ROWS + 1), **columns, "price": random.normal(30, 4, ROWS)}
     columns["Name"] = np.array([f"name {number}" for number in random.permutation(ROWS)])
     columns = {name: cells[:300] for name, cells in columns.items()}
-    kinds = {name: guess.kind for name, guess in _guesses(write_csv(tmp_path / "log.csv", columns)).items()}
+    kinds = {
+        name: guess.kind for name, guess in _guesses(generated_tables.write_csv(tmp_path / "log.csv", columns)).items()
+    }
     assert kinds == {
         "PassengerId": "ignored", "click": "label", "shop": "string", "price": "float", "Name": "ignored"
     }  # fmt: skip
@@ -259,7 +257,7 @@ def test_typed_headers(tmp_path):
         "timestamp:float": random.integers(880_000_000, 890_000_000, ROWS),
         "rating:float": random.integers(1, 6, ROWS),
     }
-    read, rejected = prepared(write_csv(tmp_path / "log.inter", columns, "\t"), tmp_path)
+    read, rejected = prepared(generated_tables.write_csv(tmp_path / "log.inter", columns, "\t"), tmp_path)
     assert [*read["columns"].values()] == ["string", "string", "list", "integer", "timestamp", "label"]
     assert (read["clicked"], read["lists"]["genres:token_seq"]["separator"], rejected) == (">= 3", " ", 0)
 
@@ -270,7 +268,7 @@ def test_numbers_alone_keep_their_order(tmp_path, declared):
     glucose, mass = f"glucose{declared}", f"mass{declared}"
     columns = {glucose: random.integers(50, 200, ROWS), mass: np.round(random.normal(30, 5, ROWS), 1)}
     columns["Outcome"] = (columns[glucose] + random.normal(0, 40, ROWS) > 140).astype(int)
-    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns), tmp_path)
+    read, rejected = prepared(generated_tables.write_csv(tmp_path / "log.csv", columns), tmp_path)
     assert read["columns"] == {glucose: "integer", mass: "float", "Outcome": "label"}
     assert rejected == 0
     schema = read_schema(tmp_path / "out")  # a model needs a category, which says whether the first number is there
@@ -281,7 +279,7 @@ def test_numbers_alone_keep_their_order(tmp_path, declared):
 def test_a_missing_label_is_optional(tmp_path):
     columns, random = base()
     columns["click"] = np.where(random.random(ROWS) < 0.1, "NULL", columns["click"].astype(str))
-    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns), tmp_path)
+    read, rejected = prepared(generated_tables.write_csv(tmp_path / "log.csv", columns), tmp_path)
     assert (read["label"], read["missing"], rejected) == ("optional", ["NULL"], 0)
 
 
@@ -292,7 +290,7 @@ def test_tables_of_few_rows(tmp_path, rows):
         "x": [f"x{row}" for row in range(rows)],
         "amount": np.sin(np.arange(rows)) * 1e30,
     }
-    path = write_csv(tmp_path / "log.csv", columns)
+    path = generated_tables.write_csv(tmp_path / "log.csv", columns)
     if rows < 2:
         with pytest.raises(ValueError, match="no column looks like a label"):
             describe(str(path))
@@ -324,10 +322,10 @@ def _auc(columns, label, categories, numbers):
     return roc_auc_score(columns[label][test], model.predict_proba(hashed[test])[:, 1])
 
 
-@pytest.mark.parametrize("make", [access_table, ad_table])
+@pytest.mark.parametrize("make", [generated_tables.access_table, generated_tables.ad_table])
 def test_codes_that_are_numbers_cost_no_auc(tmp_path, make):
     columns, codes, amounts = make(15_000)
-    guesses = _guesses(write_csv(tmp_path / "log.csv", columns))
+    guesses = _guesses(generated_tables.write_csv(tmp_path / "log.csv", columns))
     (label,) = [name for name, guess in guesses.items() if guess.kind == "label"]
     as_strings = [name for name, guess in guesses.items() if guess.kind == "string"]
     as_numbers = [name for name, guess in guesses.items() if guess.kind in ("integer", "float")]

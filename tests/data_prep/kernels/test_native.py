@@ -13,15 +13,6 @@ from hypothesis import strategies as st
 from data_prep.encoding.vocabulary import FieldVocabulary, make_lookup, write_lookup_tables
 from data_prep.kernels import native, numpy_kernels
 from data_prep.kernels.native import choose_kernels
-from data_prep.kernels.numpy_kernels import (
-    add_to_sketch,
-    count_bins,
-    count_strings,
-    count_values,
-    encode_values,
-    find_strings,
-    sketch_counts,
-)
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
 
@@ -36,7 +27,7 @@ values = st.integers(0, 9) | st.integers(0, 2**32 - 1)
 @given(st.lists(st.tuples(values, st.booleans(), st.booleans()), max_size=80))
 def test_values_are_counted_alike(rows):
     column, present, chosen = (np.array([row[i] for row in rows], t) for i, t in enumerate((np.uint32, bool, bool)))
-    ours, theirs = native.count_values(column, present, chosen), count_values(column, present, chosen)
+    ours, theirs = native.count_values(column, present, chosen), numpy_kernels.count_values(column, present, chosen)
     assert np.array_equal(ours, theirs)
     assert ours.dtype == theirs.dtype
 
@@ -61,7 +52,7 @@ def test_values_are_encoded_alike(known, rows, dtype, num_oov):
     present = np.array([is_present for _, is_present in rows] + [True] * (len(column) - len(rows)))
     columns, presents = np.tile(column, (len(fields), 1)), np.tile(present, (len(fields), 1))
     arguments = (fields, columns, presents, dtype)
-    ours, theirs = native.encode_values(*arguments), encode_values(*arguments)
+    ours, theirs = native.encode_values(*arguments), numpy_kernels.encode_values(*arguments)
     assert ours.dtype == theirs.dtype == dtype
     assert np.array_equal(ours, theirs)
 
@@ -94,7 +85,7 @@ def test_the_native_kernels_are_chosen_if_they_are_built():
 def test_integers_are_binned_alike(rows):
     integers, present, chosen = (np.array(column) for column in zip(*rows, (0, False, False), strict=True))
     columns = integers.astype(np.int64), present, chosen
-    assert np.array_equal(native.count_bins(*columns), count_bins(*columns))
+    assert np.array_equal(native.count_bins(*columns), numpy_kernels.count_bins(*columns))
 
 
 uint64s, counts_of_keys = st.integers(0, 2**64 - 1), st.integers(0, 6) | st.integers(2**32 - 9, 2**40)
@@ -112,10 +103,10 @@ def test_a_sketch_counts_alike(width, rows, parts, others):
     for part, half in parts:
         keys, counts = np.array([*part], np.uint64), np.array([*part.values()], np.int64)
         native.add_to_sketch(ours[half], keys, counts)
-        add_to_sketch(theirs[half], keys, counts)
+        numpy_kernels.add_to_sketch(theirs[half], keys, counts)
         np.testing.assert_array_equal(ours, theirs)
         keys = np.concatenate([keys, np.array(others, np.uint64)])
-        np.testing.assert_array_equal(native.sketch_counts(ours, keys), sketch_counts(theirs, keys))
+        np.testing.assert_array_equal(native.sketch_counts(ours, keys), numpy_kernels.sketch_counts(theirs, keys))
 
 
 # The last two differ in length alone for the table of the native kernel.
@@ -128,7 +119,7 @@ strings = st.sampled_from([b"", b"a", b"b", b"12345678", b"123456789", b"ab", b"
 @given(st.lists(strings, max_size=60), st.sampled_from([2**64 - 1, 0, 3 << 40]))
 def test_strings_are_counted_alike(some, key_mask):
     texts = Strings.of([*some, b"left out"]).take(slice(len(some)))
-    ours, theirs = native.count_strings(texts, key_mask), count_strings(texts)
+    ours, theirs = native.count_strings(texts, key_mask), numpy_kernels.count_strings(texts)
     found, expected = (dict(zip(part.texts.tolist(), part.counts.tolist(), strict=True)) for part in (ours, theirs))
     assert found == expected
     assert len(ours) == len(found)
@@ -199,6 +190,6 @@ def test_strings_are_found_alike(known, asked, num_oov):
         looked_up = write_lookup_tables([field], Path(folder) / "lookup.bin").opened[1][0]
         cells = Strings.of([*(cell for cell, _ in asked), *known])
         present = np.array([is_present for _, is_present in asked] + [True] * len(known))
-        ours, theirs = (find(looked_up, cells, present) for find in (native.find_strings, find_strings))
+        ours, theirs = (find(looked_up, cells, present) for find in (native.find_strings, numpy_kernels.find_strings))
     assert ours.dtype == theirs.dtype
     assert np.array_equal(ours, theirs)

@@ -28,14 +28,6 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline import memory_and_disk
 from data_prep.pipeline.chunk_tasks import ChunkCounter
 from data_prep.pipeline.first_pass import usual_row_bytes
-from data_prep.pipeline.memory_and_disk import (
-    check_room,
-    explain_full_disk,
-    guess_rows,
-    least_bytes,
-    warn_of_little_room,
-    whole_bytes,
-)
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
 from data_prep.pipeline.zoo_layout import zoo_row_bytes
@@ -60,36 +52,38 @@ def test_what_is_there_counts_as_written(tmp_path, monkeypatch, caplog):
     with_free(monkeypatch, 10 * MIB)
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "piece").write_bytes(bytes(2 * MIB))
-    check_room(tmp_path, 12 * MIB)
+    memory_and_disk.check_room(tmp_path, 12 * MIB)
     with pytest.raises(OSError, match="about 11 MiB more are needed, 10 MiB are free"):
-        check_room(tmp_path, 13 * MIB)
-    warn_of_little_room(tmp_path, 12 * MIB)
+        memory_and_disk.check_room(tmp_path, 13 * MIB)
+    memory_and_disk.warn_of_little_room(tmp_path, 12 * MIB)
     assert not caplog.records
-    warn_of_little_room(tmp_path, 13 * MIB)
+    memory_and_disk.warn_of_little_room(tmp_path, 13 * MIB)
     assert "may not fit: about 13 MiB are needed, 10 MiB are free" in caplog.text
 
 
 def test_rows_are_guessed_by_the_size_of_the_log():
     files = [LogFile(name, name, FileState(int(11.1e9), 0)) for name in ("train.txt", "train.txt.gz")]
-    assert 40e6 < guess_rows(files[:1]) < 50e6
-    assert guess_rows(files[1:]) > 2 * guess_rows(files[:1])
+    assert 40e6 < memory_and_disk.guess_rows(files[:1]) < 50e6
+    assert memory_and_disk.guess_rows(files[1:]) > 2 * memory_and_disk.guess_rows(files[:1])
 
 
 def test_what_rows_surely_take_is_less_than_what_is_written_of_them():
     row_bytes = usual_row_bytes(PrepareOptions())
-    assert 0 < least_bytes(1_000_000, row_bytes) < 1_000_000 * (row_bytes - 8)  # a row's number is not written
+    assert (
+        0 < memory_and_disk.least_bytes(1_000_000, row_bytes) < 1_000_000 * (row_bytes - 8)
+    )  # a row's number is not written
 
 
 def test_the_layout_of_the_zoo_takes_room_beside_ours(tmp_path, make_log, small_options, monkeypatch, caplog):
     assert zoo_row_bytes(39) == 39 * 4 + 39 * 4 + 4
-    assert whole_bytes(10**9, 200, 300) == 10**9 * 500
-    assert least_bytes(100, 200, 300) > least_bytes(100, 200) * 2
+    assert memory_and_disk.whole_bytes(10**9, 200, 300) == 10**9 * 500
+    assert memory_and_disk.least_bytes(100, 200, 300) > memory_and_disk.least_bytes(100, 200) * 2
     (tmp_path / "train.txt").write_text(make_log(2_000))
     monkeypatch.setattr("data_prep.pipeline.prepare._make_files", interrupt)
     for layout, is_told in (("blocks", False), ("zoo", True)):
         caplog.clear()
         options = dataclasses.replace(small_options, layout=layout)
-        with_free(monkeypatch, whole_bytes(2_000, usual_row_bytes(options)))  # room for our own layout
+        with_free(monkeypatch, memory_and_disk.whole_bytes(2_000, usual_row_bytes(options)))  # room for our own layout
         with pytest.raises(KeyboardInterrupt):
             prepare(tmp_path / "train.txt", tmp_path / layout, options)
         assert ("may not fit" in caplog.text) == is_told
@@ -122,13 +116,16 @@ def as_vocabulary(counted):
 def test_errors_of_a_full_disk_say_what_is_needed(tmp_path, error):
     with (
         pytest.raises(OSError, match=r"no space left .*about 7 MiB more .*Make room"),
-        explain_full_disk(tmp_path, 7 * MIB),
+        memory_and_disk.explain_full_disk(tmp_path, 7 * MIB),
     ):
         raise error
 
 
 def test_other_errors_stay_as_they_are(tmp_path):
-    with pytest.raises(PermissionError, match="Permission denied"), explain_full_disk(tmp_path, 7 * MIB):
+    with (
+        pytest.raises(PermissionError, match="Permission denied"),
+        memory_and_disk.explain_full_disk(tmp_path, 7 * MIB),
+    ):
         raise PermissionError(errno.EACCES, "Permission denied")
 
 

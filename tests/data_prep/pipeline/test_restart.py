@@ -253,10 +253,11 @@ def test_a_folder_with_files_of_the_users_is_not_replaced(tmp_path, log, small_o
 
 def test_what_a_user_put_there_meanwhile_is_not_replaced(tmp_path, log, small_options, monkeypatch):
     prepare_small(log, tmp_path / "out", dataclasses.replace(small_options, seed=2))
+    notes = tmp_path / "out" / "notes.txt"
     with monkeypatch.context() as patch, pytest.raises(FileExistsError, match=r"no preparation made: notes.txt"):
-        patch.setattr("data_prep.pipeline.prepare.sync_files", lambda _: (tmp_path / "out" / "notes.txt").touch())
+        patch.setattr("data_prep.execution.prepared_folder.sync_files", lambda _: notes.touch())
         prepare_small(log, tmp_path / "out", small_options, overwrite=True)
-    (tmp_path / "out" / "notes.txt").unlink()
+    notes.unlink()
     monkeypatch.setattr("data_prep.pipeline.prepare._make_files", None)
     prepare_small(log, tmp_path / "out", small_options, overwrite=True)
 

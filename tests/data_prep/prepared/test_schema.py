@@ -7,44 +7,35 @@ import pytest
 from data_prep.options.log_format import LogFormat
 from data_prep.options.options_file import REMOVED
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared import schema
 from data_prep.prepared.data_files import all_files, block_sizes, union, write_schema
-from data_prep.prepared.schema import (
-    FORMAT_VERSION,
-    SCHEMA_FILE,
-    CategoricalField,
-    DataFile,
-    NumericField,
-    Schema,
-    Split,
-    read_schema,
-)
 
-SCHEMA = Schema(
-    format_version=FORMAT_VERSION,
-    numeric=(NumericField("I1", "I1", "quantile", {}, ((0.0, 0.5), (9.0, 1.0))),),
+SCHEMA = schema.Schema(
+    format_version=schema.FORMAT_VERSION,
+    numeric=(schema.NumericField("I1", "I1", "quantile", {}, ((0.0, 0.5), (9.0, 1.0))),),
     categorical=(
-        CategoricalField("C1", (1, 2), ((2, 5), (7, 9))),
-        CategoricalField("C1*C2", (2, 3), ((9, 12),), cross=("C1", "C2")),
-        CategoricalField("genres", (3, 4), ((12, 15),), max_length=6, pool="sum"),
+        schema.CategoricalField("C1", (1, 2), ((2, 5), (7, 9))),
+        schema.CategoricalField("C1*C2", (2, 3), ((9, 12),), cross=("C1", "C2")),
+        schema.CategoricalField("genres", (3, 4), ((12, 15),), max_length=6, pool="sum"),
     ),
     vocabulary_size=15,
     ids_dtype="int32",
     block_rows=10,
     splits={
-        "train": Split(25, 5, (DataFile("a", 10, 1, "xxh3:0"), DataFile("b", 15, 1, "xxh3:1"))),
-        "valid": Split(0, 0, ()),
+        "train": schema.Split(25, 5, (schema.DataFile("a", 10, 1, "xxh3:0"), schema.DataFile("b", 15, 1, "xxh3:1"))),
+        "valid": schema.Split(0, 0, ()),
     },
     rejected_rows=0,
     options={"min_count": 10},
     source={"name": "train.txt"},
-    other_files=(DataFile("vocabulary.parquet", 0, 1, "xxh3:2"),),
+    other_files=(schema.DataFile("vocabulary.parquet", 0, 1, "xxh3:2"),),
 )
 
 
 def test_written_and_read_back(tmp_path):
     write_schema(SCHEMA, tmp_path)
-    assert read_schema(tmp_path) == SCHEMA
-    assert [path.name for path in tmp_path.iterdir()] == [SCHEMA_FILE]
+    assert schema.read_schema(tmp_path) == SCHEMA
+    assert [path.name for path in tmp_path.iterdir()] == [schema.SCHEMA_FILE]
 
 
 def test_what_follows_from_the_fields():
@@ -59,24 +50,24 @@ def test_what_follows_from_the_fields():
 
 def test_an_unfinished_or_missing_folder_says_what_to_run(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no schema.json.*data_prep prepare LOG"):
-        read_schema(tmp_path)
+        schema.read_schema(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"the folder does not exist"):
-        read_schema(tmp_path / "none")
+        schema.read_schema(tmp_path / "none")
 
 
 def test_a_file_in_place_of_a_folder_says_what_to_give(tmp_path):
     (tmp_path / "train.txt").touch()
     with pytest.raises(FileNotFoundError, match=r"train.txt is a file, not .*: .*data_prep prepare .*train.txt "):
-        read_schema(tmp_path / "train.txt")
+        schema.read_schema(tmp_path / "train.txt")
     write_schema(SCHEMA, tmp_path)
     with pytest.raises(FileNotFoundError, match=rf"schema.json is a file, not .* give the folder .*: {tmp_path}$"):
-        read_schema(tmp_path / SCHEMA_FILE)
+        schema.read_schema(tmp_path / schema.SCHEMA_FILE)
 
 
 @pytest.mark.parametrize("damage", ["cut", "no version", "no fields", "unknown field", "other version"])
 def test_a_damaged_schema_is_an_error(tmp_path, damage):
     write_schema(SCHEMA, tmp_path)
-    path = tmp_path / SCHEMA_FILE
+    path = tmp_path / schema.SCHEMA_FILE
     content = json.loads(path.read_text())
     if damage == "no version":
         del content["format_version"]
@@ -90,7 +81,7 @@ def test_a_damaged_schema_is_an_error(tmp_path, damage):
     path.write_text(text[:50] if damage == "cut" else text)
     message = "version 99, this program reads 4; prepare the" if damage == "other version" else "is damaged"
     with pytest.raises(ValueError, match=message):
-        read_schema(tmp_path)
+        schema.read_schema(tmp_path)
 
 
 def test_removed_settings_of_an_earlier_release_are_ignored():

@@ -10,14 +10,6 @@ from hypothesis import strategies as st
 from data_prep.kernels.numpy_kernels import INTEGER_BINS, bin_bounds, count_bins
 from data_prep.pipeline.split import splitmix64
 from data_prep.statistics import statistics
-from data_prep.statistics.statistics import (
-    MOST_SPANS,
-    ChunkSpans,
-    NumericStatistics,
-    Timeline,
-    may_be_sampled,
-    sampled_rows,
-)
 from data_prep.statistics.value_counts import MIN_COUNTS, Coverage
 
 int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 1000)
@@ -26,9 +18,9 @@ int64s = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 1000)
 @settings(max_examples=50)
 @given(st.lists(int64s, max_size=20), st.integers(0, 20))
 def test_integer_statistics_are_exact_however_they_are_cut(integers, cut):
-    parts = [NumericStatistics.of(np.array(part, np.int64)) for part in (integers[:cut], integers[cut:])]
+    parts = [statistics.NumericStatistics.of(np.array(part, np.int64)) for part in (integers[:cut], integers[cut:])]
     total = parts[0] + parts[1]
-    assert total == NumericStatistics(
+    assert total == statistics.NumericStatistics(
         len(integers),
         sum(integers),
         sum(x * x for x in integers),
@@ -48,9 +40,11 @@ float32s = st.floats(-3e38, 3e38, allow_subnormal=False) | st.floats(-1, 1, allo
 @settings(max_examples=100)
 @given(st.lists(float32s, min_size=1, max_size=20), st.integers(0, 20))
 def test_float_statistics_are_exact_however_they_are_cut(floats, cut):
-    parts = [NumericStatistics.of_floats(np.array(part, np.float64)) for part in (floats[:cut], floats[cut:])]
+    parts = [
+        statistics.NumericStatistics.of_floats(np.array(part, np.float64)) for part in (floats[:cut], floats[cut:])
+    ]
     total = parts[0] + parts[1]
-    assert total == NumericStatistics.of_floats(np.array(floats, np.float64))
+    assert total == statistics.NumericStatistics.of_floats(np.array(floats, np.float64))
     exact = list(map(Fraction, floats))
     mean = sum(exact) / len(exact)
     assert (total.count, total.maximum, total.minimum) == (len(floats), max(floats), min(floats))
@@ -59,16 +53,16 @@ def test_float_statistics_are_exact_however_they_are_cut(floats, cut):
 
 
 def test_statistics_of_nothing_are_nan():
-    assert math.isnan(NumericStatistics().mean)
-    assert math.isnan(NumericStatistics().standard_deviation)
+    assert math.isnan(statistics.NumericStatistics().mean)
+    assert math.isnan(statistics.NumericStatistics().standard_deviation)
 
 
 @pytest.mark.parametrize("num_components", [0, 64, 768, 4096, 65_536])
 def test_samples_of_wide_vectors_are_bounded(num_components):
-    rows = sampled_rows(num_components)
+    rows = statistics.sampled_rows(num_components)
     assert 512 <= rows <= 1 << 14 and rows * num_components <= max(1 << 21, 512 * num_components)
     hashes = splitmix64(7, np.arange(60_000))
-    may_be = may_be_sampled(hashes, np.arange(60_000), num_components)
+    may_be = statistics.may_be_sampled(hashes, np.arange(60_000), num_components)
     assert may_be[np.argsort(hashes)[:rows]].all()
     # So few rows of a late chunk are copied.
     assert may_be[50_000:].sum() <= 10_000 * min(1, 2.5 * rows / 50_000)
@@ -111,9 +105,9 @@ def test_a_timeline_does_not_depend_on_chunks(data, num_lines):
         timelines = []
         for num_cuts in (0, 5):
             cuts = np.sort(random.integers(0, len(numbers) + 1, num_cuts))
-            timeline = Timeline()
+            timeline = statistics.Timeline()
             for rows in zip(*(np.split(each, cuts) for each in (numbers, labelled, labels)), strict=True):
-                timeline.add(ChunkSpans.of(*rows))
+                timeline.add(statistics.ChunkSpans.of(*rows))
             timelines.append(timeline)
     for timeline in timelines:
         assert timeline.counts.shape[1] <= 32
@@ -124,11 +118,11 @@ def test_a_timeline_does_not_depend_on_chunks(data, num_lines):
 
 
 def test_a_timeline_of_billions_of_lines_is_short():
-    timeline = Timeline()
+    timeline = statistics.Timeline()
     last = 4_370_000_000
-    timeline.add(ChunkSpans.of(np.array([0]), np.array([True]), np.array([True])))
-    timeline.add(ChunkSpans.of(np.array([last]), np.array([False]), np.array([False])))
-    assert timeline.counts.shape[1] <= MOST_SPANS
+    timeline.add(statistics.ChunkSpans.of(np.array([0]), np.array([True]), np.array([True])))
+    timeline.add(statistics.ChunkSpans.of(np.array([last]), np.array([False]), np.array([False])))
+    assert timeline.counts.shape[1] <= statistics.MOST_SPANS
     assert timeline.counts.sum(axis=1).tolist() == [2, 1, 1]
     assert timeline.counts[:, 0].tolist() == [1, 1, 1]
 

@@ -27,19 +27,8 @@ pytest.importorskip("pyiceberg", reason="the extra lake is not installed")
 pyroaring = pytest.importorskip("pyroaring")
 
 SHORT, LONG = range(6), range(6, 206)
-DELTA_STEPS = [
-    "append",
-    "append",
-    "overwrite",
-    "part",
-    "delete",
-    "update",
-    "merge",
-    "compact",
-    "z-order",
-    "add",
-    "restore",
-]
+DELTA_STEPS = ["append", "append", "overwrite", "part", "delete", "update", "merge", "compact", "z-order"]
+DELTA_STEPS += ["add", "restore"]
 ICEBERG_STEPS = ["append", "append", "overwrite", "delete", "upsert", "add", "rename", "part", "expire"]
 OLD = {"minReaderVersion": 1, "minWriterVersion": 2}
 FEATURES = {"minReaderVersion": 3, "minWriterVersion": 7}
@@ -328,21 +317,12 @@ def test_files_come_in_the_order_of_commits(tmp_path):
 
 def with_deletes(folder, delete_file, content):
     """Write an Iceberg table of ten rows, and a snapshot by hand that adds a delete file, as Spark does."""
-    from pyiceberg.manifest import (
-        DataFile,
-        DataFileContent,
-        FileFormat,
-        ManifestContent,
-        ManifestEntry,
-        ManifestEntryStatus,
-        ManifestWriterV2,
-        write_manifest_list,
-    )
+    from pyiceberg import manifest
     from pyiceberg.typedef import Record
 
-    class DeletesWriter(ManifestWriterV2):
+    class DeletesWriter(manifest.ManifestWriterV2):
         def content(self):
-            return ManifestContent.DELETES
+            return manifest.ManifestContent.DELETES
 
         @property
         def _meta(self):
@@ -353,10 +333,10 @@ def with_deletes(folder, delete_file, content):
     data_file = next(iter(table.scan().plan_files())).file.file_path
     delete_file(data_file, f"{folder}/deletes.parquet")
     old, number = table.current_snapshot(), 77
-    file = DataFile.from_args(
-        content=DataFileContent[content],
+    file = manifest.DataFile.from_args(
+        content=manifest.DataFileContent[content],
         file_path=f"{folder}/deletes.parquet",
-        file_format=FileFormat.PARQUET,
+        file_format=manifest.FileFormat.PARQUET,
         partition=Record(),
         record_count=3,
         file_size_in_bytes=1,
@@ -365,17 +345,10 @@ def with_deletes(folder, delete_file, content):
     )
     out = table.io.new_output
     with DeletesWriter(table.spec(), table.schema(), out(f"{path}/metadata/m.avro"), number, "null") as writer:
-        writer.add_entry(
-            ManifestEntry.from_args(
-                status=ManifestEntryStatus.ADDED,
-                snapshot_id=number,
-                sequence_number=2,
-                file_sequence_number=2,
-                data_file=file,
-            )
-        )
+        added = {"status": manifest.ManifestEntryStatus.ADDED, "snapshot_id": number, "data_file": file}
+        writer.add_entry(manifest.ManifestEntry.from_args(**added, sequence_number=2, file_sequence_number=2))
     manifests = [*old.manifests(table.io), writer.to_manifest_file()]
-    with write_manifest_list(2, out(f"{path}/metadata/l.avro"), number, old.snapshot_id, 2, "null") as listed:
+    with manifest.write_manifest_list(2, out(f"{path}/metadata/l.avro"), number, old.snapshot_id, 2, "null") as listed:
         listed.add_manifests(manifests)
     metadata = json.loads(table.metadata.model_dump_json())
     snapshot = {**metadata["snapshots"][-1], "snapshot-id": number, "sequence-number": 2}
