@@ -122,18 +122,10 @@ def _key_figures(schema: Schema, profile: Profile, timing: Timing | None) -> lis
 
 
 def _splits(schema: Schema) -> list[list[object]]:
-    rows = whole_log(schema).rows
+    num_rows = whole_log(schema).rows or math.nan
     return [
-        [
-            name,
-            split.rows,
-            split.rows / rows if rows else math.nan,
-            split.clicks,
-            split.click_rate,
-            len(split.files),
-            split.membership,
-        ]
-        for name, split in schema.splits.items()
+        [name, each.rows, each.rows / num_rows, each.clicks, each.click_rate, len(each.files), each.membership]
+        for name, each in schema.splits.items()
     ]
 
 
