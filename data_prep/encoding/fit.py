@@ -6,11 +6,10 @@ unchanged ranges of the base vocabulary, and one range for the values that are a
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -160,9 +159,7 @@ def _write_tables(
 
 
 def _field(column: CategoricalColumn, vocabulary: CategoricalField) -> CategoricalField:
-    return dataclasses.replace(
-        vocabulary, name=column.name, cross=column.cross, max_length=column.max_length, pool=column.pool
-    )
+    return replace(vocabulary, name=column.name, cross=column.cross, max_length=column.max_length, pool=column.pool)
 
 
 def _num_missing(statistics: LogStatistics, columns: Sequence[CategoricalColumn], name: str) -> int:
@@ -291,7 +288,7 @@ def _join(old: FieldVocabulary, new: FieldVocabulary) -> FieldVocabulary:
     if not len(new.values):
         return old
     values = np.concatenate([old.values, new.values if new.texts is None else len(old.values) + new.values])
-    return dataclasses.replace(
+    return replace(
         old,
         id_ranges=(*old.id_ranges, *new.id_ranges),
         values=values,

@@ -19,15 +19,8 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.kernels import parse
 from data_prep.kernels.native import choose_kernels
-from data_prep.kernels.parse import (
-    cell_of_bad_vector,
-    quoted_cells,
-    take_quotes_off,
-    vector_fault,
-    vector_parts,
-    vector_text,
-)
 from data_prep.kernels.parsed import BARE_SEPARATOR, Cells, Chunk, ParsedChunk, are_inexact
 from data_prep.kernels.strings import Strings
 from data_prep.options.kinds import KINDS, LIKELY_SECONDS, UNITS, Kind, time_text
@@ -74,7 +67,7 @@ def split_line(line: bytes, log_format: LogFormat, is_bare: bool = False) -> lis
     If `is_bare` is True, quotes are already removed from the line, and its cells are separated by BARE_SEPARATOR.
     """
     if log_format.quotes and not is_bare:
-        line, is_bare = take_quotes_off(line.removesuffix(b"\n") + b"\n", log_format)[0], True
+        line, is_bare = parse.take_quotes_off(line.removesuffix(b"\n") + b"\n", log_format)[0], True
     separator = _BARE if is_bare else log_format.separator.encode()
     cells = line.removesuffix(b"\n").removesuffix(b"\r").split(separator)
     return [cell.decode("utf-8", errors="replace") for cell in cells]
@@ -83,7 +76,7 @@ def split_line(line: bytes, log_format: LogFormat, is_bare: bool = False) -> lis
 def has_label(line: bytes, log_format: LogFormat, is_bare: bool = False) -> bool:
     """Return False if a line has exactly one column less than the format, because then the label is left out."""
     if log_format.quotes and not is_bare:
-        line, is_bare = take_quotes_off(line + b"\n", log_format)[0], True
+        line, is_bare = parse.take_quotes_off(line + b"\n", log_format)[0], True
     return line.count(_BARE if is_bare else log_format.separator.encode()) != len(log_format.columns) - 2
 
 
@@ -109,7 +102,7 @@ def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
         line = line.removesuffix(b"\r")
         row = line.split(separator, place)
         if has_quotes and b'"' in line:
-            cells = quoted_cells(line, log_format)
+            cells = parse.quoted_cells(line, log_format)
             row = [line] if cells is None else [_quoted(cell) for cell in cells]
         # If a line has fewer cells than stand before the label, the label is appended to the line, whose number of
         # columns stays wrong.
@@ -150,7 +143,7 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
                     if kind == "vector":
                         text = _put_vector(value, vectors[name].values[number], log_format)
                         vectors[name].present[number] = text is None
-                        cells[name] = cell_of_bad_vector(text or "", separator)
+                        cells[name] = parse.cell_of_bad_vector(text or "", separator)
                     else:
                         cells[name] = _text(value, name, log_format)
                 except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
@@ -180,7 +173,7 @@ def _put_vector(value: Any, row: NDArray[np.float32], log_format: LogFormat) -> 
         if value is None or type(value).__name__ == "NAType" or value != value:
             return ""
         raise TypeError(f"expected {len(row):,} numbers, text or None, found {value!r}")
-    text = vector_text(value)
+    text = parse.vector_text(value)
     if text in log_format.missing:
         return ""
     cells = Strings.of([text.encode()])
@@ -367,8 +360,10 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat, reason: str) -> str:
         if parsed.rows.with_lists(log_format, kernels).have_inexact_ids(of_texts).any():
             return f"column {name!r} of kind {kind}, found {cell!r}; {INEXACT}"
         if reason in parsed.rejects_by_reason and kind == "vector":
-            numbers = vector_parts(cell.encode(), log_format.decimal)
-            return f"column {name!r} of kind {kind}, found {vector_fault(numbers, log_format.vectors[name].width)}"
+            numbers = parse.vector_parts(cell.encode(), log_format.decimal)
+            return (
+                f"column {name!r} of kind {kind}, found {parse.vector_fault(numbers, log_format.vectors[name].width)}"
+            )
         if reason in parsed.rejects_by_reason:
             form = f" in the form {log_format.time_form(name)}" * (kind == "timestamp")
             return f"column {name!r} of kind {kind}{form}, found {cell!r}{_other_unit(cell, kind, log_format, name)}"

@@ -21,32 +21,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from common.files import make_folder, new_file, sync_folder
+from data_prep.encoding import vocabulary
 from data_prep.encoding.encoder import BOOLEAN_TEXTS, LOOKUP_FILE, LookupTables, RowEncoder
 from data_prep.encoding.fit import new_values
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
-from data_prep.encoding.vocabulary import (
-    FieldVocabulary,
-    VocabularyWriter,
-    ids_dtype,
-    merge_lookup_tables,
-    with_missing,
-    write_lookup_tables,
-)
+from data_prep.encoding.vocabulary import FieldVocabulary, VocabularyWriter
 from data_prep.kernels.parsed import ParsedRows, presence
 from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
-from data_prep.prepared.data_files import (
-    NUMBERING_FILE,
-    all_files,
-    data_file,
-    numbering_of_rows,
-    read_expired,
-    schema_at,
-    union,
-    with_expired,
-    write_array,
-    write_schema,
-)
+from data_prep.prepared import data_files
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import (
     ADDED_PREFIX,
@@ -88,19 +71,19 @@ def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None)
     schema = read_schema(prepared)
     if folder.resolve() != prepared.resolve():
         make_folder(folder)
-        for file in all_files(schema):
+        for file in data_files.all_files(schema):
             # If `folder` has a file (and no link) with the name of a file of `prepared`, the ids of `folder` were
             # renumbered, and the file belongs to the renumbered vocabulary. So it is kept.
             if (link := folder / file.name).is_symlink() or not link.exists():
                 _link(prepared / file.name, link)
         if moment is None or not (folder / SCHEMA_FILE).exists():
-            write_schema(schema, folder)
+            data_files.write_schema(schema, folder)
     schema = read_schema(folder)
-    whole = schema if moment is None else schema_at(schema, moment)
+    whole = schema if moment is None else data_files.schema_at(schema, moment)
     if whole != schema:
         # Write the schema before anything else, because new values may later be written to files that the old schema
         # lists.
-        write_schema(whole, folder)
+        data_files.write_schema(whole, folder)
     return whole
 
 
@@ -125,7 +108,7 @@ class GrowingVocabulary:
         # counted across parts by a sketch.
         self.num_pending = 0
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
-        self.expired = read_expired(folder, self.schema)  # Expired ids in ascending order.
+        self.expired = data_files.read_expired(folder, self.schema)  # Expired ids in ascending order.
         # Result of the method `counts_of_ids`, or None before its first call.
         self._counts: NDArray[np.uint32] | None = None
 
@@ -208,7 +191,7 @@ class GrowingVocabulary:
         contain only the new values.
         """
         schema = self.schema
-        if ids_dtype(schema.vocabulary_size + num_new) != schema.ids_dtype:
+        if vocabulary.ids_dtype(schema.vocabulary_size + num_new) != schema.ids_dtype:
             raise ValueError(
                 f"{schema.vocabulary_size + num_new:,} ids do not fit in {schema.ids_dtype}, which the run began with; "
                 "prepare the newer log anew, and train from it"
@@ -224,23 +207,23 @@ class GrowingVocabulary:
                 for field, owner in zip(schema.categorical, owners, strict=True)
             ),
             vocabulary_size=schema.vocabulary_size + num_new,
-            other_files=(*schema.other_files, data_file(self.folder, name)),
+            other_files=(*schema.other_files, data_files.data_file(self.folder, name)),
         )
-        write_schema(self.schema, self.folder)
+        data_files.write_schema(self.schema, self.folder)
         if self._counts is not None:
             self._counts = np.append(self._counts, np.zeros(num_new, np.uint32))
             for _, field in fields:
                 self._counts[field.value_ids] = np.minimum(field.counts, MOST_COUNT)
         with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
             missing = (self.encoder.missing_id(column.is_text, column.place) for column, _ in fields)
-            whole = (with_missing(field, each) for (_, field), each in zip(fields, missing, strict=True))
-            tables = write_lookup_tables(whole, Path(folder) / LOOKUP_FILE)
+            whole = (vocabulary.with_missing(field, each) for (_, field), each in zip(fields, missing, strict=True))
+            tables = vocabulary.write_lookup_tables(whole, Path(folder) / LOOKUP_FILE)
             # `opened` maps the temporary file into memory, so the tables can be used after the file is deleted.
             _ = tables.opened
             all_tables = [*self.encoder.additions, tables]
             if len(all_tables) > 1:
                 merged = Path(folder) / f"merged-{LOOKUP_FILE}"
-                all_tables = [merge_lookup_tables(all_tables, merged, self.encoder.expired)]
+                all_tables = [vocabulary.merge_lookup_tables(all_tables, merged, self.encoder.expired)]
                 _ = all_tables[0].opened
             self.encoder = replace(self.encoder, additions=all_tables)
         return tables
@@ -316,9 +299,9 @@ class GrowingVocabulary:
 
         If the value of an expired id occurs again later, it is treated as a new value and gets another id.
         """
-        self.schema = with_expired(self.folder, self.schema, ids)
-        write_schema(self.schema, self.folder)
-        self.encoder, self.expired = self.encoder.without(ids), union(self.expired, ids)
+        self.schema = data_files.with_expired(self.folder, self.schema, ids)
+        data_files.write_schema(self.schema, self.folder)
+        self.encoder, self.expired = self.encoder.without(ids), data_files.union(self.expired, ids)
 
     def renumbered(self, folder: Path) -> NDArray[np.int64]:
         """Write the values that have not expired into the new folder `folder`, with new, consecutive ids.
@@ -341,10 +324,10 @@ class GrowingVocabulary:
             writer.add(replace(field, id_ranges=ranges[field.name], own_ids=None))
         writer.finish()
         sync_folder(folder / VOCABULARY_FILE)
-        of_rows = numbering_of_rows(self.folder, schema)
+        of_rows = data_files.numbering_of_rows(self.folder, schema)
         of_rows = np.arange(schema.vocabulary_size + 1) if of_rows is None else of_rows
-        write_array(folder / NUMBERING_FILE, new_ids[of_rows[:-1]])
-        own_files = {*schema.vocabulary_files, NUMBERING_FILE, *(file.name for file in schema.expired_files)}
+        data_files.write_array(folder / data_files.NUMBERING_FILE, new_ids[of_rows[:-1]])
+        own_files = {*schema.vocabulary_files, data_files.NUMBERING_FILE, *(file.name for file in schema.expired_files)}
         others = tuple(file for file in schema.other_files if file.name not in own_files)
         for file in (*others, *(file for split in schema.splits.values() for file in split.files)):
             _link(self.folder / file.name, folder / file.name)
@@ -355,10 +338,13 @@ class GrowingVocabulary:
                 replace(field, id_ranges=ranges[schema.vocabulary_of(field.name)]) for field in schema.categorical
             ),
             vocabulary_size=next_id,
-            other_files=(*others, *(data_file(folder, name) for name in (VOCABULARY_FILE, NUMBERING_FILE))),
+            other_files=(
+                *others,
+                *(data_files.data_file(folder, name) for name in (VOCABULARY_FILE, data_files.NUMBERING_FILE)),
+            ),
             source={FIRST_VOCABULARY: first_file.checksum, **schema.source},
         )
-        write_schema(renumbered, folder)
+        data_files.write_schema(renumbered, folder)
         return new_ids
 
     def _num_expired_of(self, field: CategoricalField) -> int:

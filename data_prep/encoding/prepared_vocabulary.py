@@ -8,42 +8,22 @@ texts as the base.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import logging
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.encoding.encoder import (
-    BOOLEAN_TEXTS,
-    EXPIRED_FILE,
-    LOOKUP_FILE,
-    NUM_EXPIRED,
-    LookupTables,
-    RowEncoder,
-    expired_of,
-    tables_of,
-    texts_among,
-    whole_numbers,
-)
-from data_prep.encoding.vocabulary import (
-    FieldVocabulary,
-    VocabularyReader,
-    added_values,
-    checksum_of_values,
-    merge_lookup_tables,
-    with_missing,
-    without,
-    write_lookup_tables,
-)
+from data_prep.encoding import encoder, vocabulary
+from data_prep.encoding.encoder import BOOLEAN_TEXTS, LOOKUP_FILE, NUM_EXPIRED, LookupTables, RowEncoder
+from data_prep.encoding.vocabulary import FieldVocabulary, VocabularyReader
 from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn, EncodingOptions
 from data_prep.options.kinds import Kind
@@ -107,7 +87,9 @@ class BaseVocabulary:
         It is None if the vocabulary of the field contains both forms, or no values.
         """
         shares = self.log_format.shares
-        return {name: whole_numbers([self.texts_of(shares.get(name, name))]) for name in self.log_format.text_fields}
+        return {
+            name: encoder.whole_numbers([self.texts_of(shares.get(name, name))]) for name in self.log_format.text_fields
+        }
 
     def texts_of(self, name: str) -> Strings:
         """Return all values of the text field `name` that have ids. The missing value, "", is one of them."""
@@ -129,7 +111,7 @@ class BaseVocabulary:
 
         Only values whose ids are at least `since` are read.
         """
-        return (without(field, self.expired) for field in self.fields(since))
+        return (vocabulary.without(field, self.expired) for field in self.fields(since))
 
     def fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
         """Read the vocabulary from its files, and yield the values and ids of one field at a time.
@@ -284,7 +266,7 @@ def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVoc
             raise ValueError(f"{where}, and in {other} it does not; {advice}")
         else:
             booleans[name] = ("1", "0")
-    return dataclasses.replace(log_format, booleans=booleans)
+    return replace(log_format, booleans=booleans)
 
 
 def _boolean_columns(file: LogFile, names: set[str]) -> set[str]:
@@ -301,7 +283,7 @@ def _texts_of_base(base: BaseVocabulary, name: str) -> tuple[str, ...]:
     if name in written_as.booleans:
         return written_as.booleans[name]
     texts = {text.decode() for text in base.texts_of(written_as.shares.get(name, name)).tolist()} - {""}
-    return texts_among(texts & set(BOOLEAN_TEXTS), len(texts))
+    return encoder.texts_among(texts & set(BOOLEAN_TEXTS), len(texts))
 
 
 def open_encoder(prepared: Path, with_labels: bool = False, schema: Schema | None = None) -> RowEncoder:
@@ -315,7 +297,7 @@ def open_encoder(prepared: Path, with_labels: bool = False, schema: Schema | Non
     schema, _, base = open_vocabulary(prepared, schema)
     encoding = base.encoding if with_labels else base.encoding.without_label()
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
-        lookup = write_lookup_tables(base.live_fields(), Path(folder) / LOOKUP_FILE)
+        lookup = vocabulary.write_lookup_tables(base.live_fields(), Path(folder) / LOOKUP_FILE)
         _ = lookup.opened  # Map the file into memory before it is deleted. The mapping stays valid.
     return RowEncoder(schema.numeric, lookup, schema.ids_dtype, encoding, vectors=schema.vectors)
 
@@ -348,14 +330,14 @@ def write_lookup(
     def fields() -> Iterator[FieldVocabulary]:
         nonlocal of_known, of_all
         for i, field in enumerate(base.fields()):
-            of_all += checksum_of_values(field)
+            of_all += vocabulary.checksum_of_values(field)
             if known:
-                of_known += checksum_of_values(field, num_ranges := len(known[i].id_ranges))
+                of_known += vocabulary.checksum_of_values(field, num_ranges := len(known[i].id_ranges))
                 if field.id_ranges[:num_ranges] != known[i].id_ranges:
                     raise ValueError(another)
-            yield without(added_values(field, known[i]) if known else field, base.expired)
+            yield vocabulary.without(vocabulary.added_values(field, known[i]) if known else field, base.expired)
 
-    lookup = write_lookup_tables(fields(), folder / LOOKUP_FILE)
+    lookup = vocabulary.write_lookup_tables(fields(), folder / LOOKUP_FILE)
     if known and _digits(of_known) != values:
         raise ValueError(another)
     return _description_of(lookup) | {"values": _digits(of_all)}
@@ -375,11 +357,13 @@ def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_i
         nonlocal of_all, num_added
         columns = [column for column in base.columns if not column.shares]
         for field, column in zip(base.fields(num_ids), columns, strict=True):
-            of_all += checksum_of_values(field)
+            of_all += vocabulary.checksum_of_values(field)
             num_added += len(field.values)
-            yield without(with_missing(field, known.missing_id(column.is_text, column.place)), base.expired)
+            yield vocabulary.without(
+                vocabulary.with_missing(field, known.missing_id(column.is_text, column.place)), base.expired
+            )
 
-    lookup = write_lookup_tables(fields(), folder / LOOKUP_FILE)
+    lookup = vocabulary.write_lookup_tables(fields(), folder / LOOKUP_FILE)
     if num_ids + num_added != base.schema.vocabulary_size:
         raise ValueError(
             f"{num_added:,} values were added to the vocabulary of {base.folder} after {num_ids:,} ids, expected "
@@ -394,7 +378,9 @@ def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) ->
     `chain` gives the folder and the description of each set of tables, the oldest first. Return the description of the
     merged tables.
     """
-    merged = merge_lookup_tables([tables_of(*link) for link in chain], folder / LOOKUP_FILE, expired_of(chain))
+    merged = vocabulary.merge_lookup_tables(
+        [encoder.tables_of(*link) for link in chain], folder / LOOKUP_FILE, encoder.expired_of(chain)
+    )
     header = {key: value for key, value in chain[-1][1].items() if key != NUM_EXPIRED}
     return {**header, **_description_of(merged)}
 
@@ -406,7 +392,7 @@ def write_lookup_expired(folder: Path, expired: NDArray[np.int64]) -> dict[str, 
     """
     if not len(expired):
         return {}
-    np.save(folder / EXPIRED_FILE, expired)
+    np.save(folder / encoder.EXPIRED_FILE, expired)
     return {NUM_EXPIRED: len(expired)}
 
 
@@ -416,4 +402,4 @@ def _digits(checksum: int) -> str:
 
 def _description_of(lookup: LookupTables) -> dict[str, Any]:
     """Return the description of search tables that `open_lookup` reads: the layout of each table as plain values."""
-    return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}
+    return {"tables": [asdict(layout) for layout in lookup.layouts]}

@@ -6,7 +6,6 @@ columns of a log can be copied to the output beside the scores.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -159,7 +158,7 @@ def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) ->
     raise AssertionError("no cell has a line end or a separator in it")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RawTable:
     """The rows of a table in memory whose cells are all valid, so that they need not be written as lines and parsed."""
 

@@ -8,9 +8,8 @@ and start-up time.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,10 +105,10 @@ class ChunkCounter:
         kernels = choose_kernels(self.options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self.options.data)
         rows = parsed.rows.with_lists(self.options.data, kernels).with_whole_numbers(self.whole_numbers)
-        parsed = dataclasses.replace(parsed, rows=rows)
+        parsed = replace(parsed, rows=rows)
         rows = parsed.rows
         training = (assign_rows(self.split, rows, chunk.file.place) == TRAIN) & rows.counting
-        return dataclasses.replace(
+        return replace(
             self.count_lines(chunk, parsed, training),
             numeric=[self._numeric(rows, name, training) for name in self.options.data.numeric_fields],
             sample=self._sample(rows, training) if self.options.samples_rows else None,
@@ -278,7 +277,7 @@ class Encoder:
                 f"prepare.keep_negatives multiplies the weights of negatives by {factor:g}, and one of the column "
                 f"{self.counter.options.weight_source} is then beyond the range of a float32; give smaller weights"
             )
-        return dataclasses.replace(rows, weights=weights)
+        return replace(rows, weights=weights)
 
 
 def _weight_statistics(rows: Examples) -> NumericStatistics:

@@ -6,10 +6,9 @@ this file the vocabulary of that folder is called `base`.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,8 +120,8 @@ def _restore(
     statistics = new_statistics(options, work_dir, reading.num_workers)
     statistics.restore(piece[0])
     _, numeric, vectors, vocabulary, _ = piece
-    lookup = dataclasses.replace(vocabulary.lookup, path=work_dir.work_folder / LOOKUP_FILE)
-    return Fitted(statistics, numeric, vectors, dataclasses.replace(vocabulary, lookup=lookup))
+    lookup = replace(vocabulary.lookup, path=work_dir.work_folder / LOOKUP_FILE)
+    return Fitted(statistics, numeric, vectors, replace(vocabulary, lookup=lookup))
 
 
 def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary | None) -> dict[str, str | None]:
@@ -224,10 +223,10 @@ def _fit_to_sample(field: NumericField, cells: NDArray[np.float64]) -> NumericFi
     """
     numbers = before_transform(field, cells[~np.isnan(cells)])
     if field.transform == "quantile":
-        return dataclasses.replace(field, quantiles=_quantiles(numbers))
+        return replace(field, quantiles=_quantiles(numbers))
     logs = signed_log1p(numbers) if len(numbers) else np.zeros(1)
     fitted = {"mean": float(logs.mean()), "standard_deviation": float(logs.std()) if np.ptp(logs) else 1.0}
-    return dataclasses.replace(field, parameters=field.parameters | fitted)
+    return replace(field, parameters=field.parameters | fitted)
 
 
 def _pieces(field: NumericField, cells: NDArray[np.float64], number: int) -> list[NumericField]:
@@ -248,7 +247,7 @@ def _pieces(field: NumericField, cells: NDArray[np.float64], number: int) -> lis
         piece = NumericField(f"{field.name}_piece{place}", field.source, PIECE, {"low": low, "high": high})
         inside = piece_of_logs(piece, logs)
         fitted = {"mean": float(inside.mean()), "standard_deviation": float(inside.std()) or 1.0}
-        pieces.append(dataclasses.replace(piece, parameters=piece.parameters | fitted))
+        pieces.append(replace(piece, parameters=piece.parameters | fitted))
     return pieces
 
 

@@ -11,7 +11,6 @@ has the same bytes for any chunk size and any number of workers.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import glob
 import logging
@@ -21,7 +20,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -39,15 +38,8 @@ from data_prep.encoding.fit import fit_vocabulary
 from data_prep.encoding.from_values import bad_cell
 from data_prep.encoding.prepared_vocabulary import BaseVocabulary, read_base_vocabulary, with_booleans
 from data_prep.encoding.vocabulary import VocabularyReader
-from data_prep.execution.prepared_folder import (
-    OWN_NAMES,
-    REJECTS_FILE,
-    WorkDir,
-    new_folder,
-    real_output,
-    sync_files,
-    unfinished_identity,
-)
+from data_prep.execution import prepared_folder
+from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.execution.tasks import Pools
 from data_prep.options.executor import ExecutorChoice
 from data_prep.options.options_file import PREPARE_SECTION
@@ -55,14 +47,6 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline import memory_and_disk
 from data_prep.pipeline.chunk_tasks import ChunkCounter, Encoder
 from data_prep.pipeline.first_pass import Fitted, encoded_row_bytes, fit, needs_counting, usual_row_bytes
-from data_prep.pipeline.memory_and_disk import (
-    check_room,
-    explain_full_disk,
-    guess_rows,
-    least_bytes,
-    warn_of_little_room,
-    whole_bytes,
-)
 from data_prep.pipeline.split import find_split
 from data_prep.pipeline.split_files import Windows, write_splits
 from data_prep.pipeline.zoo_layout import check_ids_fit, lay_out_for_zoo, zoo_row_bytes
@@ -131,8 +115,8 @@ def prepare(
     memory_and_disk.check_limit(options)
     clock = RunClock()
     executor = executor or ExecutorChoice()
-    output = real_output(output)
-    files = find_log(inputs, version, {} if restart else unfinished_identity(output))
+    output = prepared_folder.real_output(output)
+    files = find_log(inputs, version, {} if restart else prepared_folder.unfinished_identity(output))
     # Workers on other machines may have another working directory, so they get absolute paths.
     if executor.kind != "processes":
         files, output = tuple(map(absolute, files)), output.absolute()
@@ -147,19 +131,19 @@ def prepare(
     options = replace(options, data=replace(log_format, point_zero=tuple(sorted(point_zero))))
     identity = run_fingerprint(files, options, base, file_rows)
     chunk_bytes = chunk_bytes or memory_and_disk.chunk_bytes(options)
-    needed = whole_bytes(guess_rows(files), *_row_bytes(options))
+    needed = memory_and_disk.whole_bytes(memory_and_disk.guess_rows(files), *_row_bytes(options))
     with (
-        new_folder(output, identity, chunk_bytes, overwrite, restart) as work_dir,
-        explain_full_disk(work_dir.folder, needed),
+        prepared_folder.new_folder(output, identity, chunk_bytes, overwrite, restart) as work_dir,
+        memory_and_disk.explain_full_disk(work_dir.folder, needed),
     ):
         if work_dir.is_complete:
             result = schema.read_schema(work_dir.folder)
         else:
-            warn_of_little_room(work_dir.folder, needed)
+            memory_and_disk.warn_of_little_room(work_dir.folder, needed)
             with closing(Pools(executor)) as pools:
                 result = _make_files(files, options, base, work_dir, pools, clock, file_rows)
             # schema.json means that the folder is complete, so sync all other files to the disk before writing it.
-            sync_files(work_dir.folder)
+            prepared_folder.sync_files(work_dir.folder)
             write_schema(result, work_dir.folder)
         timing = clock.stop()
         # Write the report before the folder is renamed to `output`, so that every finished folder has one.
@@ -267,7 +251,7 @@ def _make_files(
     reading.num_workers, num_writers = memory_and_disk.encoding_workers(
         options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
     )
-    check_room(work_dir.folder, least_bytes(num_rows, *_row_bytes(options)))
+    memory_and_disk.check_room(work_dir.folder, memory_and_disk.least_bytes(num_rows, *_row_bytes(options)))
     rows = RowEncoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, options.encoding, vectors=fitted.vectors)
     _check_served(replace(rows, options=options.encoding.without_label()), statistics)
     encoder = Encoder(rows, ChunkCounter(split, options), counts=is_only_pass)
@@ -332,7 +316,7 @@ def describe(
         other_files=tuple(
             data_file(folder, path.name)
             for path in sorted(folder.iterdir())
-            if path.name not in {*in_splits, *OWN_NAMES}
+            if path.name not in {*in_splits, *prepared_folder.OWN_NAMES}
         ),
         weight=options.weight_source,
         keys=options.data.key_fields,
@@ -346,8 +330,8 @@ def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str
     truth = truth_path(Path(file.location)) if is_one and not is_uri(file.location) else None
     return {
         "name": file.name if is_one else reading.name,
-        **dataclasses.asdict(reading.fingerprint),
-        "files": [dataclasses.asdict(file) for file in reading.files_read],
+        **asdict(reading.fingerprint),
+        "files": [asdict(file) for file in reading.files_read],
         "lines": statistics.num_lines,
         "rejected_by_reason": dict(sorted(statistics.rejects_by_reason.items())),
         "truth": str(truth.resolve()) if truth and truth.is_file() else None,
@@ -401,7 +385,7 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
         if pa.types.is_fixed_size_list(field.type):
             lists = table.column(place).cast(pa.list_(field.type.value_type))
             table = table.set_column(place, field.name, lists)
-    output = real_output(output)
+    output = prepared_folder.real_output(output)
     make_folder(output.parent)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f"{output.name}.table-") as temporary:
         file = Path(temporary) / _TABLE_FILE

@@ -7,10 +7,9 @@ ids are renumbered. Instead, the expired ids, and the new id of each renumbered 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def row_numbers_file(split: str) -> str:
 
 def write_schema(schema: Schema, folder: Path) -> None:
     """Write schema.json into `folder` atomically."""
-    content = dataclasses.asdict(schema)
+    content = asdict(schema)
     # Schemas without vectors stay the same, byte for byte, as in releases before the key "vectors" existed.
     if not schema.vectors:
         del content["vectors"]

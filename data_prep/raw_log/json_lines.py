@@ -26,18 +26,8 @@ from data_prep.kernels.parse import vector_text
 from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import NO_BOOLEANS, LogFormat
-from data_prep.raw_log import text_lines
-from data_prep.raw_log.arrow_to_text import (
-    TableChunk,
-    cells_as_text,
-    check_exact,
-    columns_to_read,
-    holds_booleans,
-    is_list,
-    is_readable,
-    schema_with_constants,
-    with_constants,
-)
+from data_prep.raw_log import arrow_to_text, text_lines
+from data_prep.raw_log.arrow_to_text import TableChunk, holds_booleans, is_list, is_readable
 from data_prep.raw_log.storage import Fingerprint, LogFile
 from data_prep.raw_log.text_lines import StoredChunk, TextReader
 
@@ -76,9 +66,9 @@ class JsonChunk:
         chunk = self.lines.load()
         parsed = _parsed(chunk)
         rows = _completed([row or {} for row in parsed], self.log_file)
-        columns = {name: self._column(name, rows, chunk) for name in columns_to_read(self.log_format)}
-        batch = with_constants(pa.record_batch(columns), self.log_file, columns)
-        check_exact(self.log_file.location, batch, self.log_format)
+        columns = {name: self._column(name, rows, chunk) for name in arrow_to_text.columns_to_read(self.log_format)}
+        batch = arrow_to_text.with_constants(pa.record_batch(columns), self.log_file, columns)
+        arrow_to_text.check_exact(self.log_file.location, batch, self.log_format)
         table = TableChunk(self.first_line, self.num_lines, batch, self.log_format, chunk.file).load()
         if None not in parsed:
             return table
@@ -105,7 +95,7 @@ class JsonChunk:
             if type(value) is int and value not in _INT64:
                 return str(value)
             if isinstance(value, _SCALARS) and (booleans or type(value) is not bool):
-                cell: bytes = cells_as_text(pa.array([value]), kind, b"\n", booleans)[0].as_py()
+                cell: bytes = arrow_to_text.cells_as_text(pa.array([value]), kind, b"\n", booleans)[0].as_py()
                 return cell.decode()
             if kind == "vector" and isinstance(value, list):
                 return vector_text(value)
@@ -161,7 +151,7 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[JsonReader]:
     first objects lack a required label or all fields. If they lack only some columns, log a warning.
     """
     names = read_schema(file).names
-    missing = [name for name in columns_to_read(log_format) if name not in names]
+    missing = [name for name in arrow_to_text.columns_to_read(log_format) if name not in names]
     fields = [name for name, _ in log_format.fields]
     must = [name for name in log_format.columns_of_kind("label") if log_format.label == "required"]
     if names and (not set(must) <= set(names) or not set(fields) & set(names)):
@@ -187,7 +177,7 @@ def read_schema(file: LogFile) -> pa.Schema:
     Raise ValueError if no line is an object, or if the file is a JSON array.
     """
     rows = _first_objects(file, _FIRST_OBJECTS)
-    return schema_with_constants(_as_table(rows).schema, file) if rows else pa.schema([])
+    return arrow_to_text.schema_with_constants(_as_table(rows).schema, file) if rows else pa.schema([])
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int = 1) -> pa.Table:
@@ -196,7 +186,7 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int = 1) -> pa.Table:
     `num_parts` is ignored, because a JSON file cannot be read from the middle. Raise ValueError if no line is an
     object, or if the file is a JSON array.
     """
-    return with_constants(_as_table(_completed(_first_objects(file, num_rows)[:num_rows], file)), file)
+    return arrow_to_text.with_constants(_as_table(_completed(_first_objects(file, num_rows)[:num_rows], file)), file)
 
 
 def _completed(rows: Sequence[Row], file: LogFile) -> list[Row]:

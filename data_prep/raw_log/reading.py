@@ -5,13 +5,12 @@ The log must not change from the start of the first pass to the end of the last 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -82,7 +81,7 @@ def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_forma
     # copy gets the name "", so that it is ignored.
     own = ("" if each in constants else each for each in columns)
     at_end = cells_at_end(constants.values(), log_format.separator, log_format.quotes)
-    return dataclasses.replace(of_log, columns=(*own, *constants), at_end=at_end)
+    return replace(of_log, columns=(*own, *constants), at_end=at_end)
 
 
 def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
@@ -143,8 +142,7 @@ class LogReading:
             if earlier is not None:
                 self._read_files[index], tasks = earlier
                 self._tasks_of[index] = [
-                    dataclasses.replace(task, location=file.location) if isinstance(task, StoredChunk) else task
-                    for task in tasks
+                    replace(task, location=file.location) if isinstance(task, StoredChunk) else task for task in tasks
                 ]
 
     @property

@@ -26,14 +26,7 @@ from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log import storage
 from data_prep.raw_log.formats import PACKED, PACKED_ENDINGS, START_BYTES, TAR_ENDINGS, binary_kind
-from data_prep.raw_log.storage import (
-    Fingerprint,
-    LogFile,
-    StoredFile,
-    changed_while_read,
-    contradiction,
-    where_folders_have,
-)
+from data_prep.raw_log.storage import Fingerprint, LogFile, StoredFile
 
 log = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
@@ -78,9 +71,9 @@ class StoredChunk:
         try:
             lines = storage.read_range(self.location, self.offset, self.num_bytes)
         except FileNotFoundError as error:
-            raise ValueError(changed_while_read(self.location)) from error
+            raise ValueError(storage.changed_while_read(self.location)) from error
         if len(lines) != self.num_bytes or not lines.endswith(b"\n"):
-            raise ValueError(changed_while_read(self.location))
+            raise ValueError(storage.changed_while_read(self.location))
         return Chunk(self.first_line, self.num_lines, with_constants(lines, self.file.at_end), self.file)
 
 
@@ -214,7 +207,7 @@ def _stored(file: LogFile) -> Iterator[tuple[StoredFile, io.BufferedReader[Any]]
         try:
             stored = StoredFile(opened.enter_context(storage.open_stream(file.location)))
         except FileNotFoundError as error:
-            raise ValueError(changed_while_read(file.location)) from error
+            raise ValueError(storage.changed_while_read(file.location)) from error
         try:
             yield stored, io.BufferedReader(stored, _READ_BYTES)
         except DAMAGED as error:
@@ -240,7 +233,7 @@ def _check_of_constants(file: LogFile, before: bytes, log_format: LogFormat) -> 
             for place, text in own.items() if len(cells) == len(names) else ():
                 expected = text.strip(" ") if log_format.trim else text
                 if missing.get(cells[place], cells[place]) != missing.get(expected, expected):
-                    raise ValueError(contradiction(file, names[place], cells[place]))
+                    raise ValueError(storage.contradiction(file, names[place], cells[place]))
 
     return check if own else None
 
@@ -266,7 +259,7 @@ def _skip_header(file: LogFile, stream: Any, log_format: LogFormat) -> bytes:
         unknown = [name for name in names if name not in expected and log_format.others == "refused"]
         advice = "; with others: ignored in that file columns are taken by name, in any order" * (not missing)
         advice += "; each file of the log needs the line of names" * (len(missing) == len(expected))
-        advice += where_folders_have(location, missing)
+        advice += storage.where_folders_have(location, missing)
         later = (_names_in(stream.readline(MAX_LINE_BYTES), log_format) for _ in range(MOST_LINES_BEFORE))
         if found := [number for number, names_there in enumerate(later, 2) if {*expected} <= {*names_there}]:
             advice += f"; they stand in line {found[0]}: remove the lines before it: tail -n +{found[0]} OLD > NEW"
