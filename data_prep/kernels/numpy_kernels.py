@@ -243,8 +243,8 @@ def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArr
     """Return the estimated count of each key [n]: the sum of its estimates from H count-min sketches.
 
     A count-min sketch is a table of cells (counters), and a hash chooses one cell in each of its rows for a key.
-    `halves` [H, rows, W] are the cells of the H sketches: `sketch.ValueSketch` has one for recent counts and one for
-    older counts.
+    `halves` [H, rows, W] are the cells of the H sketches: `value_counts.ValueSketch` has one for recent counts and one
+    for older counts.
     """
     cells = _sketch_cells(keys, halves.shape[1:])
     return np.sum([_least(half, cells) for half in halves], axis=0, dtype=np.int64)

@@ -26,20 +26,8 @@ from data_prep.options.log_format import AGE
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.chunk_tasks import count_log, new_statistics
 from data_prep.pipeline.split import SplitRule
-from data_prep.prepared.schema import (
-    DAY,
-    INDICATOR,
-    NEWEST,
-    PIECE,
-    VOCABULARY_FILE,
-    CategoricalField,
-    NumericField,
-    VectorField,
-    before_transform,
-    fit_vector,
-    piece_of_logs,
-    signed_log1p,
-)
+from data_prep.prepared import schema
+from data_prep.prepared.schema import CategoricalField, NumericField, VectorField
 from data_prep.raw_log.reading import LogReading
 from data_prep.statistics.statistics import LogStatistics, NumericStatistics, RowSample
 
@@ -129,7 +117,7 @@ def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary 
 
     rejects.tsv is only included if there is a first pass; otherwise the second pass writes it.
     """
-    files = [work_dir.work_folder / LOOKUP_FILE, work_dir.folder / VOCABULARY_FILE]
+    files = [work_dir.work_folder / LOOKUP_FILE, work_dir.folder / schema.VOCABULARY_FILE]
     if needs_counting(options, base):
         files.append(work_dir.folder / REJECTS_FILE)
     return {path.name: checksum(path) if path.is_file() else None for path in files}
@@ -175,14 +163,14 @@ def numeric_fields(
         if name in options.data.time_fields:
             if not options.data.has_age(name):
                 continue
-            newest = {NEWEST: float(of_field.maximum or 0)}
-            field = NumericField(f"{name}{AGE}", name, transform, newest | _fit(transform, _ages(of_field), DAY))
+            newest = {schema.NEWEST: float(of_field.maximum or 0)}
+            field = NumericField(f"{name}{AGE}", name, transform, newest | _fit(transform, _ages(of_field), schema.DAY))
         if options.samples_numbers:
             cells = np.empty(0) if sample is None else sample.numbers[place]
             field = _fit_to_sample(field, cells)
             pieces += _pieces(field, cells, num_pieces) if name in floats else []
         values.append(field)
-    indicators = [NumericField(f"{field.source}_missing", field.source, INDICATOR, {}) for field in values]
+    indicators = [NumericField(f"{field.source}_missing", field.source, schema.INDICATOR, {}) for field in values]
     fields = (*values, *pieces, *(indicators if options.has_indicators else []))
     check_names([field.name for field in fields])
     return fields
@@ -198,7 +186,7 @@ def vector_fields(options: PrepareOptions, statistics: LogStatistics) -> tuple[V
         if sample is not None:
             values = sample.vectors[:, first : first + form.width]
         share = missing / max(statistics.num_training_rows, 1)
-        fields.append(fit_vector(name, form.scale, values[~np.isnan(values[:, 0])], share))
+        fields.append(schema.fit_vector(name, form.scale, values[~np.isnan(values[:, 0])], share))
         first += form.width
     return tuple(fields)
 
@@ -221,10 +209,10 @@ def _fit_to_sample(field: NumericField, cells: NDArray[np.float64]) -> NumericFi
 
     `cells` [k] are the cells of the column in this sample. NaN stands for a missing cell and is ignored.
     """
-    numbers = before_transform(field, cells[~np.isnan(cells)])
+    numbers = schema.before_transform(field, cells[~np.isnan(cells)])
     if field.transform == "quantile":
         return replace(field, quantiles=_quantiles(numbers))
-    logs = signed_log1p(numbers) if len(numbers) else np.zeros(1)
+    logs = schema.signed_log1p(numbers) if len(numbers) else np.zeros(1)
     fitted = {"mean": float(logs.mean()), "standard_deviation": float(logs.std()) if np.ptp(logs) else 1.0}
     return replace(field, parameters=field.parameters | fitted)
 
@@ -238,14 +226,14 @@ def _pieces(field: NumericField, cells: NDArray[np.float64], number: int) -> lis
     1 within its range, and is then centered and scaled. If quantiles are equal, there are fewer ranges, and the columns
     left over are 0.
     """
-    logs = signed_log1p(before_transform(field, cells[~np.isnan(cells)]))
+    logs = schema.signed_log1p(schema.before_transform(field, cells[~np.isnan(cells)]))
     logs = logs if len(logs) else np.zeros(1)
     edges = np.unique(np.quantile(logs, np.linspace(0, 1, number + 1), method="inverted_cdf")).tolist()
     edges += edges[-1:] * (number + 1 - len(edges))
     pieces = []
     for place, (low, high) in enumerate(itertools.pairwise(edges), 1):
-        piece = NumericField(f"{field.name}_piece{place}", field.source, PIECE, {"low": low, "high": high})
-        inside = piece_of_logs(piece, logs)
+        piece = NumericField(f"{field.name}_piece{place}", field.source, schema.PIECE, {"low": low, "high": high})
+        inside = schema.piece_of_logs(piece, logs)
         fitted = {"mean": float(inside.mean()), "standard_deviation": float(inside.std()) or 1.0}
         pieces.append(replace(piece, parameters=piece.parameters | fitted))
     return pieces

@@ -13,15 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.arrow_to_text import (
-    TableReader,
-    check_columns,
-    is_list,
-    opened_table,
-    plain_type,
-    schema_with_constants,
-    with_constants,
-)
+from data_prep.raw_log import arrow_to_text
+from data_prep.raw_log.arrow_to_text import TableReader, is_list, plain_type
 from data_prep.raw_log.formats import spread
 from data_prep.raw_log.storage import LogFile
 
@@ -32,9 +25,9 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
 
     Raise ValueError, also inside the `with` block, if the file is damaged or lacks columns of the format.
     """
-    with opened_table(file.location) as stored:
+    with arrow_to_text.opened_table(file.location) as stored:
         table = pa.ipc.open_file(stored)
-        check_columns(file.location, schema_with_constants(table.schema, file), log_format)
+        arrow_to_text.check_columns(file.location, arrow_to_text.schema_with_constants(table.schema, file), log_format)
 
         def batches(names: list[str], size: int) -> Iterator[pa.RecordBatch]:
             read = pa.ipc.IpcReadOptions(included_fields=[table.schema.get_field_index(name) for name in names])
@@ -65,8 +58,8 @@ def read_schema(file: LogFile) -> pa.Schema:
 
     Raise ValueError if the file is damaged.
     """
-    with opened_table(file.location) as stored:
-        return schema_with_constants(pa.ipc.open_file(stored).schema, file)
+    with arrow_to_text.opened_table(file.location) as stored:
+        return arrow_to_text.schema_with_constants(pa.ipc.open_file(stored).schema, file)
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
@@ -74,14 +67,14 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
 
     At least `num_parts` batches are read, unless the file has fewer.
     """
-    with opened_table(file.location) as stored:
+    with arrow_to_text.opened_table(file.location) as stored:
         table = pa.ipc.open_file(stored)
         of_batch = max(sum(_batch_rows(stored)) // max(table.num_record_batches, 1), 1)
         indices = spread(range(table.num_record_batches), max(num_parts, -(-num_rows // of_batch)))
         size = -(-num_rows // max(len(indices), 1))
         rows = pa.Table.from_batches([table.get_batch(index).slice(0, size) for index in indices], table.schema)
         rows.validate(full=True)
-        return with_constants(rows, file)
+        return arrow_to_text.with_constants(rows, file)
 
 
 def _batch_rows(stored: pa.NativeFile) -> list[int]:

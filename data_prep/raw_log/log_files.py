@@ -19,21 +19,10 @@ from urllib.parse import urlsplit
 
 from common.packages import make_command
 from common.text import natural_order, nearest, shortened
+from data_prep.raw_log import storage
 from data_prep.raw_log.formats import TAR_ENDINGS, format_of, unpacked_name
 from data_prep.raw_log.lake.lake_tables import LakeTable, find_table, refuse, table_at, table_files
-from data_prep.raw_log.storage import (
-    LogFile,
-    check_same_columns,
-    column_in,
-    columns_between,
-    entries_in,
-    file_name,
-    file_state,
-    inner,
-    is_uri,
-    local_path,
-    split_query,
-)
+from data_prep.raw_log.storage import LogFile, file_name, inner, is_uri
 
 _OTHER_PACKED = (".xz", ".bz2", ".zip", ".lz4", ".Z", ".7z")  # Endings of compressed files that cannot be read.
 _WHOLE_LOG = "train.txt"  # Name of Criteo's log.
@@ -64,7 +53,7 @@ def find_log(
     if two files have different columns in the names of their folders, if a table cannot be read, or if an input belongs
     to a table of Delta, Iceberg, Hudi or Paimon whose files must not be read one by one.
     """
-    listed = [local_path(str(one)) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
+    listed = [storage.local_path(str(one)) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
     for location in listed:
         _check_no_password(location)
     look = functools.cache(table_at)  # Cached, because the files of a log mostly lie in the same folders.
@@ -74,7 +63,7 @@ def find_log(
     expanded = [] if of_table else [_expand(location, look) for location in listed]
     # For each location of a file, the columns that names of its folders such as date=2026-11-01 give. Files of a Delta
     # or Iceberg table are not included, because the table defines its columns.
-    columns = {location: columns_between(root, location) for root, found in expanded for location in found}
+    columns = {location: storage.columns_between(root, location) for root, found in expanded for location in found}
     locations = list(of_table or [location for _, found in expanded for location in found])
     real = [location if is_uri(location) else os.path.realpath(location) for location in locations]
     if len(set(real)) != len(real):
@@ -85,13 +74,13 @@ def find_log(
     names = [file_name(location) for location in locations]
     if len(set(names)) != len(names):
         names = locations
-    roots = (PurePosixPath(split_query(root)[0]) for root, _ in expanded)
-    above = [root for root in roots if column_in(root.name) or column_in(root.parent.name)]
+    roots = (PurePosixPath(storage.split_query(root)[0]) for root, _ in expanded)
+    above = [root for root in roots if storage.column_in(root.name) or storage.column_in(root.parent.name)]
     if above and not any(columns.values()):
         log.info("%s: names of folders above the input give no columns; to have them, give the folder above", above[0])
     files = []
     for location, name in zip(locations, names, strict=True):
-        state = file_state(location)
+        state = storage.file_state(location)
         if state is None and of_table:
             raise FileNotFoundError(
                 f"{location} is gone, a data file of version {of_table[location].version} of the table {listed[0]}: it "
@@ -100,7 +89,7 @@ def find_log(
         if state is None:
             raise FileNotFoundError(f"{location} vanished while the input was examined")
         files.append(LogFile(location, name, state, (of_table or {}).get(location), columns.get(location, ())))
-    check_same_columns(files)
+    storage.check_same_columns(files)
     return tuple(files)
 
 
@@ -141,14 +130,14 @@ def _expand(location: str, look: Callable[[str], LakeTable | None]) -> tuple[str
     `look` is the function that `find_table` calls to recognize a Delta or Iceberg table at a location. Raise ValueError
     if the location belongs to such a table, whose files must not be read one by one.
     """
-    is_file = file_state(location) is not None  # `file_state` raises an error if a server does not answer.
+    is_file = storage.file_state(location) is not None  # `file_state` raises an error if a server does not answer.
     refuse(find_table(location, look))
     if is_file:
         return location, [location]
-    entries = entries_in(location)
+    entries = storage.entries_in(location)
     if entries is not None:
         return location, _files_of_folder(location, *entries)
-    if glob.has_magic(split_query(location)[0]):
+    if glob.has_magic(storage.split_query(location)[0]):
         return _matching(location, look)
     if location == "-" or Path(location).exists():
         raise ValueError(
@@ -162,12 +151,12 @@ def _expand(location: str, look: Callable[[str], LakeTable | None]) -> tuple[str
 
 def _matching(pattern: str, look: Callable[[str], LakeTable | None]) -> tuple[str, list[str]]:
     if is_uri(pattern):
-        address, query = split_query(pattern)
+        address, query = storage.split_query(pattern)
         folder, _, name = address.rpartition("/")
         if glob.has_magic(folder):
             raise ValueError(f"{pattern}: a URI can have * ? [] only in its last part")
         refuse(find_table(folder + query, look))
-        root, (files, folders) = folder + query, entries_in(folder + query) or ([], [])
+        root, (files, folders) = folder + query, storage.entries_in(folder + query) or ([], [])
         files = [file for file in files if fnmatch.fnmatchcase(file_name(file), name)]
         folders = [inner(root, each) for each in folders if fnmatch.fnmatchcase(each, name)]
     else:
@@ -178,7 +167,7 @@ def _matching(pattern: str, look: Callable[[str], LakeTable | None]) -> tuple[st
             refuse(find_table(folder, look))
         files, folders = [each for each in found if Path(each).is_file()], [*filter(os.path.isdir, found)]
     for folder in folders:
-        files += _files_of_partition(folder) if column_in(file_name(folder)) else []
+        files += _files_of_partition(folder) if storage.column_in(file_name(folder)) else []
     if not files:
         raise FileNotFoundError(f"no file matches {pattern} (quote the pattern, so that the shell does not expand it)")
     return root, _in_order(files)
@@ -218,7 +207,7 @@ def _parts(folder: str, files: Iterable[str], folders: Iterable[str]) -> list[st
     """Return the parts of a log among the files of a folder, and in subfolders such as date=2026-11-01."""
     parts = [file for file in files if is_part(file_name(file))]
     _check_not_twice(folder, parts)
-    below = (inner(folder, name) for name in folders if column_in(name) and not name.startswith("."))
+    below = (inner(folder, name) for name in folders if storage.column_in(name) and not name.startswith("."))
     return [*parts, *itertools.chain.from_iterable(map(_files_of_partition, below))]
 
 
@@ -228,8 +217,8 @@ def _files_of_partition(folder: str) -> list[str]:
     Raise ValueError if the folder belongs to a table, or if a part lies in a subfolder whose name does not have this
     form.
     """
-    files, names = entries_in(folder) or ([], [])
-    if others := [name for name in names if not column_in(name)]:
+    files, names = storage.entries_in(folder) or ([], [])
+    if others := [name for name in names if not storage.column_in(name)]:
         refuse(table_at(folder))
     if others := [name for name in others if not name.startswith(("_", "."))]:
         raise ValueError(

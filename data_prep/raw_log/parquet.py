@@ -10,13 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.arrow_to_text import (
-    TableReader,
-    check_columns,
-    opened_table,
-    schema_with_constants,
-    with_constants,
-)
+from data_prep.raw_log import arrow_to_text
+from data_prep.raw_log.arrow_to_text import TableReader
 from data_prep.raw_log.formats import spread
 from data_prep.raw_log.storage import LogFile
 
@@ -29,7 +24,7 @@ def open_reader(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
     """
     with _opened(file) as table:
         own = _own_columns(file, table)
-        check_columns(file.location, schema_with_constants(own, file), log_format)
+        arrow_to_text.check_columns(file.location, arrow_to_text.schema_with_constants(own, file), log_format)
         yield TableReader(file, log_format, table.metadata.num_rows, own.names, partial(_batches, file, table))
 
 
@@ -39,7 +34,7 @@ def read_schema(file: LogFile) -> pa.Schema:
     Raise ValueError if the file is damaged.
     """
     with _opened(file) as table:
-        return schema_with_constants(_own_columns(file, table), file)
+        return arrow_to_text.schema_with_constants(_own_columns(file, table), file)
 
 
 def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
@@ -54,7 +49,9 @@ def first_rows(file: LogFile, num_rows: int, num_parts: int) -> pa.Table:
         size = -(-num_rows // max(len(groups), 1))
         own = _own_columns(file, table)
         batches = [next(_batches(file, table, own.names, size, group), None) for group in groups]
-        return with_constants(pa.Table.from_batches([batch for batch in batches if batch is not None], own), file)
+        return arrow_to_text.with_constants(
+            pa.Table.from_batches([batch for batch in batches if batch is not None], own), file
+        )
 
 
 def _own_columns(file: LogFile, table: pq.ParquetFile) -> pa.Schema:
@@ -88,7 +85,7 @@ def _opened(file: LogFile) -> Iterator[pq.ParquetFile]:
     # Times of type INT96 are read as microseconds. By default pyarrow reads them as nanoseconds, which silently
     # overflow outside the years 1678 to 2262.
     with (
-        opened_table(file.location) as stored,
+        arrow_to_text.opened_table(file.location) as stored,
         pq.ParquetFile(stored, coerce_int96_timestamp_unit="us") as table,
     ):
         yield table

@@ -157,7 +157,7 @@ LOG_KERNELS_API int64_t log_kernels_parse(uint8_t* text, int64_t num_bytes, int6
                                           const LogKernelsFormat* format, const LogKernelsRows* rows,
                                           const LogKernelsRejects* rejects, int64_t* num_rejects);
 
-// Parses cells [n] as vectors of `width` numbers, as vectors.parse_vectors does. Writes the vectors to `values` [n,
+// Parses cells [n] as vectors of `width` numbers, as parse.parse_vectors does. Writes the vectors to `values` [n,
 // width], zeros for a missing or bad cell, and 1 to `present` [n] and `good` [n] for the cells that are not missing, and
 // for the good ones. With `decimal_comma`, a comma is the decimal point of a number and separates no numbers.
 LOG_KERNELS_API void log_kernels_parse_vectors(const LogKernelsStrings* cells, int64_t width, uint8_t decimal_comma,

@@ -160,7 +160,7 @@ Cell without_blanks(Cell cell) {
   return cell;
 }
 
-// Parses a cell as a vector of `width` numbers, as vectors.parse_vectors does. Returns false for a bad cell, and leaves
+// Parses a cell as a vector of `width` numbers, as parse.parse_vectors does. Returns false for a bad cell, and leaves
 // `values` undefined then. Sets *present to false for a missing vector.
 bool parse_vector(Cell cell, std::int64_t width, bool decimal_comma, float* values, bool* present) {
   cell = without_blanks(cell);
