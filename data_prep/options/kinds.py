@@ -124,7 +124,7 @@ KINDS: dict[Kind, ColumnKind] = {
     "vector": ColumnKind(
         "vector",
         "strings",
-        native="id",  # The native parser only finds the cells. `kernels.parse` parses their numbers.
+        native="id",  # The native parser only finds the cells. `parse.parse_vectors` parses their numbers.
         reason="vector",
         booleans=(),
         arrow=("vectors",),
