@@ -78,6 +78,10 @@ _WIDTH_OF_NUMBERS = 256
 # 0.015 to 0.02 lower on 32,000. With 0.4 instead of 0.2, the AUC is up to 0.006 higher if clicks follow the vector
 # linearly, and up to 0.012 lower if they do not.
 _DROPOUT_OF_VECTORS = 0.2
+# In batches with fewer rows that count than this, the learning rates of deep rows and tower are lower in proportion.
+# Tables of up to 4,000 training rows have such batches (_STEPS). On nine tables of 200 to 700 training rows the log
+# loss is then 0.011 to 0.165 lower. On tables of 3,400 to 8,000 rows, a third of the rates changed little, or cost AUC.
+_ROWS_FOR_FULL_RATES = 42
 # The learning rates at the end of the last epoch are this share of the learning rates at the start.
 _FINAL_FACTOR = 0.05
 # In a warm start, learning rates are multiplied by this factor. On the next 100,000 rows, the AUC differs from that of
@@ -161,6 +165,7 @@ def settings_by_rows(
         "decay_steps": max(1, num_steps(train.rows, epochs, batch_size, steps)),
         "final_factor": _FINAL_FACTOR,
     }
+    lower = min(batch_size * counting / _ROWS_FOR_FULL_RATES, 1.0)
     dropout = {"dropout": _DROPOUT_OF_VECTORS} if schema.vectors else {}
     return {
         "model": {"embedding_dim": 8, "hidden_widths": [width, width // 2], **dropout, **_parts(schema, fields)},
@@ -173,8 +178,16 @@ def settings_by_rows(
             "l2": float(f"{between(few_l2, 1.8e-3) * searched_batch_size / (batch_size * counting):.3g}"),
             "schedule": schedule,
         },
-        "deep_optimizer": {"name": "adam", "learning_rate": between(3e-3, 2.2e-3), "schedule": schedule},
-        "tower_optimizer": {"name": "adam", "learning_rate": between(3e-3, 1.1e-3), "schedule": schedule},
+        "deep_optimizer": {
+            "name": "adam",
+            "learning_rate": float(f"{lower * between(3e-3, 2.2e-3):.3g}"),
+            "schedule": schedule,
+        },
+        "tower_optimizer": {
+            "name": "adam",
+            "learning_rate": float(f"{lower * between(3e-3, 1.1e-3):.3g}"),
+            "schedule": schedule,
+        },
         "train": {"epochs": epochs, "batch_size": batch_size},
     }
 

@@ -152,6 +152,16 @@ def test_a_wide_part_whose_clicks_follow_crosses_learns_faster_in_more_epochs(
     assert follow == others
 
 
+@pytest.mark.parametrize(
+    ("num_rows", "words", "rate"),
+    [(600, (), 4.29e-4), (4_000, (), 3e-3), (94_000, (), 3e-3), (94_000, ("train.batch_size=21",), 1.5e-3)],
+)
+def test_small_batches_have_lower_learning_rates(resolved, num_rows, words, rate):
+    config = resolved(num_rows, *words)
+    assert config.deep_optimizer.learning_rate == config.tower_optimizer.learning_rate == rate
+    assert config.wide_optimizer.learning_rate == resolved(94_000).wide_optimizer.learning_rate
+
+
 def test_what_is_set_counts_and_the_rest_follows_it(resolved):
     config = resolved(94_000, "train.epochs=2", "train.batch_size=4000", "deep_optimizer.learning_rate=0.5")
     assert (config.train.epochs, config.train.batch_size, config.deep_optimizer.learning_rate) == (2, 4000, 0.5)
@@ -188,6 +198,8 @@ def test_a_run_from_a_model_has_its_sizes_and_goes_on_at_lower_rates(resolved):
         ours, theirs = getattr(warm, group), getattr(alone, group)
         assert ours.learning_rate == pytest.approx(0.3 * theirs.learning_rate, rel=0.01)
         assert ours.schedule.decay_steps == 50_000 // 2000
+    few = resolved(300, source=source)  # batches of the source's size
+    assert few.tower_optimizer.learning_rate == warm.tower_optimizer.learning_rate
     assert resolved(50_000, source=warm) == warm  # the next day too, and the run that took the source's folder
     smaller = resolved(50_000, "train.batch_size=500", "train.epochs=2", source=source)
     assert (smaller.train.epochs, smaller.wide_optimizer.l2) == (2, pytest.approx(4 * source.wide_optimizer.l2))
