@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from app.config.config import Config
-from app.config.optimizer_settings import DeepOptimizer, TowerOptimizer, WideOptimizer
-from app.config.schedules import Schedule
+from app.config.optimizer_settings import DeepOptimizer, Schedule, TowerOptimizer, WideOptimizer
 from common.settings import bounds_of
 from data_prep.options.format_checks import check_list, check_vector, checked_format
 from data_prep.options.log_format import ListForm, LogFormat, VectorForm

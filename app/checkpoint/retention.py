@@ -13,7 +13,7 @@ from pathlib import Path
 from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import PARTIAL, write_checkpoint
-from app.config.run_settings import CheckpointOptions
+from app.config.config import CheckpointOptions
 from app.evaluation.metrics import as_score
 from common.arrays.disk import Progress, no_progress
 from common.files import sync_folder

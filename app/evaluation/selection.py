@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from app.config.run_settings import EvalOptions
+from app.config.config import EvalOptions
 from app.evaluation.metrics import METRICS, Metrics, as_score
 from data_prep.prepared.schema import DataFile
 

@@ -17,10 +17,8 @@ from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import best_or_newest
 from app.checkpoint.write import PARTIAL
-from app.config.config import Config
-from app.config.optimizer_settings import AdamOptions, LazyAdamOptions
-from app.config.run_settings import CheckpointOptions
-from app.config.schedules import ConstantSchedule
+from app.config.config import CheckpointOptions, Config
+from app.config.optimizer_settings import AdamOptions, ConstantSchedule, LazyAdamOptions
 from app.online.online_options import KEPT, OnlineOptions
 from app.run.decision import make_plan
 from app.run.older import read_config

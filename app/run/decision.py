@@ -15,8 +15,7 @@ from typing import Any
 from app.checkpoint.manifest import Manifest, what_and_advice
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import step_folders, whole_checkpoints
-from app.config.config import Config
-from app.config.run_settings import EvalOptions
+from app.config.config import Config, EvalOptions
 from app.evaluation.selection import Selection
 from app.run.identity import difference, identity, kept_settings
 from app.run.older import FORMAT_VERSION, OLDEST_VERSION, added, section_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from app.config.run_settings import Backend
+from app.config.config import Backend
 from app.tables.interface import HostTables, TableRates, TablesSpec
 from app.tables.optimizers import StepHistory
 from app.tables.parts import PartTables

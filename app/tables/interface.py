@@ -23,8 +23,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from app.config.config import TableDtype
 from app.config.optimizer_settings import DeepOptimizer, SgdOptions, WideOptimizer
-from app.config.run_settings import TableDtype
 from app.tables.fields import TableField
 from app.tables.optimizers import (
     MEAN,

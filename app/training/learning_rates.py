@@ -14,8 +14,7 @@ from typing import Any
 
 from app.checkpoint.manifest import Manifest
 from app.config.config import Config
-from app.config.optimizer_settings import DeepOptimizer, TowerOptimizer, WideOptimizer
-from app.config.schedules import PlateauSchedule, Schedule
+from app.config.optimizer_settings import DeepOptimizer, PlateauSchedule, Schedule, TowerOptimizer, WideOptimizer
 from app.run.older import read_config
 from app.tables.backends import fastest_history
 from app.tables.fields import TableField

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.config.config import Config
-from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
-from app.config.run_settings import EvalOptions
-from app.config.schedules import ConstantSchedule
+from app.config.config import Config, EvalOptions
+from app.config.optimizer_settings import ConstantSchedule, FtrlOptions, LazyAdamOptions
 from app.evaluation.metrics import METRICS
 from app.tables.backends import pick_backend
 from app.tables.model_fields import fields_of_model, is_plain

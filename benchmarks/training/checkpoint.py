@@ -28,7 +28,7 @@ import numpy as np
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState, write_checkpoint
-from app.config.run_settings import TableDtype
+from app.config.config import TableDtype
 from app.tables.native.tables import NativeTables
 from app.training.saving import BACKGROUND_SHARE, Throttle
 from benchmarks.harness.timing import Timing, in_turns, new_parser, print_result, seconds_of, side_by_side

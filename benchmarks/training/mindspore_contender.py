@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.config import device
-from app.config.config import Config, ModelOptions, TrainOptions
+from app.config.config import Backend, Config, ModelOptions, TablesOptions, TrainOptions
 from app.config.device import DeviceOptions
-from app.config.run_settings import Backend, TablesOptions
 from app.tables.native.tables import NativeTables
 from benchmarks.harness.contender import Parts
 from benchmarks.harness.workload import NUM_NUMERIC, Workload, make_batches, steps_on_prefetched_batches

@@ -21,8 +21,7 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import remove_old, step_folders, whole_checkpoints
 from app.checkpoint.write import write_checkpoint
 from app.cli.checkpoint import reshard
-from app.config.config import Config
-from app.config.run_settings import CheckpointOptions
+from app.config.config import CheckpointOptions, Config
 from app.run.claim import RunIsFinishedError, open_run
 from app.run.decision import find_newest
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after

@@ -13,8 +13,7 @@ import numpy as np
 from app.checkpoint.manifest import MANIFEST, Manifest
 from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
-from app.config.config import Config
-from app.config.run_settings import TableDtype
+from app.config.config import Config, TableDtype
 from app.run.decision import ASKED, read_state
 from app.run.folder import CONFIG_FILE, run_config, run_or_checkpoint
 from app.run.identity import VECTORS, data_identity

@@ -9,8 +9,8 @@ from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import best_or_newest, remove_old, whole_checkpoints
 from app.checkpoint.write import ModelState, write_checkpoint
+from app.config.config import CheckpointOptions
 from app.config.optimizer_settings import AdamOptions, FtrlOptions, LazyAdamOptions, SgdOptions
-from app.config.run_settings import CheckpointOptions
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
 from tests.app.tables.tables_of_spec import reference_tables

@@ -13,7 +13,7 @@ from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, remove_old, step_folders, whole_checkpoints
 from app.checkpoint.write import ModelState, clear_leftovers, step_name, write_checkpoint
-from app.config.run_settings import CheckpointOptions
+from app.config.config import CheckpointOptions
 from app.tables.interface import DEEP, TableState
 from tests.checkpoints import load, plain_manifest
 from tests.programs import run_python

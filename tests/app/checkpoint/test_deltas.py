@@ -15,7 +15,7 @@ from app.checkpoint.manifest import ParentRecord, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, remove_old, rewrite, whole_checkpoints
 from app.checkpoint.write import ModelState, write_checkpoint
-from app.config.run_settings import CheckpointOptions
+from app.config.config import CheckpointOptions
 from app.tables.interface import DEEP, WIDE, TableState
 from tests.checkpoints import load, plain_manifest
 from tests.damage import flip_bit

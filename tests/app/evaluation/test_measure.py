@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from app.config.run_settings import EvalOptions
+from app.config.config import EvalOptions
 from app.evaluation.measure import Evaluation, Scorer, data_frame, measure
 from app.evaluation.metric_text import describe, one_line
 from app.evaluation.metrics import METRICS, Metric, Metrics
@@ -84,7 +84,7 @@ def test_new_metric_of_groups_needs_two_files(tiny_dataset, tiny_schema, monkeyp
     extended = dataclasses.make_dataclass("Extended", [("hit_rate", float, math.nan)], bases=(Metrics,), frozen=True)
     monkeypatch.setattr("app.evaluation.metrics.Metrics", extended)
     for names in ("SELECTABLE", "GROUP_METRICS"):
-        monkeypatch.setattr(f"app.config.run_settings.{names}", ("hit_rate",))
+        monkeypatch.setattr(f"app.config.config.{names}", ("hit_rate",))
     scorer = Scorer(lambda batch: None, lambda batch, _: batch.numeric[:, 0])
     found = measure(scorer, tiny_dataset, tiny_schema, "valid", 50, "C1")
     value = found.metrics.hit_rate

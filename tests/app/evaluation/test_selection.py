@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.config.run_settings import SELECTABLE, EvalOptions
+from app.config.config import SELECTABLE, EvalOptions
 from app.evaluation.metrics import METRICS, Metrics
 from app.evaluation.selection import Selection
 from data_prep.prepared.schema import DataFile

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.config.schedules import ConstantSchedule
+from app.config.optimizer_settings import ConstantSchedule
 from app.online.online_start import RATE_FLOOR, is_begun, online_config
 from common import settings
 

@@ -12,9 +12,9 @@ from app.config.optimizer_settings import (
     DeepOptimizer,
     FtrlOptions,
     RowwiseAdagradOptions,
+    StepSchedule,
     WideOptimizer,
 )
-from app.config.schedules import StepSchedule
 from app.tables.checks import check_table, check_values
 from app.tables.interface import DEEP, WIDE
 from app.tables.native.tables import NativeTables

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from app.config.optimizer_settings import AdamOptions, FtrlOptions
-from app.config.schedules import StepSchedule
+from app.config.optimizer_settings import AdamOptions, FtrlOptions, StepSchedule
 from app.tables.interface import DEEP, WIDE
 from tests.app.tables.tables_of_spec import native_tables
 

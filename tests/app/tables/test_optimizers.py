@@ -10,8 +10,8 @@ from app.config.optimizer_settings import (
     PartialRowwiseAdamOptions,
     RowwiseAdagradOptions,
     SgdOptions,
+    StepSchedule,
 )
-from app.config.schedules import StepSchedule
 from app.tables.optimizers import (
     adagrad_step,
     ftrl_step,

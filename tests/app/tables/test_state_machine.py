@@ -24,8 +24,14 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, rewrite
 from app.checkpoint.write import EXPIRED_IDS, write_checkpoint
 from app.config.config import Config
-from app.config.optimizer_settings import DeepOptimizer, WideOptimizer
-from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
+from app.config.optimizer_settings import (
+    ConstantSchedule,
+    CosineSchedule,
+    DeepOptimizer,
+    PlateauSchedule,
+    StepSchedule,
+    WideOptimizer,
+)
 from app.run.identity import data_identity
 from app.tables import optimizers
 from app.tables.interface import DEEP, WIDE, RowGradients

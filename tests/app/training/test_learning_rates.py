@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from app.config.optimizer_settings import SgdOptions
-from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
+from app.config.optimizer_settings import ConstantSchedule, CosineSchedule, PlateauSchedule, SgdOptions, StepSchedule
 from app.training import learning_rates
 from app.training.learning_rates import LearningRate, LearningRates
 

@@ -14,8 +14,8 @@ import pytest
 
 from app.checkpoint.manifest import MANIFEST, Position, read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint
+from app.config.config import CheckpointOptions
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
-from app.config.run_settings import CheckpointOptions
 from app.tables.fields import TableField
 from app.tables.interface import RowGradients, TablesSpec, TableState
 from app.tables.native.library import LIBRARY

@@ -11,7 +11,7 @@ from app.checkpoint import write as sharded_checkpoint
 from app.checkpoint.manifest import Manifest, Position, write_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState, write_checkpoint
-from app.config.run_settings import CheckpointOptions
+from app.config.config import CheckpointOptions
 from app.distributed.process_group import first_error, is_collective
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
 from app.training import saving
