@@ -11,7 +11,7 @@ import numpy as np
 
 from app.tables.interface import TablesSpec, UniqueIds
 from app.tables.native.library import NativeHandle, NativeUniqueIds, own
-from app.tables.positions import expand, find_unique, sum_deep_by_id, sum_wide_by_id
+from app.tables.reference import expand, find_unique, sum_deep_by_id, sum_wide_by_id
 from common.arrays.pages import HugeBuffer
 from common.native_library import address, output_address
 

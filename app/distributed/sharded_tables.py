@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 from app.distributed.batch_kernels import BatchKernels, make_batch_kernels
 from app.distributed.exchange import Exchange, Header, Operation
-from app.tables.backends import make_host_tables
+from app.tables.backends import PartSnapshot, PartTables, make_host_tables
 from app.tables.checks import check_gradients
 from app.tables.interface import (
     HostTables,
@@ -35,7 +35,6 @@ from app.tables.interface import (
     WriteArray,
     one_field,
 )
-from app.tables.parts import PartSnapshot, PartTables
 
 LOOKUPS = Operation.LOOKUP, Operation.LOOKUP_OF_MEANS
 

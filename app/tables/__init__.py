@@ -7,11 +7,10 @@ The modules, in the order of the data flow:
 - `checks`: checks of ids, gradients and saved states.
 - `initial`: the initial values of rows.
 - `optimizers`: one step of each optimizer, such as FTRL or Adam, in NumPy.
-- `reference`: the backend in NumPy. `native/`: the backend in C++.
-- `parts`: separate tables for a wide and a deep part that see different fields.
-- `positions`: distinct ids of a batch, and sums over the positions of an id.
+- `reference`: the backend in NumPy, with the distinct ids of a batch and sums over the positions of an id.
+- `native/`: the backend in C++.
 - `rounding`: rows stored in bfloat16.
-- `backends`: the choice of a backend.
+- `backends`: the choice of a backend, and separate tables for a wide and a deep part that see different fields.
 
 Array shapes are written with these letters: B rows of a batch, C looked-up fields, P columns of ids (a list
 field has several), n values among them, D embedding width, V vocabulary size, U distinct ids of a batch, T

@@ -7,7 +7,7 @@ it was loaded from a checkpoint or another model. An untouched row has its initi
 only.
 
 If the wide and the deep part of the model see different fields, each part gets its own table with its own ids and
-snapshots (`parts.py`). A row of a field that only one part sees is then stored in that part's table alone.
+snapshots (`PartTables`). A row of a field that only one part sees is then stored in that part's table alone.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ from app.tables.interface import (
     WriteArray,
     update_name,
 )
-from app.tables.native.history import history_until, means_until
-from app.tables.native.library import NativeHandle, NativeUniqueIds, Step, has_kernel, own
+from app.tables.native.library import NativeHandle, NativeUniqueIds, Step, has_kernel, history_until, means_until, own
 from app.tables.native.rows import NativeRows, NativeSnapshot
 from app.tables.optimizers import RunningMean, history_of_steps
 from app.tables.reference import step_rows

@@ -8,9 +8,9 @@ import pytest
 
 from app.config.optimizer_settings import AdamOptions, FtrlOptions, LazyAdamOptions
 from app.distributed.sharded_tables import ShardedTables
+from app.tables.backends import PartTables
 from app.tables.fields import TableField
 from app.tables.interface import RowGradients, TablesSpec
-from app.tables.parts import PartTables
 from tests.app.tables.tables_of_spec import assert_equal_states, native_tables, reference_tables
 
 APART = (TableField("a", wide=True, deep=True), TableField("b", wide=False, deep=True))

@@ -35,7 +35,7 @@ from app.config.optimizer_settings import (
 from app.run.identity import data_identity
 from app.tables import optimizers
 from app.tables.interface import DEEP, WIDE, RowGradients
-from app.tables.native import history as native_step
+from app.tables.native import library as native_step
 from app.tables.native.storage import ScratchFile
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables

@@ -9,8 +9,8 @@ from app.config.optimizer_settings import AdamOptions
 from app.tables import optimizers
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, CaughtUpTable, RowGradients
-from app.tables.native import history as native_history
-from app.tables.native.history import NativeStepHistory
+from app.tables.native import library as native_history
+from app.tables.native.library import NativeStepHistory
 from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, StepHistory
 from tests.app.tables.tables_of_spec import load_state, native_tables, reference_tables
 
