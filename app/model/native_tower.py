@@ -39,7 +39,7 @@ NUMERIC_MATRIX, FIRST_MATRIX = "tower.numeric_matrix", "tower.matrix_0"
 
 
 class SumOverRanks(Protocol):
-    """The methods of `app.distributed.gradient_sum.GradientSum` that a step uses to sum arrays over all ranks."""
+    """The methods of `app.distributed.process_group.GradientSum` that a step uses to sum arrays over all ranks."""
 
     num_ranks: int
 

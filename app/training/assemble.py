@@ -13,8 +13,7 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.device import deprecations_silenced, init_communication, runs_on_cpu, select_device
-from app.distributed.gradient_sum import GradientSum
-from app.distributed.process_group import ONE_PROCESS, ProcessGroup
+from app.distributed.process_group import ONE_PROCESS, GradientSum, ProcessGroup
 from app.model.dense_state import AnyParameter, OptimizerStates, write_parameter
 from app.model.dropout import DropoutNoise
 from app.model.native_tower import HostGraph, NativeModel, NativeStep, NativeTower, scores_natively, trains_natively

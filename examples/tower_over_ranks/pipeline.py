@@ -23,8 +23,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from app.config.config import Config, LossOptions
-from app.distributed.gradient_sum import GradientSum
-from app.distributed.process_group import MpiGroup, max_rank_rows, rank_slice
+from app.distributed.process_group import GradientSum, MpiGroup, max_rank_rows, rank_slice
 from app.model.dense_layer import MatMul, Total
 from app.model.dense_state import initial_tower
 from app.model.graph import ForwardBackward, Gradients, Optimizers, cross_entropy, smoothed

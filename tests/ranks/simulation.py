@@ -12,11 +12,9 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
-from app.distributed import exchange, watchdog
-from app.distributed.exchange import Operation
-from app.distributed.gradient_sum import GradientSum
-from app.distributed.process_group import rank_slice
-from app.distributed.sharded_tables import make_row_shard, make_sharded_tables
+from app.distributed import sharded_tables, watchdog
+from app.distributed.process_group import GradientSum, rank_slice
+from app.distributed.sharded_tables import Operation, make_row_shard, make_sharded_tables
 from app.tables.fields import TableField
 from app.tables.interface import RowGradients, TablesSpec
 from app.tables.reference import ReferenceTables
@@ -240,7 +238,7 @@ class Job:
 
             train(self.seed, tables, rank, size - servers, add, on_step, start)
             if servers:
-                exchange.start(world, Operation.RPC)
+                sharded_tables.start(world, Operation.RPC)
 
         worlds = [Communicator(network, "world", rank, size) for rank in range(size)]
         network.run([lambda world=world: (server if world.rank < servers else worker)(world) for world in worlds])

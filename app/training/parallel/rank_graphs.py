@@ -1,7 +1,7 @@
 """The MindSpore graphs of a step that several ranks take together, each with its slice of the batch.
 
 On a CPU, the step has two graphs: one for the forward and backward pass, and one for the dense optimizers. Between
-them, losses and dense gradients are summed over the ranks outside any graph (`app/distributed/gradient_sum.py`). On
+them, losses and dense gradients are summed over the ranks outside any graph (`app/distributed/process_group.py`). On
 Ascend and GPU, the step has a single graph, in which MindSpore's AllReduce (HCCL, NCCL) computes these sums. The code
 for Ascend and GPU was never run, because no such device was available.
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from mindspore import Tensor, nn, ops
 
-from app.distributed.gradient_sum import GradientSum
-from app.distributed.process_group import ProcessGroup
+from app.distributed.process_group import GradientSum, ProcessGroup
 from app.model.graph import AllFinite, Gradients, Optimizers, scalars
 from app.model.native_tower import DEEP_LOSS, NUM_BAD, WIDE_LOSS
 from app.training.step.step import StepSettings

@@ -16,9 +16,8 @@ from typing import Any
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_shards
 from app.config.config import Config
-from app.distributed.exchange import Operation
 from app.distributed.process_group import MpiGroup
-from app.distributed.sharded_tables import make_sharded_tables
+from app.distributed.sharded_tables import Operation, make_sharded_tables
 from app.run.claim import server_folder
 from app.run.stop_signals import FORWARDED_SIGNALS
 from app.tables.interface import Snapshot

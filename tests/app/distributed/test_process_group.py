@@ -53,3 +53,10 @@ def test_a_training_of_one_process_loads_no_mpi(project):
     """MPI would leave its memory in /dev/shm if the process is killed."""
     program = "import sys, app.training.loop; sys.exit('mpi4py.MPI' in sys.modules)"
     run_python("-c", program, cwd=project)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_sums_are_in_the_order_of_ranks(run_ranks, ranks):
+    status, output = run_ranks(ranks, "gradient_sums.py")
+    assert status == 0, output
+    assert output.count(f"of {ranks}: the same bits") == ranks

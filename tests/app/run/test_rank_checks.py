@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions, SgdOptions
-from app.distributed import exchange
-from app.distributed.exchange import Operation
+from app.distributed import sharded_tables
 from app.distributed.process_group import ProcessGroup, is_collective
-from app.distributed.sharded_tables import make_row_shard
+from app.distributed.sharded_tables import Operation, make_row_shard
 from app.run.rank import check_alike, check_one_place, data_of
 from app.tables.fields import TableField
 from app.tables.interface import TablesSpec
@@ -117,11 +116,11 @@ class Answers:
 )
 def test_ranks_that_are_not_in_step_end_the_job(other, message):
     with pytest.raises(ValueError, match=message) as caught:
-        exchange.start(Answers((Operation.UPDATE, 1, 0.5, 0), other), Operation.UPDATE, scale=0.5)
+        sharded_tables.start(Answers((Operation.UPDATE, 1, 0.5, 0), other), Operation.UPDATE, scale=0.5)
     assert not is_collective(caught.value)
 
 
 def test_a_server_does_what_all_others_do():
-    header = exchange.start(Answers((Operation.UPDATE, 1, 0.5, 1), (Operation.UPDATE, 2, 0.5, 1)), Operation.NONE)
+    header = sharded_tables.start(Answers((Operation.UPDATE, 1, 0.5, 1), (Operation.UPDATE, 2, 0.5, 1)), Operation.NONE)
     assert (header.operation, header.counts.tolist(), header.scale) == (Operation.UPDATE, [0, 1, 2], 0.5)
     assert header.shard == 1

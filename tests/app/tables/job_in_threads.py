@@ -1,7 +1,7 @@
 """A made-up job of training ranks and of servers that own rows. Each is a thread of this process, and together they
 have the interface of `HostTables`.
 
-Ranks exchange ids, rows and gradients by the code of `app/distributed/exchange.py`. Only MPI itself is replaced.
+Ranks exchange ids, rows and gradients by the code of `app/distributed/sharded_tables.py`. Only MPI itself is replaced.
 """
 
 import threading
@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from app.distributed.exchange import Operation
 from app.distributed.process_group import rank_slice
-from app.distributed.sharded_tables import make_sharded_tables
+from app.distributed.sharded_tables import Operation, make_sharded_tables
 from app.tables.interface import RowGradients, Rows, TableState
 
 DONE = SimpleNamespace(Wait=lambda: None, Test=lambda: True)  # A request whose messages have arrived.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.config.optimizer_settings import SgdOptions
-from app.distributed.batch_kernels import make_batch_kernels
+from app.distributed.sharded_tables import make_batch_kernels
 from app.tables.backends import make_host_tables
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from app.distributed.gradient_sum import GradientSum
+from app.distributed.process_group import GradientSum
 
 SHAPES = ((3,), (301, 40), (), (1000,))
 

@@ -17,9 +17,7 @@ from app.config.optimizer_settings import (
     RowwiseAdagradOptions,
     SgdOptions,
 )
-from app.distributed.batch_kernels import make_batch_kernels
-from app.distributed.exchange import Exchange, Operation
-from app.distributed.sharded_tables import RowShard, ShardedTables
+from app.distributed.sharded_tables import Exchange, Operation, RowShard, ShardedTables, make_batch_kernels
 from app.tables.backends import make_host_tables
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, one_field
