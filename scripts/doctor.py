@@ -20,7 +20,7 @@ from app.config.device import DeviceOptions
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.distributed.mpirun import find_mpirun
 from app.distributed.process_group import load_mpi
-from app.model import layer_library
+from app.model import native_tower
 from app.run.folder import processor_name
 from app.tables.fields import TableField
 from app.tables.interface import TablesSpec
@@ -37,7 +37,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # The native parts by name. Beside each library stands what the project uses if the library is missing.
 PARTS: dict[str, tuple[NativeLibrary, str]] = {
     "host tables": (tables_library.LIBRARY, "the slower tables of MindSpore or NumPy"),
-    "dense layer": (layer_library.LIBRARY, "MindSpore's operators"),
+    "dense layer": (native_tower.LIBRARY, "MindSpore's operators"),
     "log kernels": (log_library.LIBRARY, "NumPy, several times slower"),
 }
 Line = tuple[str, str]  # Two texts about a part of the machine: what was found, and what will be used.

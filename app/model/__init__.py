@@ -2,13 +2,13 @@
 
 Without MindSpore:
 - `dense_state`: the parameters of the dense model and the states of their optimizers.
-- `native_tower`: a whole step as C++ kernels (`csrc/`, loaded by `layer_library`), without a graph.
+- `native_tower`: the library of C++ kernels (`csrc/`), and a whole step made of them, without a graph.
+- `dropout`: which units dropout sets to 0.
 
 As MindSpore graphs:
 - `wide_deep`: the cells of the dense model, and how a run's model is made.
-- `dense_layer`: a hidden layer made of MindSpore's operators. `native_layer` and `distinct_layer`: the same layer as
-  C++ kernels.
-- `batch_norm`, `dropout`: options of hidden layers.
+- `dense_layer`: a hidden layer made of MindSpore's operators, and batch normalization. `native_layer`: the same layer,
+  and a first layer that gets distinct rows, as C++ kernels.
 - `graph`: forward pass, losses and backward pass as a MindSpore graph.
 - `tower_optimizers`: the optimizers of dense parameters.
 

@@ -1,4 +1,5 @@
-"""Run the dense model and its optimizers on a CPU without MindSpore, by a few calls of `csrc/tower_step.h`.
+"""Load the C++ library of the tower (`csrc/`), and run the dense model and its optimizers on a CPU without MindSpore,
+by a few calls of `csrc/tower_step.h`.
 
 MindSpore takes seconds to import, and milliseconds to start the kernels of a graph. With small batches these
 milliseconds are most of the time of a step.
@@ -11,8 +12,8 @@ import logging
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,22 +21,71 @@ from app.config.config import Config, LossOptions
 from app.config.device import BFLOAT16_FLAGS, GRAPH, DeviceOptions, cpu_flags, runs_on_cpu
 from app.config.optimizer_settings import AdamOptions, AdamWOptions, FtrlOptions
 from app.model.dense_state import CLIP_EPSILON, AdamState, HostParameter, OptimizerStates, initial_tower
-from app.model.layer_library import LIBRARY, NATIVE_ACTIVATION, TowerBatch, TowerPointers, TowerShape, check_status
 from app.tables.checks import LARGEST_GRADIENT
 from common.arrays.pages import HugeBuffer
-from common.native_library import address, output_address
+from common.native_library import NativeLibrary, address, output_address
 from data_prep.prepared.schema import Schema
-
-if TYPE_CHECKING:
-    from app.model.wide_deep import WideDeep
 
 log = logging.getLogger(__name__)
 
+LIBRARY = NativeLibrary(
+    "dense_layer",
+    __file__,
+    ["dense_layer.h", "distinct_layer.h", "tower_step.h"],
+    "dense layer is",
+    "continue with MindSpore's operators",
+)
+
+NATIVE_ACTIVATION = "relu"  # The activation function of the library's layers.
+
+TowerShape, TowerArrays, TowerBatch = (
+    LIBRARY.interface.structures[name] for name in ("TowerShape", "TowerArrays", "TowerBatch")
+)
 # Indices in the array [3] of a step's results, which is summed over the ranks: the two losses, and the number of ranks
 # that have found a value that is NaN or infinite.
 DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)
 
 NUMERIC_MATRIX, FIRST_MATRIX = "tower.numeric_matrix", "tower.matrix_0"
+
+
+class TowerPointers:
+    """The addresses of a model's arrays in the form of the C structure `TowerArrays`.
+
+    `arrays` are the model's arrays by parameter name. The addresses are valid as long as this object lives.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        matrices = [output_address(values) for name, values in arrays.items() if name.startswith("tower.matrix_")]
+        biases = [output_address(values) for name, values in arrays.items() if name.startswith("tower.bias_")]
+        self._arrays = arrays
+        self._lists = [(ctypes.c_void_p * len(addresses))(*addresses) for addresses in (matrices, biases)]
+        tower = (f"tower.{name}" for name in ("numeric_rows", "numeric_matrix", "vector_matrix"))
+        names = "wide.bias", "wide.numeric_weight", *tower
+        plain = (output_address(arrays[name]) if name in arrays else None for name in names)
+        self._struct = TowerArrays(*plain, *map(ctypes.addressof, self._lists))
+        self.pointer = ctypes.pointer(self._struct)
+
+
+def distinct_rows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the distinct rows that the ids of a batch, `ids` [B, C], look up, grouped by field.
+
+    Return three arrays: the ids of the rows, int64 [U]; for each cell of `ids` the index of its row, int32 [B, C]; and
+    the index of each field's first row, int32 [C + 1], with U as the last value. Raise OSError if the library is not
+    built.
+    """
+    ids = np.ascontiguousarray(ids, np.int64)
+    rows, index = np.empty(ids.size, np.int64), np.empty(ids.shape, np.int32)
+    starts = np.empty(ids.shape[1] + 1, np.int32)
+    outputs = output_address(rows), output_address(index), output_address(starts)
+    if LIBRARY.load().distinct_rows(address(ids, np.int64, *ids.shape), *ids.shape, *outputs):
+        raise MemoryError(f"no memory to find the distinct ones of {ids.size} ids")
+    return rows[: starts[-1]], index, starts
+
+
+def check_status(status: int) -> None:
+    """Raise RuntimeError unless `status`, the result of a C++ function that multiplies by oneDNN, is 0 (success)."""
+    if status:
+        raise RuntimeError(f"oneDNN refused the tower's products with status {status}; is there memory left?")
 
 
 class SumOverRanks(Protocol):
@@ -130,12 +180,14 @@ class NativeTower:
 
     def __init__(
         self,
-        model: NativeModel | WideDeep,
+        model: Any,
         config: Config,
         loss: LossOptions | None = None,
         largest_summand: float = math.inf,
     ) -> None:
-        """`largest_summand` is the bound of the parameters' gradients in a step."""
+        """`model` is a `NativeModel`, or a `WideDeep` that MindSpore runs. `largest_summand` is the bound of the
+        parameters' gradients in a step.
+        """
         self.parameters = {name: parameter.asnumpy() for name, parameter in model.named_parameters().items()}
         self._arrays = TowerPointers(self.parameters)
         LIBRARY.load().dense_set_threads(config.device.num_threads)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import psutil
 
-from app.model import layer_library
+from app.model import native_tower
 from app.run.folder import processor_name
 from app.tables.native import library as host_tables
 from data_prep.kernels import native
@@ -155,7 +155,7 @@ def machine() -> dict[str, str | int]:
 
     Raise OSError if a native part is not built, or is older than its sources: the slower parts would be measured.
     """
-    for library in (native.LIBRARY, host_tables.LIBRARY, layer_library.LIBRARY):
+    for library in (native.LIBRARY, host_tables.LIBRARY, native_tower.LIBRARY):
         library.load()
     return {
         "processor": processor_name(),

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from app.model.layer_library import LIBRARY
+from app.model.native_tower import LIBRARY
 from benchmarks.training.plan import measure, prepare, random_words
 
 

@@ -28,7 +28,7 @@ OPSET, IR_VERSION = 20, 9
 # If the weights take more than this many bytes, they are written to a second file, because protobuf cannot read files
 # above 2 GiB.
 MOST_BYTES = 2_000_000_000
-NORM_EPSILON = 1e-5  # Epsilon of batch normalization. It must equal the constant in app/model/batch_norm.py.
+NORM_EPSILON = 1e-5  # Epsilon of batch normalization. It must equal the constant in app/model/dense_layer.py.
 # ONNX operator of each activation and the operator's attributes. Silu is missing, because `build_tower` composes it of
 # two operators. MindSpore's nn.GELU is the tanh approximation.
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {

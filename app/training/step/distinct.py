@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.model.layer_library import distinct_rows
+from app.model.native_tower import distinct_rows
 from app.tables.checks import check_ids
 from app.tables.interface import HostTables, RowGradients, Rows, TablesSpec, UniqueIds
 from app.training.step.step import ByPosition, Watched, gradient_places, pad_rows

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from app.config.config import Config
 from app.config.device import BFLOAT16_FLAGS, Precision, cpu_flags
 from app.distributed.mpirun import CHOSEN_PRECISION
-from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
+from app.model.native_tower import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
 from app.run.folder import processor_name
 from app.tables.checks import LARGEST_GRADIENT
 from app.tables.model_fields import fields_of_model, num_deep_inputs

@@ -6,7 +6,7 @@ import pytest
 
 from app.config import device
 from app.config.device import DeviceOptions
-from app.model.layer_library import LIBRARY
+from app.model.native_tower import LIBRARY
 from tests.programs import run_python
 
 COMMANDS = """

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.model.batch_norm import EPSILON
+from app.model.dense_layer import EPSILON
 from app.model.wide_deep import hidden_layers
 from data_prep.prepared.schema import Split
 from tests.app.model.tensors import take_step

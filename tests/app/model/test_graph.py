@@ -3,8 +3,7 @@ import pytest
 from mindspore import Tensor
 
 from app.model.graph import AllFinite, cross_entropy
-from app.model.layer_library import LIBRARY
-from app.model.native_tower import l2_loss
+from app.model.native_tower import LIBRARY, l2_loss
 from tests.app.model.tensors import variable
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from app.config.device import cpu_flags
 from app.model.dropout import DropoutNoise, keep_mask
-from app.model.layer_library import distinct_rows
+from app.model.native_tower import distinct_rows
 from tests.app.model.tensors import to_bfloat16
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.

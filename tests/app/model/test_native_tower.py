@@ -7,8 +7,7 @@ import pytest
 
 from app.config.device import GRAPH
 from app.model.dense_state import write_parameter
-from app.model.layer_library import LIBRARY
-from app.model.native_tower import NativeStep
+from app.model.native_tower import LIBRARY, NativeStep
 from tests.app.model.tensors import take_step
 from tests.app.tables.tables_of_spec import load_model
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.config.optimizer_settings import FtrlOptions
-from app.model.layer_library import LIBRARY
+from app.model.native_tower import LIBRARY
 from app.tables.optimizers import LEAST_FTRL_RATE, ftrl_step
 from tests.app.model.tensors import variable
 

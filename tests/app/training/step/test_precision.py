@@ -9,7 +9,7 @@ import pytest
 
 from app.config.config import Config
 from app.config.device import BFLOAT16_FLAGS, cpu_flags
-from app.model.layer_library import LIBRARY
+from app.model.native_tower import LIBRARY
 from app.training.step import precision
 from common import yaml_settings
 
