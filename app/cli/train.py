@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         if group.world.rank < arguments.servers:
             # Imported in this function, because the import loads MPI, which a training in a single process does not
             # need.
-            from app.training.parallel.server import serve
+            from app.training.server import serve
 
             return serve(plan.config, plan.schema, plan.backend, group, plan.path)
     if arguments.dry_run:
@@ -97,7 +97,7 @@ def _print_placement(config: Config, target: str, backend: str) -> None:
     show(f"tower: on {target}")
     if backend == "stock":
         from app.config.optimizer_settings import FtrlOptions
-        from app.training.step.stock_tables import describe_placement, placed_ops
+        from app.training.step.stock_step import describe_placement, placed_ops
 
         assert isinstance(config.wide_optimizer, FtrlOptions)
         for line in describe_placement(placed_ops(config.wide_optimizer)):

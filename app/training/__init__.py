@@ -4,8 +4,8 @@
 - `context`: what all parts of a launch share.
 - `assemble`: builds tables, model, optimizers and step from the settings. `loop` trains.
 - `step/`: one training step.
-- `learning_rates`, `epoch_progress`, `saving`: schedules, logs and checkpoints.
-- `parallel/`: training on several ranks, and servers that own rows.
+- `learning_rates`, `saving`: schedules and checkpoints.
+- `server`: a rank that only owns rows.
 - `auto/`: settings chosen by the data, logistic regression as a baseline, and sweeps.
 - `warm_start/`: a new run that begins with the weights of a trained model.
 """

@@ -21,10 +21,9 @@ from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
 from app.training.auto.memory import with_storage
 from app.training.learning_rates import LearningRates, table_spec
-from app.training.parallel.data_parallel import DataParallelStep
 from app.training.step.distinct import ByDistinctRow
 from app.training.step.first_layer import most_distinct
-from app.training.step.step import ByPosition, HostTablesStep, StepSettings, TrainStep
+from app.training.step.step import ByPosition, DataParallelStep, HostTablesStep, StepSettings, TrainStep
 from data_prep.prepared.schema import Schema
 
 
@@ -128,8 +127,7 @@ def assemble(
     settings = StepSettings(model, optimizers, rates, noise, config.loss, batch_rows, (*numeric, *vectors))
     step: TrainStep
     if backend == "stock":
-        from app.training.step.stock_step import StockStep
-        from app.training.step.stock_tables import StockTables
+        from app.training.step.stock_step import StockStep, StockTables
 
         step = StockStep(StockTables(spec, rates.of_tables(), len(looked_up)), settings)
     else:
@@ -168,7 +166,7 @@ def step_graph(settings: StepSettings, config: Config, group: ProcessGroup) -> H
 
     if group.size == 1:
         return OnDevice(DeviceGraph(settings.forward_backward(), optimizers))
-    from app.training.parallel.rank_graphs import AllReducedGraph, SummedGraph
+    from app.training.step.rank_graphs import AllReducedGraph, SummedGraph
 
     if runs_on_cpu(config.device):
         return OnDevice(SummedGraph(settings, group))

@@ -1,34 +1,49 @@
-"""Run the training loop: fetch a batch, take a step, log, evaluate and save."""
+"""Run the training loop: fetch a batch, take a step, log, evaluate and save.
+
+`EpochProgress` shows and logs the progress of an epoch. `KernelProfile` measures kernels for `train.profile=true`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
-from collections.abc import Iterator
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from app.checkpoint.manifest import Position
+from app.config.device import records_dropped
 from app.distributed.process_group import shows_progress
 from app.evaluation.measure import Scorer, measure
 from app.evaluation.metric_text import one_line
 from app.evaluation.metrics import Metrics, NothingToMeasureError, as_score
 from app.evaluation.results import Measurement, content_of
 from app.evaluation.selection import Selection
-from app.run.logs import PROFILE_FOLDER
+from app.run.folder import RunFolder
+from app.run.logs import OP_TIMES, PROFILE_FOLDER, PROFILED_STEPS
 from app.run.stop_signals import Stopped
-from app.tables.interface import UniqueIds
+from app.tables.interface import FTRL, LAZY_ADAM, LOOKUP, UniqueIds
 from app.training.assemble import assemble
-from app.training.context import RunContext
-from app.training.epoch_progress import EpochProgress
+from app.training.context import Callback, RunContext
+from app.training.learning_rates import LearningRates
 from app.training.saving import CheckpointManager
-from app.training.step.kernel_times import KernelProfile
-from app.training.step.step import Losses
-from app.training.warm_start.dense import warm_start
+from app.training.step.step import Losses, TrainStep
+from app.training.warm_start.take_over import warm_start
+from common.console import progress_bar
 from data_prep.prepared.batches import Batch, mean_training_weight, num_batches, read_batches, training_order
 from data_prep.prepared.prefetch import Prefetcher
 
 log = logging.getLogger(__name__)
+
+TIMES_FILE = "cpu_op_execute_timestamp_*.txt"
 
 
 class Trainer:
@@ -219,3 +234,205 @@ class Trainer:
         if self.config.train.profile:
             self.profile.finish()
         self.checkpoints.finish(self.position, self.metrics)
+
+
+class EpochProgress:
+    """Shows an epoch's progress bar, writes a line of loss.log for each step, and calls the user's callbacks
+    `on_step`.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        position: Position,
+        epoch_steps: int,
+        log_every_steps: int,
+        seconds: dict[str, float],
+        learning_rates: LearningRates,
+        on_step: tuple[Callback, ...],
+    ) -> None:
+        """`seconds` has the total time in seconds that each part of a step (lookup, tower, update) has taken so far.
+        Each step adds to its values.
+        """
+        self._on_step = (*on_step, self._show)
+        self._run = run
+        self._log_every_steps = log_every_steps
+        self._bar = progress_bar(
+            total=epoch_steps,
+            initial=position.epoch_step,
+            desc=f"epoch {position.epoch}",
+            unit="step",
+            disable=not shows_progress(),
+        )
+        self._seconds = seconds
+        self._seconds_before = dict(seconds)
+        self._learning_rates = learning_rates
+        self._lines: list[str] = []
+        self._rows = 0
+        self._waited = 0.0
+        self._since = time.perf_counter()
+        self._last: tuple[Position, Losses, float] | None = None
+
+    def __enter__(self) -> EpochProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
+        self._bar.close()
+
+    def add(self, position: Position, losses: Losses, rows: int, waited_seconds: float) -> None:
+        """Record the step that ended at `position`, for the progress bar and the logs. `rows` is the number of rows
+        that were read for it.
+
+        `waited_seconds` is the total time that the epoch has waited for batches so far.
+        """
+        wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
+        # Lines of loss.log have the form in which MindSpore's tutorial prints losses.
+        place = f"epoch: {position.epoch} step: {position.epoch_step}"
+        self._lines.append(f"{place}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}")
+        self._rows += rows
+        self._last = (position, losses, waited_seconds)
+        self._bar.update()
+        if position.epoch_step % self._log_every_steps == 0:
+            self.flush()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time of the `with` block, such as an evaluation, as time of the training steps. Call `flush`
+        before the block.
+        """
+        self.flush()
+        yield
+        self._since = time.perf_counter()
+
+    def flush(self) -> None:
+        """Write the steps since the last flush to loss.log, and call each of `on_step` with the values of these steps.
+
+        The values are the losses and learning rates of the last step, mean times and speed, and the memory in use.
+        """
+        if self._last is None:
+            return
+        position, losses, waited = self._last
+        seconds = time.perf_counter() - self._since
+        speed, wait_share = self._rows / seconds, (waited - self._waited) / seconds
+        parts = {part: self._seconds[part] - before for part, before in self._seconds_before.items()}
+        self._seconds_before = dict(self._seconds)
+        # Resident pages include the process's private memory and the memory that it shares with other processes.
+        resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        self._run.append_losses(self._lines)
+        values = {
+            "step": position.step,
+            "epoch": position.epoch,
+            **dataclasses.asdict(losses),
+            "samples_per_second": round(speed, 1),
+            "wait_share": round(wait_share, 4),
+            **{f"{group}_learning_rate": rate for group, rate in self._learning_rates.at(position.step).items()},
+            **{f"{part}_ms": round(1000 * spent / len(self._lines), 2) for part, spent in parts.items()},
+            "memory_bytes": resident_pages * resource.getpagesize(),
+        }
+        for call in self._on_step:
+            call(self._run, values)
+        self._lines, self._rows, self._last = [], 0, None
+        self._since, self._waited = time.perf_counter(), waited
+
+    def _show(self, _: RunFolder, values: Mapping[str, Any]) -> None:
+        speed, loss = values["samples_per_second"], values["wide_loss"]
+        text = f"{speed:,.0f} samples/s, loss {loss:.4f}, waiting {values['wait_share']:.0%}"
+        self._bar.set_postfix_str(text, refresh=False)
+
+
+class KernelProfile:
+    """Measures the times of kernels over a few steps, and writes them to `folder` with MindSpore's raw profile.
+
+    Log lines look like `host kernel: EmbeddingLookup costs 3066 us`. The kernels of `stock` run inside MindSpore's
+    graph and are timed by MindSpore's profiler. The other backends time their own calls. Profiling slows a step, so it
+    is limited to `PROFILED_STEPS` steps. It starts with the second step, because the first one compiles the graph.
+
+    MindSpore's profiler first writes to another folder, because version 2.10 refuses paths with spaces or with
+    characters beyond ASCII.
+    """
+
+    def __init__(self, step: TrainStep, folder: Path) -> None:
+        self._step = step
+        self._folder = folder
+        # Name and microseconds of each run of a kernel outside the graph.
+        self._host_runs: list[tuple[str, float]] = []
+        self._profiler: Any = None  # The profiler while it is running, otherwise None.
+        self._made_in = Path()
+        self._steps = 0
+
+    def after_step(self) -> None:
+        """Record the kernel times of the step that was just taken. Call this method after every step."""
+        self._steps += 1
+        if 1 < self._steps <= 1 + PROFILED_STEPS:
+            for kernel, seconds in self._step.kernel_seconds().items():
+                log_kernel_time(kernel, 1e6 * seconds)
+                self._host_runs.append((kernel, 1e6 * seconds))
+        if self._steps == 1:
+            self._start()
+        elif self._steps == 1 + PROFILED_STEPS:
+            self.finish()
+
+    def finish(self) -> None:
+        """Stop the profiler and write its results, unless that has been done after `PROFILED_STEPS` steps.
+
+        Call this method after the last step, because a run may have fewer steps than that.
+        """
+        if self._profiler is None:
+            return
+        with records_dropped(lambda record: True):
+            self._profiler.stop()
+        self._profiler = None
+        runs = graph_op_times(self._made_in)
+        for kernel, micros in runs:
+            if kernel in (LOOKUP, FTRL, LAZY_ADAM):
+                log_kernel_time(kernel, micros)
+        (self._made_in / OP_TIMES).write_text(json.dumps(sum_by_op(runs, self._host_runs)), encoding="utf-8")
+        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.move(self._made_in, self._folder)
+
+    def _start(self) -> None:
+        from mindspore import profiler
+
+        self._made_in = Path(tempfile.mkdtemp(prefix="profile-"))
+        # Suppress a warning of the profiler, that it has no warm-up schedule.
+        with records_dropped(lambda record: True):
+            self._profiler = profiler.profile(
+                activities=[profiler.ProfilerActivity.CPU],
+                start_profile=False,
+                on_trace_ready=profiler.tensorboard_trace_handler(str(self._made_in)),
+            )
+            self._profiler.start()
+
+
+def sum_by_op(graph: list[tuple[str, float]], host: list[tuple[str, float]]) -> list[dict[str, Any]]:
+    """Return the number of runs and total milliseconds of each operator, slowest first, as dicts for the results file.
+
+    `graph` and `host` list (operator, microseconds) of every run inside and outside the graph.
+    """
+    times: dict[tuple[str, str], list[float]] = {}
+    for where, runs in (("graph", graph), ("host", host)):
+        for op, micros in runs:
+            times.setdefault((op, where), []).append(micros / 1000)
+    sums = [{"op": op, "where": where, "runs": len(ms), "ms": round(sum(ms), 3)} for (op, where), ms in times.items()]
+    return sorted(sums, key=lambda each: -each["ms"])
+
+
+def graph_op_times(folder: Path) -> list[tuple[str, float]]:
+    """Read the profile that MindSpore has written to `folder`. Return (operator, microseconds) of every run, in order
+    of time.
+    """
+    # Each line of the profiler's file is `scope/Kernel-op0;side;start_ns,milliseconds,… start_ns,milliseconds,…`.
+    runs = []
+    for path in folder.rglob(TIMES_FILE):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            scope, _, times = line.split(";")
+            kernel = scope.rsplit("/", 1)[-1].rsplit("-", 1)[0]
+            fields = (time.split(",") for time in times.split())
+            runs += [(int(start), kernel, 1000 * float(millis)) for start, millis, *_ in fields]
+    return [(kernel, micros) for _, kernel, micros in sorted(runs)]
+
+
+def log_kernel_time(kernel: str, micros: float) -> None:
+    """Log the time of a kernel in microseconds, in the form of MindSpore's tutorial."""
+    log.info("host kernel: %s costs %.0f us", kernel, micros)

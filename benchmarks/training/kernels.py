@@ -117,7 +117,7 @@ def stock_contenders(spec: TablesSpec, ids: np.ndarray, gradients: RowGradients)
     """Return functions that run MindSpore's operators on all its threads, by name. `asnumpy` waits for the result."""
     import mindspore as ms
 
-    from app.training.step.stock_tables import TableParameters
+    from app.training.step.stock_step import TableParameters
     from benchmarks.training.stock_operators import StockFtrl, StockLazyAdam, StockLookup
 
     ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mindspore import Tensor, nn
 
-from app.training.step.stock_tables import TableParameters
+from app.training.step.stock_step import TableParameters
 
 
 class StockOperator(nn.Cell):

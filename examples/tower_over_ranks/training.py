@@ -17,8 +17,7 @@ from app.model.graph import OnDevice
 from app.model.tower_optimizers import DenseOptimizers
 from app.training.assemble import check_dense
 from app.training.learning_rates import LearningRates, table_spec
-from app.training.parallel.data_parallel import DataParallelStep
-from app.training.step.step import ByPosition, HostTablesStep, Losses, StepSettings
+from app.training.step.step import ByPosition, DataParallelStep, HostTablesStep, Losses, StepSettings
 from data_prep.prepared.batches import mean_training_weight, read_batches, training_order
 from data_prep.prepared.schema import read_schema
 from examples.tower_over_ranks.accelerator import MindSporeSplit

@@ -14,7 +14,7 @@ from app.distributed.process_group import MpiGroup
 from app.model.graph import DeviceGraph
 from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep, make_model
-from app.training.parallel.rank_graphs import SummedGraph
+from app.training.step.rank_graphs import SummedGraph
 from app.training.step.step import Graph, StepSettings
 from data_prep.prepared.schema import Schema
 

@@ -33,8 +33,7 @@ from app.tables.native.storage import AUTO
 from app.training.assemble import check_dense, fold_numeric, logits_of, rows_for_device
 from app.training.auto.memory import with_storage
 from app.training.learning_rates import LearningRates, table_spec
-from app.training.parallel.data_parallel import over_ranks
-from app.training.step.step import score_batch
+from app.training.step.step import over_ranks, score_batch
 from common.files import message_of
 from data_prep.prepared.batches import Batch
 

@@ -1,9 +1,10 @@
 """Take training steps: look up rows, compute losses and gradients, update rows.
 
-- `step`: the step over tables outside the graph.
+- `step`: the step over tables outside the graph, also of several ranks. `rank_graphs`: the MindSpore graphs of such a
+  step.
 - `distinct`: passes each distinct row to the device only once. `first_layer` decides when to do so.
-- `precision`: chooses float32 or bfloat16. `kernel_times`: profiles the kernels.
-- `stock_step`, `stock_tables`: the step with MindSpore's own operators.
+- `precision`: chooses float32 or bfloat16.
+- `stock_step`: the tables and the step with MindSpore's own operators.
 
 Shapes use B for the batch size, n for the rows of this batch (n < B only in an epoch's last batch), C for categorical
 fields, N for numeric fields, D for the embedding width, U for distinct rows and V for the vocabulary size. The backend

@@ -329,7 +329,7 @@ def assert_a_warm_start_takes_what_is_left(checkpoint, prepared, ids):
     get this row, and that the rows of values without an id there stay untouched.
     """
     from app.training.assemble import assemble
-    from app.training.warm_start.dense import warm_start
+    from app.training.warm_start.take_over import warm_start
 
     config, schema = run_config(checkpoint.path.parents[1]), read_schema(prepared)
     train = replace(config.train, init_from=str(checkpoint.path), init_optimizer=False)

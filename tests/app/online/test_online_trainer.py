@@ -88,7 +88,7 @@ def trained_by_hand(folder, parts, dataset, schema, work):
     sizes of the vocabulary after each part, for which `test_growing` has what they must be.
     """
     from app.training.assemble import assemble
-    from app.training.warm_start.dense import warm_start
+    from app.training.warm_start.take_over import warm_start
 
     config = run_config(folder.path / "online")
     by_hand = assemble(config, schema, "native")

@@ -41,7 +41,7 @@ from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.warm_start.source import open_source
-from app.training.warm_start.start_tables import take_rows
+from app.training.warm_start.take_over import take_rows
 from common import settings as run_settings
 from data_prep.prepared.schema import CategoricalField, Schema, Split
 from tests.app.tables.job_in_threads import JobInThreads

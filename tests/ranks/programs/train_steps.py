@@ -136,7 +136,7 @@ def nudge(parts):
 def main(config_path):
     from app.distributed.process_group import MpiGroup
     from app.training.assemble import assemble
-    from app.training.parallel.server import ParameterServer
+    from app.training.server import ParameterServer
 
     world, schema = MPI.COMM_WORLD, make_schema()
     config = yaml_settings.resolve(Config, config_path, SETTINGS)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from app.training.warm_start.origins import NONE, row_origins
+from app.training.warm_start.source import NONE, row_origins
 from tests.app.training.warm_start.pairs import Side, make_rows, prepared
 
 ROWS = make_rows(1)

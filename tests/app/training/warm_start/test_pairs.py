@@ -17,9 +17,8 @@ from app.tables.backends import make_host_tables
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE
 from app.training.learning_rates import LearningRates
-from app.training.warm_start.dense import dense_layouts, move_dense
 from app.training.warm_start.source import check_source, open_source
-from app.training.warm_start.start_tables import take_rows
+from app.training.warm_start.take_over import dense_layouts, move_dense, take_rows
 from tests.app.training.warm_start.pairs import DIM, KINDS, SAME_ROWS, STEP, Prepared, make_rows, pairs, prepared
 
 FUZZED = not settings.default.derandomize  # by the profiles of tests/conftest.py

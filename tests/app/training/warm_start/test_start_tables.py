@@ -14,9 +14,9 @@ from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
 from app.tables.reference import ReferenceTables
 from app.training.learning_rates import LearningRates
-from app.training.warm_start import start_tables as warm_start_tables
+from app.training.warm_start import take_over
 from app.training.warm_start.source import InitialTable, Source
-from app.training.warm_start.start_tables import take_rows
+from app.training.warm_start.take_over import take_rows
 from data_prep.prepared.schema import CategoricalField
 
 V, D = 17, 5
@@ -77,7 +77,7 @@ def test_rows_of_another_width_are_refused():
 @pytest.mark.parametrize("most", [3, 2])
 def test_untouched_rows_are_taken_up_to_a_size(monkeypatch, caplog, most):
     """Here of another seed, and beside two rows that were touched."""
-    monkeypatch.setattr(warm_start_tables, "UNTOUCHED_BYTES", most * 4 * D)
+    monkeypatch.setattr(take_over, "UNTOUCHED_BYTES", most * 4 * D)
     ids, spec, widths = np.arange(2), make_spec(FTRL, SgdOptions()), {WIDE: 1, DEEP: D}
     state = {table: TableState(ids, {"rows": np.ones((2, width), np.float32)}) for table, width in widths.items()}
     origins = np.where(np.arange(V) < 5, np.arange(V), -1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.config.optimizer_settings import FtrlOptions
 from app.model.dense_state import write_parameter
 from app.tables.interface import DEEP, WIDE, RowGradients
-from app.training.step.stock_tables import MAX_VOCABULARY, StockTables, describe_placement, placed_ops
+from app.training.step.stock_step import MAX_VOCABULARY, StockTables, describe_placement, placed_ops
 from tests.app.tables.tables_of_spec import constant_rates, load_state, reference_tables
 
 

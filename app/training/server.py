@@ -25,7 +25,7 @@ from app.training.auto.memory import with_storage
 from app.training.learning_rates import LearningRates, table_spec
 from app.training.saving import table_statistics
 from app.training.warm_start.source import open_source
-from app.training.warm_start.start_tables import take_rows
+from app.training.warm_start.take_over import take_rows
 from common.files import FileRecord
 from common.process import peak_memory
 from data_prep.prepared.schema import Schema

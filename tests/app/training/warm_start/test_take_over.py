@@ -18,8 +18,7 @@ from app.distributed.process_group import ProcessGroup
 from app.run.claim import open_run
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE
-from app.training.warm_start.origins import NONE, _values, row_origins
-from app.training.warm_start.source import check_source, open_source
+from app.training.warm_start.source import NONE, _values, check_source, open_source, row_origins
 from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import VOCABULARY_FILE, VectorField, read_schema
@@ -62,7 +61,7 @@ def trained(train):
 @pytest.fixture
 def start(make_parts, tiny_config):
     def start_warm(schema, dataset, path, *words):
-        from app.training.warm_start.dense import warm_start
+        from app.training.warm_start.take_over import warm_start
 
         words = (f"train.init_from={path}", *words)
         parts = make_parts("reference", schema, *words)
@@ -325,7 +324,7 @@ def test_rows_of_stock_stay_without_a_gradient(falling, make_parts, tiny_config,
     """MindSpore's own operators, after a run whose learning rate was another."""
     from mindspore import Tensor
 
-    from app.training.warm_start.dense import warm_start
+    from app.training.warm_start.take_over import warm_start
 
     path, state = falling
     words = (f"train.init_from={path}", FLAT, "train.init_optimizer=true", "train.init_take=tables")
