@@ -1,7 +1,6 @@
 """Write, read and keep checkpoints. A checkpoint is either complete or does not exist.
 
 The modules:
-- `tower_slices`: read arrays of the tower of which each rank saved a slice.
 - `manifest`: manifest.json, the description of a checkpoint.
 - `write`: write a checkpoint into a folder `*.partial`, then rename the folder. `read`: open a checkpoint, and with a
   delta (changed rows only) the older checkpoints that it needs.

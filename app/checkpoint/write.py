@@ -28,7 +28,6 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from app.checkpoint.manifest import EXPIRY_VERSION, FORMAT_VERSION, Manifest, identify, write_manifest
-from app.checkpoint.tower_slices import WHOLE_FILE
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
 from common.arrays.disk import ArraySource, Progress, RowSource, column_of, no_progress, write_arrays
@@ -41,7 +40,7 @@ REPLACED = ".replaced"
 
 LEFTOVER = re.compile(rf"step-\d+({re.escape(PARTIAL)}|{re.escape(REPLACED)})")
 
-DENSE = WHOLE_FILE
+DENSE = "dense.safetensors"
 
 ROW_IDS = "row_ids"
 

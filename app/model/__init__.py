@@ -1,9 +1,8 @@
 """Build the dense part of the model, and compute its losses, gradients and updates.
 
 Without MindSpore:
-- `dense_state`: the parameters of the dense model and the states of their optimizers.
+- `dense_state`: the parameters of the dense model, the states of their optimizers, and the keys of dropout masks.
 - `native_tower`: the library of C++ kernels (`csrc/`), and a whole step made of them, without a graph.
-- `dropout`: which units dropout sets to 0.
 
 As MindSpore graphs:
 - `wide_deep`: the cells of the dense model, and how a run's model is made.

@@ -14,13 +14,13 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from app.model import dropout
+from app.model import dense_state
 from common.arrays import hashing
 
 # MindSpore's operators multiply int32 and not uint32, so this constant is given as the int32 of the same bits.
 GOLDEN32 = int(hashing.GOLDEN32.astype(np.int32))
 
-FACTORS = tuple(int(factor.astype(np.int32)) for factor in dropout.FACTORS)
+FACTORS = tuple(int(factor.astype(np.int32)) for factor in dense_state.FACTORS)
 
 ACTIVATIONS: dict[str, Callable[[], nn.Cell]] = {
     "relu": nn.ReLU,
@@ -93,7 +93,7 @@ class DenseLayer(nn.Cell):
         """Return the layer's outputs [B, H].
 
         `inputs` is [B, K], `weights` [K, H], `numeric` [B, N + 1], `numeric_weights` [N + 1, H]. With `noise`, int32
-        [3] from `app.model.dropout`, some units are dropped.
+        [3] from `app.model.dense_state`, some units are dropped.
         """
         return self.activated(self.sums(inputs, weights, numeric, numeric_weights), noise)
 
@@ -114,9 +114,9 @@ class DenseLayer(nn.Cell):
 def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
     """Return the factor of each unit's output, float32 [B, H]: 0 if it is dropped, else 1 / (1 - share dropped).
 
-    It computes `app.model.dropout.keep_mask` with MindSpore's operators. `rows` int32 [B] are the examples' indices in
-    the batch of all ranks, `units` int32 [H] indices in the layer. A product of int32 wraps to the same bits as one of
-    uint32. A bit mask turns MindSpore's arithmetic shifts into logical ones.
+    It computes `app.model.dense_state.keep_mask` with MindSpore's operators. `rows` int32 [B] are the examples'
+    indices in the batch of all ranks, `units` int32 [H] indices in the layer. A product of int32 wraps to the same bits
+    as one of uint32. A bit mask turns MindSpore's arithmetic shifts into logical ones.
     """
     rows = mix32(noise[0] + rows * GOLDEN32)
     units = mix32((units + 1) * GOLDEN32)

@@ -2,7 +2,7 @@
 the dense optimizers.
 
 The inputs of each graph are those of `LossCell.construct`. Only models with dropout use the input `noise`, which is a
-result of `app.model.dropout.DropoutNoise.of_step`.
+result of `app.model.dense_state.DropoutNoise.of_step`.
 """
 
 from __future__ import annotations

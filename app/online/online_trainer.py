@@ -41,9 +41,9 @@ from app.online.table_versions import open_source
 from app.run.stop_signals import Stopped
 from app.scoring.distribution import SCORE_BINS, count_scores
 from app.scoring.predictor import Predictor
+from app.tables.backends import fields_of_model
 from app.tables.fields import columns_of
 from app.tables.interface import HostTables, UniqueIds
-from app.tables.model_fields import fields_of_model
 from app.training.context import RunContext
 from app.training.loop import Trainer
 from app.training.step.step import HostTablesStep

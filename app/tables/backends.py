@@ -1,4 +1,5 @@
-"""Choose the backend of the host tables by the run's settings, and construct its tables.
+"""Determine the tables of a run by its settings: which fields the model looks up, which part of the model sees each,
+and the backend. Construct the tables.
 
 If the wide and the deep part of the model see different fields, each part has a pair of tables of its own, of which
 only the table of the part is used: the wide table of the one, and the deep table of the other.
@@ -7,7 +8,7 @@ only the table of the part is used: the wide table of the one, and the deep tabl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from threading import Event
@@ -15,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.config.config import Backend
+from app.config.config import Backend, Config, ModelOptions
 from app.tables.checks import check_gradients, check_ids_shape
-from app.tables.fields import columns_of
+from app.tables.fields import TableField, columns_of
 from app.tables.interface import (
     DEEP,
     WIDE,
@@ -33,8 +34,80 @@ from app.tables.interface import (
     UniqueIds,
 )
 from app.tables.optimizers import StepHistory
+from common.settings import did_you_mean
+from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
+
+
+def fields_of_model(schema: Schema, model: ModelOptions) -> tuple[TableField, ...]:
+    """Return the categorical fields of the data, in their order, each with the parts of the model that see it.
+
+    By default both parts see every field, except that only the wide part sees crosses (fields that combine other
+    fields). Raise ValueError, with the nearest known name, if a setting names a field that the data does not have.
+    """
+    names = [field.name for field in schema.categorical]
+    for setting in ("wide_fields", "deep_fields"):
+        for name in getattr(model, setting) or ():
+            if name in (vector.name for vector in schema.vectors):
+                raise ValueError(
+                    f"model.{setting}: {name} is a vector, which needs no table rows and always enters the deep part; "
+                    "leave it out here. If the model should not see it, prepare the data with its kind `ignored`"
+                )
+            if name not in names:
+                raise ValueError(
+                    f"model.{setting}: {name} is no categorical field of the data; {did_you_mean(name, names)}"
+                )
+    wide = names if model.wide_fields is None else model.wide_fields
+    deep = [f.name for f in schema.categorical if not f.cross] if model.deep_fields is None else model.deep_fields
+    return tuple(
+        TableField(field.name, field.name in wide, field.name in deep, field.max_length, field.pool == "mean")
+        for field in schema.categorical
+    )
+
+
+def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) -> TablesSpec:
+    """Return the sizes and settings of a run's tables.
+
+    The looked-up fields are the numeric fields named in `numeric`, followed by the categorical fields of the model.
+    """
+    return TablesSpec(
+        vocabulary_size=schema.vocabulary_size,
+        embedding_dim=config.model.embedding_dim,
+        fields=(*map(TableField, numeric), *fields_of_model(schema, config.model)),
+        seed=config.train.seed,
+        initial_scale=config.model.initial_row_scale,
+        l2_coef=config.loss.l2_coef,
+        wide_optimizer=config.wide_optimizer,
+        deep_optimizer=config.deep_optimizer,
+        ema_decay=config.train.ema_decay,
+        dtype=config.tables.dtype,
+    )
+
+
+def is_plain(fields: tuple[TableField, ...]) -> bool:
+    """Return True if both parts see every field and no field is a list. The backend `stock` supports no other model."""
+    return all(field.wide and field.deep and field.length == 1 for field in fields)
+
+
+def are_seen(ids: np.ndarray, schema: Schema, by_field: Sequence[bool]) -> np.ndarray:
+    """Return a boolean array that is True for each of `ids` whose field one part of the model sees.
+
+    The part sees all numeric fields, and the categorical fields whose entry in `by_field` is True.
+    """
+    mask: np.ndarray = ids < schema.num_numeric
+    for field, is_seen in zip(schema.categorical, by_field, strict=True):
+        for first, end in (field.oov_ids, *field.id_ranges) if is_seen else ():
+            mask |= (ids >= first) & (ids < end)
+    return mask
+
+
+def num_deep_inputs(fields: tuple[TableField, ...]) -> int:
+    """Return the number of embedding rows per example that the tower takes as input: one per field that it sees.
+
+    If the tower sees no field, the result is 1, for a placeholder row of zeros.
+    """
+    return max(1, sum(field.deep for field in fields))
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.device import deprecations_silenced, init_communication, runs_on_cpu, select_device
 from app.distributed.process_group import ONE_PROCESS, GradientSum, ProcessGroup
-from app.model.dense_state import AnyParameter, OptimizerStates, write_parameter
-from app.model.dropout import DropoutNoise
+from app.model.dense_state import AnyParameter, DropoutNoise, OptimizerStates, write_parameter
 from app.model.native_tower import HostGraph, NativeModel, NativeStep, NativeTower, scores_natively, trains_natively
+from app.tables.backends import table_spec
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
 from app.training.auto.memory import with_storage
-from app.training.learning_rates import LearningRates, table_spec
+from app.training.learning_rates import LearningRates
 from app.training.step.distinct import ByDistinctRow
 from app.training.step.first_layer import most_distinct
 from app.training.step.step import ByPosition, DataParallelStep, HostTablesStep, StepSettings, TrainStep

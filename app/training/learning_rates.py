@@ -13,15 +13,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from app.checkpoint.manifest import Manifest
-from app.config.config import Config
 from app.config.optimizer_settings import DeepOptimizer, PlateauSchedule, Schedule, TowerOptimizer, WideOptimizer
 from app.run.older import read_config
 from app.tables.backends import fastest_history
-from app.tables.fields import TableField
-from app.tables.interface import DEEP, WIDE, TableRates, TablesSpec
-from app.tables.model_fields import fields_of_model
+from app.tables.interface import DEEP, WIDE, TableRates
 from app.tables.optimizers import RunningMean, StepHistory, history_of_steps
-from data_prep.prepared.schema import Schema
 
 STEPS_BEFORE = "steps_before"
 # Constants of plateau schedules, as in the benchmark BARS. A rise of the metric by at most LEAST_GAIN is no
@@ -144,25 +140,6 @@ class LearningRates:
             return rate * (correction(before + step) / correction(step)) if before else rate
 
         return {WIDE: self.groups[WIDE], DEEP: deep_rate}
-
-
-def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) -> TablesSpec:
-    """Return the sizes and settings of a run's tables.
-
-    The looked-up fields are the numeric fields named in `numeric`, followed by the categorical fields of the model.
-    """
-    return TablesSpec(
-        vocabulary_size=schema.vocabulary_size,
-        embedding_dim=config.model.embedding_dim,
-        fields=(*map(TableField, numeric), *fields_of_model(schema, config.model)),
-        seed=config.train.seed,
-        initial_scale=config.model.initial_row_scale,
-        l2_coef=config.loss.l2_coef,
-        wide_optimizer=config.wide_optimizer,
-        deep_optimizer=config.deep_optimizer,
-        ema_decay=config.train.ema_decay,
-        dtype=config.tables.dtype,
-    )
 
 
 def running_mean(manifest: Manifest) -> RunningMean | None:

@@ -20,9 +20,10 @@ from app.distributed.process_group import MpiGroup
 from app.distributed.sharded_tables import Operation, make_sharded_tables
 from app.run.claim import server_folder
 from app.run.stop_signals import FORWARDED_SIGNALS
+from app.tables.backends import table_spec
 from app.tables.interface import Snapshot
 from app.training.auto.memory import with_storage
-from app.training.learning_rates import LearningRates, table_spec
+from app.training.learning_rates import LearningRates
 from app.training.saving import table_statistics
 from app.training.warm_start.source import open_source
 from app.training.warm_start.take_over import take_rows

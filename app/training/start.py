@@ -26,9 +26,9 @@ from app.run.older import ignored
 from app.run.report import NOT_WRITTEN, leave_report
 from app.run.stop_signals import Stopped, StopRequest
 from app.run.training_loss import trained_click_rate, why_useless
+from app.tables.backends import table_spec
 from app.training.auto.memory import MemoryPlan, plan_to_fit, plan_training, shortage, total
 from app.training.context import LOGS, Callback, RunContext
-from app.training.learning_rates import table_spec
 from app.training.loop import Trainer
 from app.training.saving import NotSavedError
 from app.training.step import first_layer, precision

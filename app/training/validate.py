@@ -11,8 +11,7 @@ from pathlib import Path
 from app.config.config import Config, EvalOptions
 from app.config.optimizer_settings import ConstantSchedule, FtrlOptions, LazyAdamOptions
 from app.evaluation.metrics import METRICS
-from app.tables.backends import pick_backend
-from app.tables.model_fields import fields_of_model, is_plain
+from app.tables.backends import fields_of_model, is_plain, pick_backend
 from app.tables.native.storage import AUTO, MEMORY, check_folder
 from common.packages import python_command
 from common.settings import did_you_mean

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.numpy import load_file, save_file
 
 from app.checkpoint.manifest import Manifest
-from app.checkpoint.read import Checkpoint
-from app.checkpoint.tower_slices import join
+from app.checkpoint.read import Checkpoint, join
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.run.identity import data_identity
 from common import settings

@@ -11,12 +11,12 @@ from app.config.device import deprecations_silenced
 from app.distributed.process_group import MpiGroup
 from app.evaluation.measure import Scorer, measure
 from app.evaluation.metrics import Metrics
-from app.model.dense_state import write_parameter
-from app.model.dropout import DropoutNoise
+from app.model.dense_state import DropoutNoise, write_parameter
 from app.model.graph import OnDevice
 from app.model.tower_optimizers import DenseOptimizers
+from app.tables.backends import table_spec
 from app.training.assemble import check_dense
-from app.training.learning_rates import LearningRates, table_spec
+from app.training.learning_rates import LearningRates
 from app.training.step.step import ByPosition, DataParallelStep, HostTablesStep, Losses, StepSettings
 from data_prep.prepared.batches import mean_training_weight, read_batches, training_order
 from data_prep.prepared.schema import read_schema

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from mindspore import nn
 
-from app.checkpoint.tower_slices import join
+from app.checkpoint.read import join
 from app.config.config import Config
 from app.distributed.process_group import MpiGroup
 from app.model.graph import DeviceGraph

@@ -33,7 +33,7 @@ DENSE_LAYER_API void dense_set_threads(int32_t num_threads);
   DENSE_LAYER_API int name(int num_params, void** params, int* num_dims, int64_t** shapes, const char** dtypes, \
                            void* stream, void* extra)
 
-// `noise` int32 [3] is one layer's row of DropoutNoise in app/model/dropout.py. Units of y that stay are multiplied by
+// `noise` int32 [3] is one layer's row of DropoutNoise in app/model/dense_state.py. Units of y that stay are multiplied by
 // 1 / (1 - share dropped), the others are 0. If the share is 0, there is no dropout.
 //
 // x [B, K], W [K, H], n [B, N], F [N, H], noise -> y [B, H]

@@ -32,7 +32,7 @@ void relu_gradient(const float* dy, const float* y, std::int64_t size, float sca
 // Return true if the absolute values of all `values` are below `limit`, and false if one is not or is NaN.
 bool all_below(const float* values, std::int64_t size, float limit);
 
-// The dropout of one layer; see `keep_mask` in app/model/dropout.py.
+// The dropout of one layer; see `keep_mask` in app/model/dense_state.py.
 struct Dropout {
   std::uint32_t key, first_row, threshold;
 

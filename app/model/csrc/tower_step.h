@@ -54,7 +54,7 @@ typedef struct {
   float* deep;                   // [B, K]
   const float* wide;             // [B]
   const float* numeric;          // [B, N + M], numbers of the numeric fields, then vector inputs
-  const int32_t* noise;          // [L, 3] from DropoutNoise in app/model/dropout.py, null without dropout
+  const int32_t* noise;          // [L, 3] from DropoutNoise in app/model/dense_state.py, null without dropout
   const float* labels;           // [B]
   const float* example_weights;  // [B] relative weights in the loss
 } TowerBatch;

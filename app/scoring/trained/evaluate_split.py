@@ -28,11 +28,11 @@ from app.run.logs import EVAL_LOG
 from app.run.report import leave_report
 from app.run.stop_signals import StopRequest
 from app.scoring.trained.trained_model import Trained
-from app.tables.backends import pick_host_backend
+from app.tables.backends import pick_host_backend, table_spec
 from app.tables.native.storage import AUTO
 from app.training.assemble import check_dense, fold_numeric, logits_of, rows_for_device
 from app.training.auto.memory import with_storage
-from app.training.learning_rates import LearningRates, table_spec
+from app.training.learning_rates import LearningRates
 from app.training.step.step import over_ranks, score_batch
 from common.files import message_of
 from data_prep.prepared.batches import Batch

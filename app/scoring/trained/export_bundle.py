@@ -32,8 +32,9 @@ from app.scoring.trained.made_rows import make_rows
 from app.scoring.trained.trained_model import Trained
 from app.scoring.trained.write_bundle import ExportedModel, finish, logit_tolerances, write_model
 from app.scoring.trained.write_id_model import write_id_model
+from app.tables.backends import table_spec
 from app.training.assemble import fold_numeric
-from app.training.learning_rates import running_mean, step_history, table_spec
+from app.training.learning_rates import running_mean, step_history
 from common.console import progress_bar
 from common.settings import as_dict
 from data_prep.encoding.encoder import RowEncoder

@@ -35,9 +35,9 @@ from app.scoring.predictor import Predictor, probabilities
 from app.scoring.trained.bundle_code import CODE, write_code
 from app.scoring.trained.made_rows import make_rows
 from app.scoring.trained.write_tower import rounding_bound, write_tower
+from app.tables.backends import fields_of_model, is_plain
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, scored_table, widened_layout
-from app.tables.model_fields import fields_of_model, is_plain
 from app.tables.optimizers import ROWS, RunningMean, StepHistory
 from data_prep.encoding.encoder import NUM_EXPIRED
 from data_prep.encoding.prepared_vocabulary import (

@@ -22,14 +22,12 @@ from app.config.config import Config
 from app.distributed.process_group import ProcessGroup, local_processes
 from app.model.dense_state import tower_shapes
 from app.model.native_tower import trains_natively
-from app.tables.backends import TableBytes, planned_bytes
+from app.tables.backends import TableBytes, num_deep_inputs, planned_bytes, table_spec
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, TablesSpec
-from app.tables.model_fields import num_deep_inputs
 from app.tables.native.library import has_kernel
-from app.tables.native.rows import LIST_BYTES
 from app.tables.native.storage import AUTO, MEMORY, check_folder
-from app.training.learning_rates import table_spec
+from app.tables.native.tables import LIST_BYTES
 from app.training.step.first_layer import expected_shares, is_worth_asking, most_distinct
 from common import yaml_settings
 from common.arrays.disk import BUFFER_BYTES, WRITES_ON_THEIR_WAY

@@ -16,7 +16,7 @@ import numpy as np
 from app.config.config import Config, FirstLayer
 from app.config.device import Precision
 from app.model.native_tower import LIBRARY
-from app.tables.model_fields import fields_of_model, is_plain
+from app.tables.backends import fields_of_model, is_plain
 from common.arrays.pages import give_back_freed_memory
 from data_prep.prepared.schema import Schema
 

@@ -31,8 +31,8 @@ from app.config.device import BFLOAT16_FLAGS, Precision, cpu_flags
 from app.distributed.mpirun import CHOSEN_PRECISION
 from app.model.native_tower import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
 from app.run.folder import processor_name
+from app.tables.backends import fields_of_model, num_deep_inputs
 from app.tables.checks import LARGEST_GRADIENT
-from app.tables.model_fields import fields_of_model, num_deep_inputs
 from common.files import parse_json, write_whole
 from common.native_library import output_address
 from common.packages import PROJECT

@@ -24,8 +24,7 @@ import numpy as np
 from app.config.config import LossOptions
 from app.distributed.process_group import ProcessGroup, mark_collective
 from app.evaluation.measure import Scorer
-from app.model.dense_state import AnyParameter
-from app.model.dropout import DropoutNoise
+from app.model.dense_state import AnyParameter, DropoutNoise
 from app.model.native_tower import HostGraph, l2_loss
 from app.tables.checks import LARGEST_GRADIENT
 from app.tables.interface import DEEP, LOOKUP, WIDE, HostTables, RowGradients, Rows, Tables, UniqueIds

@@ -24,10 +24,10 @@ from app.run.decision import ASKED, read_state
 from app.run.folder import CONFIG_FILE, run_config, run_or_checkpoint
 from app.run.identity import VECTORS, data_identity
 from app.run.older import read_config
+from app.tables.backends import fields_of_model
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, Indices, RowArray, TableSnapshot, scored_table, widened_layout
-from app.tables.model_fields import fields_of_model
 from app.tables.optimizers import ROWS, StepHistory, TableOptimizer, state_arrays
 from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
 from common import settings

@@ -19,9 +19,9 @@ from app.checkpoint.read import PIECE_BYTES
 from app.config.config import Config, ModelOptions
 from app.config.optimizer_settings import FtrlOptions
 from app.distributed.process_group import ProcessGroup
+from app.tables.backends import are_seen, fields_of_model
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, PlaceRows, RowArray, TableSnapshot, TablesSpec, widened_layout
-from app.tables.model_fields import are_seen, fields_of_model
 from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN, MEAN_STEP, ROWS, TableOptimizer, ftrl_arrays
 from app.tables.rounding import nearest
 from app.training.assemble import TrainingState, fold_numeric

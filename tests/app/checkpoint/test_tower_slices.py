@@ -3,7 +3,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from app.checkpoint.manifest import read_manifest, write_manifest
-from app.checkpoint.tower_slices import dense_files, join
+from app.checkpoint.read import dense_files, join
 from app.checkpoint.write import ModelState, write_checkpoint
 from common.files import FileRecord, checksum
 from tests.checkpoints import load, plain_manifest

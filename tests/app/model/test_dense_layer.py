@@ -18,8 +18,7 @@ import mindspore as ms
 from mindspore import Tensor, nn
 
 from app.model.dense_layer import ACTIVATIONS, DenseLayer
-from app.model.dense_state import write_parameter
-from app.model.dropout import DropoutNoise, keep_mask
+from app.model.dense_state import DropoutNoise, keep_mask, write_parameter
 from app.model.native_layer import NativeLayer
 from tests.app.model.tensors import to_bfloat16
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.model.dropout import DropoutNoise, keep_mask
+from app.model.dense_state import DropoutNoise, keep_mask
 
 RATE = 0.25
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from app.config.device import cpu_flags
-from app.model.dropout import DropoutNoise, keep_mask
+from app.model.dense_state import DropoutNoise, keep_mask
 from app.model.native_tower import distinct_rows
 from tests.app.model.tensors import to_bfloat16
 

@@ -13,8 +13,8 @@ from app.checkpoint.write import ModelState
 from app.scoring.predictor import Predictor
 from app.scoring.trained.card import requirements
 from app.scoring.trained.write_bundle import ExportedModel, finish, write_model
+from app.tables.backends import fields_of_model, num_deep_inputs
 from app.tables.interface import TableState
-from app.tables.model_fields import fields_of_model, num_deep_inputs
 from data_prep.encoding.rows_to_score import arrow_table
 from data_prep.options.log_format import LogFormat, VectorForm
 from data_prep.options.options_file import read_options

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from app.tables.interface import DEEP, TableState
-from app.tables.native import rows as native_rows
+from app.tables.native import tables as native_module
 from tests.app.tables.tables_of_spec import assert_equal_states, load_state, native_tables
 
 
@@ -73,7 +73,7 @@ def test_where_no_row_can_be_kept_the_update_waits_for_the_release(
     run_steps(tables, 1, seed=1)
     before = tables.state()
     snapshot = tables.snapshot(changed_only=False)
-    monkeypatch.setattr(native_rows, "require_memory", refuse_memory)
+    monkeypatch.setattr(native_module, "require_memory", refuse_memory)
     updates = threading.Thread(target=run_steps, args=(tables, 1, 2))
     updates.start()
     assert snapshot.awaited.wait(10)

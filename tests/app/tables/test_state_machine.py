@@ -34,12 +34,13 @@ from app.config.optimizer_settings import (
 )
 from app.run.identity import data_identity
 from app.tables import optimizers
+from app.tables.backends import table_spec
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.native import library as native_step
 from app.tables.native.storage import ScratchFile
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
-from app.training.learning_rates import LearningRates, table_spec
+from app.training.learning_rates import LearningRates
 from app.training.warm_start.source import open_source
 from app.training.warm_start.take_over import take_rows
 from common import settings as run_settings

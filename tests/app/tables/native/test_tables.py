@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from app.tables.interface import DEEP, RowGradients, UniqueIds
-from app.tables.native import rows as native_rows
+from app.tables.native import tables as native_module
 from common.process import MemoryLimit
 from tests.app.tables.tables_of_spec import load_state, native_tables, reference_tables
 from tests.programs import run_python
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("native_library")
 def test_more_touched_rows_than_slots_are_refused_before_anything_is_written(make_spec, monkeypatch):
     tables = native_tables(make_spec(vocabulary_size=400))
     tables.touch(np.arange(10))
-    monkeypatch.setattr(native_rows, "MAX_TOUCHED", 12)
+    monkeypatch.setattr(native_module, "MAX_TOUCHED", 12)
     tables.touch(np.arange(12))
     with pytest.raises(MemoryError, match="one process keeps 12 touched rows at most"):
         tables.touch(np.arange(13))
@@ -165,7 +165,7 @@ try:
 except MemoryError as error:
     print(error, tables.state()["deep"].row_ids.size)
 """
-    result = run_python("-c", program, cwd=Path(native_rows.__file__).parents[3])
+    result = run_python("-c", program, cwd=Path(native_module.__file__).parents[3])
     assert "the address space (RLIMIT_AS) is" in result.stdout
     assert "storing 999,990 new rows beside 10 touched ones" in result.stdout
     assert result.stdout.split()[-1] == "10"

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from app.config.config import Config
-from app.tables.model_fields import fields_of_model
+from app.tables.backends import fields_of_model
 from app.training.auto.by_rows import resolve_by_rows, settings_by_rows
 from app.training.start import describe_by_rows, describe_few_steps
 from common import settings, yaml_settings

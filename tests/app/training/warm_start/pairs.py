@@ -17,10 +17,9 @@ from app.checkpoint.manifest import Manifest
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.config import Config, ModelOptions
 from app.run.identity import data_identity
+from app.tables.backends import fields_of_model, table_spec
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, TableState
-from app.tables.model_fields import fields_of_model
-from app.training.learning_rates import table_spec
 from common import settings
 from data_prep.encoding.from_values import lines_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder
