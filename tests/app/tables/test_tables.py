@@ -1,13 +1,17 @@
 """The contract of `HostTables`, for each backend that keeps its tables outside a graph."""
 
 import dataclasses
+import threading
+import time
 
 import numpy as np
 import pytest
 
+from app.config.optimizer_settings import AdamOptions, FtrlOptions, StepSchedule
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, RowGradients, TableState
-from tests.app.tables.tables_of_spec import load_state
+from app.tables.native import tables as native_module
+from tests.app.tables.tables_of_spec import assert_equal_states, load_state, native_tables
 
 IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
 
@@ -145,3 +149,153 @@ def test_a_state_that_does_not_fit_is_refused(trained, make_tables, assert_same_
     with pytest.raises(ValueError, match=message):
         load_state(trained, state, step=9)
     assert_same_state(trained, same)
+
+
+@pytest.mark.parametrize("embedding_dim", [5, 16])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_refused_wherever_it_is(make_tables, make_spec, bad, embedding_dim):
+    tables = make_tables(make_spec(embedding_dim=embedding_dim))
+    row_ids = np.arange(3, 40)
+    for table, width in ((WIDE, 1), (DEEP, embedding_dim)):
+        for row, column in ((0, 0), (17, width // 2), (36, width - 1)):
+            values = np.ones((row_ids.size, width), np.float32)
+            values[row, column] = bad
+            with (
+                pytest.raises(ValueError, match=f"{table} rows of row {row_ids[row]} is"),
+                tables.loading(step=1) as place,
+            ):
+                place(table, row_ids)("rows", values)
+            assert tables.state()[table].row_ids.size == 0 and tables.step == 0
+
+
+IMPOSSIBLE = [
+    (WIDE, "accumulator", -1.5, r"-1\.5, expected 0 or more"),
+    (WIDE, "last_rate", -0.5, r"-0\.5, expected 0 or more"),
+    (DEEP, "second_moment", -2.0, r"-2\.0, expected 0 or more"),
+    (DEEP, "last_step", -1, r"-1, expected 0 … 7, the steps taken"),
+    (DEEP, "last_step", -(2**31), r"-2147483648, expected 0 … 7, the steps taken"),
+    (DEEP, "last_step", 8, r"8, expected 0 … 7, the steps taken"),
+]
+
+
+@pytest.mark.parametrize(("table", "name", "bad", "message"), IMPOSSIBLE)
+def test_values_that_no_step_leaves_are_refused(make_tables, make_spec, table, name, bad, message):
+    """A crafted last step would have the kernels read before the begin of the steps' learning rates."""
+    tables = make_tables(make_spec(wide=FtrlOptions(schedule=StepSchedule()), deep=AdamOptions()))
+    dtype, width = tables.spec.layout(table)[name]
+    values, row_ids = np.full((37, width), 7, dtype), np.arange(3, 40)
+    with tables.loading(step=7) as place:
+        place(table, row_ids)(name, values)
+    assert (tables.state()[table].arrays[name] == 7).all()
+    values[17, -1] = bad
+    with pytest.raises(ValueError, match=f"{table} {name} of row 20 is {message}"), tables.loading(step=7) as place:
+        place(table, row_ids)(name, values)
+    assert tables.state()[table].row_ids.size == 0 and tables.step == 0
+
+
+@pytest.mark.parametrize("last_step", [-1, -5000, -(2**31)])
+def test_the_kernels_stay_within_the_history(native_library, make_spec, random_gradients, last_step):
+    """Were such a row there, it would count as one that no step has touched."""
+    spec, rng = make_spec(embedding_dim=16, l2_coef=0.1, deep=AdamOptions()), np.random.default_rng(0)
+    ids, gradients = np.arange(30).reshape(10, 3), random_gradients(spec, 10, rng)
+    wrong, right = (native_tables(spec, num_threads=2) for _ in "12")
+    for tables, value in ((wrong, last_step), (right, 0)):
+        with tables.loading(step=2000):
+            slots = tables._rows.place(np.arange(30))
+            tables._rows.write(DEEP, "last_step", np.arange(30), slots, np.full((30, 1), value, np.int32))
+    for _ in range(2):
+        rows = [tables.lookup(tables.unique(ids)).deep.copy() for tables in (wrong, right)]
+        np.testing.assert_array_equal(*rows)
+        for tables in (wrong, right):
+            tables.update(tables.unique(ids), gradients)
+
+
+def test_values_may_lie_anywhere_in_memory(make_tables, make_spec):
+    """A file's header may have any length."""
+    tables = make_tables(make_spec(embedding_dim=16))
+    block, row_ids = np.zeros(1 + 4 * 16 * 7, np.uint8), np.arange(7)
+    values = block[1:].view(np.float32).reshape(7, 16)
+    values[:] = np.arange(7)[:, None]
+    with tables.loading(step=1) as place:
+        place(DEEP, row_ids)("rows", values)
+    np.testing.assert_array_equal(tables.state()[DEEP].arrays["rows"], values)
+
+
+def read_all(snapshot):
+    """The snapshot as the state that it stands for."""
+    return {
+        table: TableState(part.row_ids, {name: part.read(name, slice(None)).copy() for name in part.layout})
+        for table, part in snapshot.tables.items()
+    }
+
+
+def test_a_snapshot_is_released_before_the_next_one_and_before_a_load(make_tables, make_spec, run_steps):
+    """Both would free the rows that its reader has not come to."""
+    tables = make_tables(make_spec(vocabulary_size=400))
+    run_steps(tables, 2, seed=1)
+    before = tables.state()
+    snapshot = tables.snapshot(changed_only=False)
+    with pytest.raises(RuntimeError, match="a snapshot of the tables is open: release it"):
+        tables.snapshot(changed_only=True)
+    with pytest.raises(RuntimeError, match="a snapshot of the tables is open: release it"):
+        load_state(tables, before, tables.step)
+    run_steps(tables, 1, seed=2)
+    assert_equal_states(read_all(snapshot), before)
+    snapshot.release(saved=True)
+    load_state(tables, before, tables.step)
+    assert_equal_states(read_all(tables.snapshot(changed_only=False)), before)
+
+
+def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec, run_steps):
+    """The reader goes over the rows again and again while a thread updates them: in some reads there are updates."""
+    tables = native_tables(make_spec(vocabulary_size=2000, embedding_dim=80), 2)
+    run_steps(tables, 3, seed=1, batch=400)
+    enough = threading.Event()
+
+    def update():
+        while not enough.is_set():
+            run_steps(tables, 1, seed=tables.step, batch=400)
+
+    for number in range(6):
+        expected, reads_beside, give_up = tables.state(), 0, time.monotonic() + 60
+        snapshot = tables.snapshot(changed_only=False)
+        if number % 2:
+            snapshot.awaited.set()  # read by all threads
+        enough.clear()
+        updates = threading.Thread(target=update)
+        updates.start()
+        try:
+            while reads_beside < 3:
+                assert time.monotonic() < give_up
+                step = tables.step
+                assert_equal_states(read_all(snapshot), expected)
+                reads_beside += tables.step > step
+        finally:
+            enough.set()
+            updates.join()
+        assert_equal_states(read_all(snapshot), expected)
+        snapshot.release(saved=True)
+
+
+def test_where_no_row_can_be_kept_the_update_waits_for_the_release(
+    native_library, make_spec, run_steps, monkeypatch, caplog
+):
+    tables = native_tables(make_spec(), 1)
+    run_steps(tables, 1, seed=1)
+    before = tables.state()
+    snapshot = tables.snapshot(changed_only=False)
+    monkeypatch.setattr(native_module, "require_memory", refuse_memory)
+    updates = threading.Thread(target=run_steps, args=(tables, 1, 2))
+    updates.start()
+    assert snapshot.awaited.wait(10)
+    assert_equal_states(read_all(snapshot), before)
+    snapshot.release(saved=True)
+    updates.join(10)
+    assert tables.step == 2
+    assert "waiting for it" in caplog.text
+    monkeypatch.undo()
+    assert tables.snapshot(changed_only=True).tables[DEEP].row_ids.size > 0
+
+
+def refuse_memory(num_bytes, purpose, reserved_bytes):
+    raise MemoryError(purpose)

@@ -1,5 +1,7 @@
 """Promises of the native tables alone: the same bits everywhere, memory by touched rows, errors of their own."""
 
+import _ctypes
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from app.tables.interface import DEEP, RowGradients, UniqueIds
 from app.tables.native import tables as native_module
+from app.tables.native.library import LIBRARY
 from common.process import MemoryLimit
 from tests.app.tables.tables_of_spec import load_state, native_tables, reference_tables
 from tests.programs import run_python
@@ -194,3 +197,49 @@ def test_a_kernel_is_given_no_array_of_another_layout(make_spec, random_ids, ran
     ):
         place(DEEP, np.arange(4))("rows", np.zeros((4, 5)))
     assert tables.state()[DEEP].row_ids.size == 0  # what was loaded in part is gone
+
+
+def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOST_TABLES_LIBRARY", str(tmp_path / "libhost_tables.so"))
+    monkeypatch.setattr(LIBRARY, "_loaded", None)
+    assert not LIBRARY.is_available()
+    with pytest.raises(FileNotFoundError, match=r"libhost_tables.so is missing; run `make native`"):
+        LIBRARY.load()
+
+
+def test_a_broken_library_says_how_to_build_it(monkeypatch, tmp_path):
+    (tmp_path / "libhost_tables.so").write_text("not a library")
+    monkeypatch.setenv("HOST_TABLES_LIBRARY", str(tmp_path / "libhost_tables.so"))
+    monkeypatch.setattr(LIBRARY, "_loaded", None)
+    with pytest.raises(OSError, match=r"cannot be loaded: .*; run `make native`"):
+        LIBRARY.load()
+
+
+@pytest.mark.parametrize("name", ["libhost_tables.so", "build/libhost_tables.so"])
+def test_a_relative_path_is_of_the_working_folder(monkeypatch, tmp_path, name):
+    monkeypatch.delenv("HOST_TABLES_LIBRARY", raising=False)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to(LIBRARY.path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOST_TABLES_LIBRARY", name)
+    monkeypatch.setattr(LIBRARY, "_loaded", None)
+    assert LIBRARY.load()
+    assert LIBRARY.path == tmp_path / name
+
+
+def test_a_library_of_another_version_says_how_to_build_it(monkeypatch):
+    monkeypatch.setenv("HOST_TABLES_LIBRARY", _ctypes.__file__)
+    monkeypatch.setattr(LIBRARY, "_loaded", None)
+    with pytest.raises(OSError, match=r"cannot be loaded: .*undefined symbol: host_tables_.*; run `make native`"):
+        LIBRARY.load()
+
+
+def test_loading_the_library_leaves_the_environment_as_it_was(monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setattr(LIBRARY, "_loaded", None)
+    LIBRARY.load()
+    assert "OMP_WAIT_POLICY" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.setattr(LIBRARY, "_loaded", None)
+    LIBRARY.load()
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
