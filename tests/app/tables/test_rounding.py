@@ -6,7 +6,7 @@ import pytest
 
 from app.config.optimizer_settings import AdagradOptions, LazyAdamOptions, SgdOptions
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, WIDE, RowGradients
+from app.tables.interface import DEEP, RowGradients
 from app.tables.rounding import BFLOAT16, LARGEST, nearest, rounded, rounding_key
 from tests.app.tables.tables_of_spec import load_state
 
@@ -88,15 +88,6 @@ def test_steps_too_small_for_bfloat16_move_rows_as_in_float32(make_tables, make_
     assert abs(ends["bfloat16"].mean() - ends["float32"].mean()) < 0.05 * way
 
 
-def test_lookups_do_not_write(make_tables, make_spec, run_steps):
-    tables = make_tables(make_spec(dtype="bfloat16"))
-    run_steps(tables)
-    before = tables.state()[DEEP].arrays["rows"].tobytes()
-    for _ in range(3):
-        tables.lookup(tables.unique(np.arange(48).reshape(-1, 3)))
-    assert tables.state()[DEEP].arrays["rows"].tobytes() == before
-
-
 def test_a_row_takes_half_the_bytes(make_spec):
     spec = {
         (dim, dtype): make_spec(embedding_dim=dim, dtype=dtype) for dim in (8, 80) for dtype in ("float32", "bfloat16")
@@ -106,27 +97,8 @@ def test_a_row_takes_half_the_bytes(make_spec):
     assert (size[8, "float32"], size[8, "bfloat16"]) == (108, 60)
 
 
-def test_the_state_goes_through_memory_as_it_is(make_tables, make_spec, run_steps, assert_same_state):
-    tables, resumed = (make_tables(make_spec(dtype="bfloat16", ema_decay=0.9)) for _ in range(2))
-    run_steps(tables)
-    load_state(resumed, tables.state(), tables.step)
-    assert {array.dtype for array in tables.state()[WIDE].arrays.values()} == {np.dtype(np.float32), np.dtype(np.int32)}
-    for each in (tables, resumed):
-        run_steps(each, seed=9)
-    assert_same_state(tables, resumed)
-
-
 def test_a_table_of_the_other_dtype_is_refused(make_tables, make_spec, run_steps):
     tables, other = make_tables(make_spec(dtype="bfloat16")), make_tables(make_spec())
     run_steps(tables)
     with pytest.raises(ValueError, match=r"deep rows must be float32 \[\d+, 5\], found bfloat16"):
         load_state(other, tables.state(), tables.step)
-
-
-@pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_values_that_are_not_finite_are_refused(make_tables, make_spec, bad):
-    tables = make_tables(make_spec(dtype="bfloat16"))
-    rows = np.zeros((3, 5), BFLOAT16)
-    rows[1, 2] = bad
-    with pytest.raises(ValueError, match="deep rows of row 7 is"), tables.loading(0) as place:
-        place(DEEP, np.array([2, 7, 9]))("rows", rows)

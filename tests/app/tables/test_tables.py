@@ -11,6 +11,7 @@ from app.config.optimizer_settings import AdamOptions, FtrlOptions, StepSchedule
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, RowGradients, TableState
 from app.tables.native import tables as native_module
+from app.tables.rounding import nearest
 from tests.app.tables.tables_of_spec import assert_equal_states, load_state, native_tables
 
 IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
@@ -151,14 +152,14 @@ def test_a_state_that_does_not_fit_is_refused(trained, make_tables, assert_same_
     assert_same_state(trained, same)
 
 
-@pytest.mark.parametrize("embedding_dim", [5, 16])
+@pytest.mark.parametrize(("embedding_dim", "dtype"), [(5, "float32"), (16, "float32"), (16, "bfloat16")])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_is_refused_wherever_it_is(make_tables, make_spec, bad, embedding_dim):
-    tables = make_tables(make_spec(embedding_dim=embedding_dim))
+def test_a_value_that_is_not_finite_is_refused_wherever_it_is(make_tables, make_spec, bad, embedding_dim, dtype):
+    tables = make_tables(make_spec(embedding_dim=embedding_dim, dtype=dtype))
     row_ids = np.arange(3, 40)
     for table, width in ((WIDE, 1), (DEEP, embedding_dim)):
         for row, column in ((0, 0), (17, width // 2), (36, width - 1)):
-            values = np.ones((row_ids.size, width), np.float32)
+            values = nearest(np.ones((row_ids.size, width), np.float32), tables.spec.layout(table)["rows"].dtype)
             values[row, column] = bad
             with (
                 pytest.raises(ValueError, match=f"{table} rows of row {row_ids[row]} is"),
@@ -246,9 +247,10 @@ def test_a_snapshot_is_released_before_the_next_one_and_before_a_load(make_table
     assert_equal_states(read_all(tables.snapshot(changed_only=False)), before)
 
 
-def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec, run_steps):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec, run_steps, dtype):
     """The reader goes over the rows again and again while a thread updates them: in some reads there are updates."""
-    tables = native_tables(make_spec(vocabulary_size=2000, embedding_dim=80), 2)
+    tables = native_tables(make_spec(vocabulary_size=2000, embedding_dim=80, dtype=dtype), 2)
     run_steps(tables, 3, seed=1, batch=400)
     enough = threading.Event()
 

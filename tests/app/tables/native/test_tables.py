@@ -3,7 +3,6 @@
 import _ctypes
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,27 +79,6 @@ def test_unique_may_run_beside_updates_and_itself(make_spec, random_ids, random_
         for ids, unique in zip(batches, pool.map(tables.unique, batches), strict=True):
             np.testing.assert_array_equal(unique.values[unique.inverse], ids.reshape(-1))
             tables.update(unique, gradients)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_snapshot_is_of_its_moment_while_updates_go_on(make_spec, random_ids, random_gradients, dtype):
-    """Thousands of rows, read in blocks while updates change some of each block."""
-    spec, rng = replace(make_spec(vocabulary_size=4000, embedding_dim=16), dtype=dtype), np.random.default_rng(0)
-    tables = native_tables(spec, num_threads=2)
-    tables.update(tables.unique(random_ids(spec, 4000, rng)), random_gradients(spec, 4000, rng))
-    batches = [(tables.unique(random_ids(spec, 100, rng)), random_gradients(spec, 100, rng)) for _ in range(60)]
-    expected, snapshot = tables.state(), tables.snapshot(changed_only=False)
-    with ThreadPoolExecutor(1) as pool:
-        training = pool.submit(lambda: [tables.update(*batch) for batch in batches])
-        is_last = False
-        while not is_last:
-            is_last = training.done()
-            for table, state in expected.items():
-                places = rng.permutation(state.row_ids.size)
-                for name, values in state.arrays.items():
-                    np.testing.assert_array_equal(snapshot.tables[table].read(name, places), values[places])
-    assert tables.step == 61
-    snapshot.release(saved=True)
 
 
 def test_another_backend_s_unique_ids_are_refused(make_spec):
