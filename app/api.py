@@ -40,7 +40,7 @@ from app.scoring.trained import evaluate_split
 from app.scoring.trained.export_bundle import export
 from app.scoring.trained.trained_model import open_trained
 from app.training.auto import sweep_runs
-from app.training.auto.settle import settle
+from app.training.auto.by_rows import settle
 from app.training.start import plan_launch, report_finished
 from common import settings, yaml_settings
 from common.console import AboveBars, log_stream

@@ -14,7 +14,7 @@ from app.distributed.mpirun import CHOSEN_PRECISION, check_num_processes, check_
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.run import rank
 from app.run.claim import FIRST_RANK, RunIsFinishedError, check_name
-from app.training.auto.settle import settle
+from app.training.auto.by_rows import settle
 from app.training.start import plan_launch, report_finished
 from common import yaml_settings
 from common.arguments import add_shared

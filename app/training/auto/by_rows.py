@@ -1,4 +1,5 @@
-"""Choose settings by the number of training rows, for `train.auto=true` (configs/auto.yaml).
+"""Determine the settings of a training: the given ones and, with `train.auto=true` (configs/auto.yaml), those that
+follow from the prepared folder, above all from the number of training rows.
 
 Settings were searched by hand for two sizes, a hundred thousand and four million training rows (docs/recipes.md).
 Between these sizes, values are interpolated in the logarithm of the number of rows. Outside, the values of the nearer
@@ -21,14 +22,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions
+from app.training.auto.crosses import CrossEffects, CrossesChoice, find_cross_effects
 from app.training.start import num_steps
-from app.training.warm_start.source import OF_TOWER
+from app.training.warm_start.source import OF_TOWER, source_settings
 from common import settings
-from data_prep.prepared.schema import CategoricalField, Schema
+from data_prep.prepared.schema import CategoricalField, Schema, read_schema
 
 _FEW, _MANY = 94_000, 4_000_000  # Numbers of training rows for which the best settings were searched by hand.
 # Training rows of Criteo's whole log, on which one epoch gives AUC 0.8074, and three epochs give 0.8073.
@@ -62,7 +66,6 @@ _LEAST_L2_ROWS_WITH_CROSSES = 800.0
 # needs a strong penalty, and the l2 of "strong" costs 0.001 AUC and 0.008 log loss. "strong": logistic regression needs
 # a weak penalty, and three times the l2 below costs 0.004 to 0.016 AUC. "slight": values between those of "none" and
 # "weak" are better than both by 0.002 to 0.004 AUC.
-CrossEffects = Literal["none", "slight", "weak", "strong"]
 _WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {
     "none": (12, 6e-2, 3e-2),
     "slight": (16, 0.134, 1.73e-2),
@@ -88,6 +91,32 @@ _FINAL_FACTOR = 0.05
 # the source model by -0.0003 (-0.0011 with full rates) on a log without drift, and by +0.0010 (+0.0022 with full rates)
 # on a log that drifts.
 _WARM_RATE = 0.3
+
+
+def settle(
+    resolve: Callable[[Config], Config], dataset: Path, path: Path, dry: bool = False
+) -> tuple[Config, CrossesChoice]:
+    """Return the settings of a training in the run folder `path` on the prepared folder `dataset`. Return also the
+    effects of crosses, which are fields that combine other fields.
+
+    `resolve` is a function that takes default settings and returns them with the user's settings applied. The second
+    value says how strong the effects of crosses on clicks are. It is measured only with `train.auto`, for data with
+    crosses, if the run does not start from a trained model; otherwise it is the default. With `dry`, it is not measured
+    either. The second value also has lines for the log about the choice. Raise ValueError for wrong settings, and
+    ValueError or FileNotFoundError if the folder or the model to start from cannot be read.
+    """
+    config, choice = resolve(Config()), CrossesChoice()
+    if not config.train.auto:
+        return config, choice
+    schema, source = read_schema(dataset), source_settings(config, path)
+
+    def by_effects(effects: CrossEffects) -> Config:
+        return resolve_by_rows(resolve, schema, source, effects)
+
+    if source is None and any(field.cross for field in schema.categorical):
+        choice = find_cross_effects(dataset, path, schema, by_effects, dry)
+    config = by_effects(choice.effects)
+    return config, replace(choice, given="" if source else describe_given(config, schema, choice.effects))
 
 
 def resolve_by_rows(

@@ -11,18 +11,18 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from app.config.config import Config
 from app.distributed.mpirun import CHOICE_OF_CROSSES
 from app.run.decision import is_run_of
-from app.training.auto.by_rows import CrossEffects
 from app.training.auto.regression import fit_rows, log_losses, most_rows, read_features
 from common.process import run_module, started_by_mpi
 from data_prep.prepared.schema import Schema, checksum_of
 
+CrossEffects = Literal["none", "slight", "weak", "strong"]  # How strongly crosses affect clicks.
 # The effects of crosses (fields that combine other fields) on clicks count as "none" unless crosses raise the AUC of
 # logistic regression on valid rows by LEAST_AUC_OF_CROSSES and lower its log loss by CERTAIN times the standard error.
 # From LARGE_AUC_OF_CROSSES on, they count as more than "slight". On data whose clicks hardly depend on a cross, a lower
