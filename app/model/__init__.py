@@ -6,8 +6,7 @@ Without MindSpore:
 
 As MindSpore graphs:
 - `wide_deep`: the cells of the dense model, and how a run's model is made.
-- `dense_layer`: a hidden layer made of MindSpore's operators, and batch normalization. `native_layer`: the same layer,
-  and a first layer that gets distinct rows, as C++ kernels.
+- `dense_layer`: a hidden layer made of MindSpore's operators or C++ kernels, and batch normalization.
 - `graph`: forward pass, losses and backward pass as a MindSpore graph.
 - `tower_optimizers`: the optimizers of dense parameters.
 

@@ -16,7 +16,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.config.config import LossOptions
-from app.model import native_layer
+from app.model import dense_layer
 from app.model.dense_layer import Total
 from app.model.native_tower import HostGraph, l2_loss
 from app.model.tower_optimizers import DenseOptimizers
@@ -37,7 +37,7 @@ class AllFinite(nn.Cell):
 
     def __init__(self, limit: float = math.inf) -> None:
         super().__init__()
-        self.native, self.limit = native_layer.all_finite(), Tensor([limit], ms.float32)
+        self.native, self.limit = dense_layer.all_finite(), Tensor([limit], ms.float32)
         # In float32, this factor times a value of at least `limit` is infinite, and then a sum is not finite. `Total`
         # sums by a product with a vector of this factor in place of ones, so the comparison with `limit` takes no extra
         # time.

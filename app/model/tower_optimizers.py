@@ -21,7 +21,7 @@ from app.config.optimizer_settings import (
     TowerOptimizer,
     WideOptimizer,
 )
-from app.model import native_layer
+from app.model import dense_layer
 from app.model.dense_layer import Total
 from app.model.dense_state import CLIP_EPSILON, AdamState, FtrlState, MeansState, OptimizerStates, State, by_name
 from app.model.wide_deep import WideDeep
@@ -96,7 +96,7 @@ class Adam(AdamState, nn.Cell):
         self.weights = ParameterTuple(weights.values())
         self.powers = ParameterTuple([self.optimizer.beta1_power, self.optimizer.beta2_power])
         self.moments = ParameterTuple([*self.optimizer.moment1, *self.optimizer.moment2])
-        self.native = native_layer.dense_adam()
+        self.native = dense_layer.dense_adam()
         constants = (options.beta1, options.beta2, options.epsilon, 1 / loss_scale, self.weight_decay)
         self.constants = Tensor(np.array(constants, np.float32))
 

@@ -18,9 +18,8 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.config.config import Config
-from app.model.dense_layer import BatchNorm, MatMul, NormalizedLayer
+from app.model.dense_layer import BatchNorm, MatMul, NativeSumRows, NormalizedLayer, dense_layer, distinct_layer
 from app.model.dense_state import initial_tower
-from app.model.native_layer import NativeSumRows, dense_layer, distinct_layer
 from data_prep.prepared.schema import Schema
 
 

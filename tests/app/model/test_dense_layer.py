@@ -6,9 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from app.model.dense_layer import EPSILON
+from app.model.dense_layer import EPSILON, LIBRARY
 from app.model.dense_state import DropoutNoise, keep_mask
-from app.model.native_layer import LIBRARY
 from app.model.wide_deep import hidden_layers
 from data_prep.prepared.schema import Split
 from tests.app.model.tensors import take_step
@@ -24,9 +23,8 @@ except OSError as error:
 import mindspore as ms
 from mindspore import Tensor, nn
 
-from app.model.dense_layer import ACTIVATIONS, DenseLayer
+from app.model.dense_layer import ACTIVATIONS, DenseLayer, NativeLayer
 from app.model.dense_state import write_parameter
-from app.model.native_layer import NativeLayer
 from tests.app.model.tensors import to_bfloat16
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.

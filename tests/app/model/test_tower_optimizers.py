@@ -76,7 +76,7 @@ def test_adagrad_by_hand(optimize):
 def test_adam_by_hand(optimize, monkeypatch, kernel, name, beta1, beta2, decay):
     """MindSpore's Adam refuses a decay of a moment of 0, with a message of its own."""
     if not kernel:
-        monkeypatch.setattr("app.model.native_layer.dense_adam", lambda: None)
+        monkeypatch.setattr("app.model.dense_layer.dense_adam", lambda: None)
     of_weights = f", weight_decay: {decay}" if name == "adamw" else ""
     options = f"{{name: {name}, learning_rate: 0.1, beta1: {beta1}, beta2: {beta2}{of_weights}}}"
     first, second, (expected, *later) = 0.0, 0.0, optimize(f"tower_optimizer={options}", gradients=(2.0, -1.0))
