@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import errno
 import itertools
-import os
 
 import numpy as np
 import pytest
@@ -16,9 +15,8 @@ from app.checkpoint.write import ModelState, clear_leftovers, step_name, write_c
 from app.config.config import CheckpointOptions
 from app.tables.interface import DEEP, TableState
 from tests.checkpoints import load, plain_manifest
+from tests.damage import disk_error
 from tests.programs import run_python
-
-DISK_CALLS = ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename")
 
 
 def make_state(seed):
@@ -26,27 +24,6 @@ def make_state(seed):
     rows = {name: rng.standard_normal((6, 2), np.float32) for name in ("rows", "first_moment", "second_moment")}
     tables = {DEEP: TableState(np.arange(0, 12, 2), rows)}
     return ModelState({"tower.matrix_0": rng.standard_normal((3, 2), np.float32)}, tables)
-
-
-@contextlib.contextmanager
-def disk_error(number, code):
-    """Call `number` (0, 1, …) to the disk, and every one of its name after it, ends with this error."""
-    calls, broken = itertools.count(), set()
-
-    def failing(name, call):
-        def called(*words, **named):
-            if next(calls) == number:
-                broken.add(name)
-            if name in broken:
-                raise OSError(code, os.strerror(code))
-            return call(*words, **named)
-
-        return called
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in DISK_CALLS:
-            patch.setattr(os, name, failing(name, getattr(os, name)))
-        yield broken
 
 
 def is_state(path, state):
@@ -151,7 +128,8 @@ KILL_AT_EACH_CALL = """
 import itertools, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from test_checkpoint_faults import DISK_CALLS, KILLED, clear_leftovers
+from test_checkpoint_faults import KILLED, clear_leftovers
+from tests.damage import DISK_CALLS
 
 def die_at(number, calls=itertools.count()):
     def dying(name, call):

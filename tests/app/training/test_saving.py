@@ -3,11 +3,9 @@
 import contextlib
 import dataclasses
 import errno
-import importlib.util
 import itertools
 import os
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,22 +16,13 @@ from app.config.config import CheckpointOptions
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.tables.fields import TableField
 from app.tables.interface import RowGradients, TablesSpec, TableState
-from app.tables.native.library import LIBRARY
 from app.training import saving
 from app.training.saving import Throttle
-from tests.app.tables.tables_of_spec import native_tables, reference_tables
+from tests.app.tables.tables_of_spec import reference_tables
 from tests.checkpoints import Run, StateOfTables, load, manager_of
+from tests.damage import disk_error
 
 SPEC = TablesSpec(200, 4, (TableField("C1"), TableField("C2")), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
-
-
-def make_native():
-    if not LIBRARY.is_available() and "CI" not in os.environ:
-        pytest.skip("the native tables are not built")
-    return native_tables(SPEC, 2)
-
-
-BACKENDS = {"reference": lambda: reference_tables(SPEC), "native": make_native}
 
 
 def train(tables, seed):
@@ -74,10 +63,9 @@ def at(step):
     return Position(step, 1, step)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_written_is_what_was_there_when_it_began(backend, make_manager, tmp_path, monkeypatch):
+def test_what_is_written_is_what_was_there_when_it_began(make_tables, make_manager, tmp_path, monkeypatch):
     """The first write to the disk waits until three updates were made."""
-    tables, updated, write = BACKENDS[backend](), threading.Event(), os.pwrite
+    tables, updated, write = make_tables(SPEC), threading.Event(), os.pwrite
     manager, run = make_manager(tables, background=True)
 
     def write_late(*words):
@@ -100,18 +88,16 @@ def test_what_is_written_is_what_was_there_when_it_began(backend, make_manager, 
     assert run.failed == []
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_after_a_write_error_at_any_call_the_next_delta_has_all_that_changed(backend, code, make_manager, tmp_path):
-    faults = faults_of_the_disk()
+def test_after_a_write_error_at_any_call_the_next_delta_has_all_that_changed(make_tables, code, make_manager, tmp_path):
     for number in itertools.count():
-        tables, folder = BACKENDS[backend](), tmp_path / str(number)
+        tables, folder = make_tables(SPEC), tmp_path / str(number)
         manager, run = make_manager(tables, folder)
         train(tables, seed=0)
         manager.save(at(1), None)
         state = tables.state()
         train(tables, seed=1)
-        with faults.disk_error(number, code) as broken:
+        with disk_error(number, code) as broken:
             manager.save(at(2), None)
         assert bool(run.failed) == bool(broken)
         train(tables, seed=2)
@@ -123,15 +109,6 @@ def test_after_a_write_error_at_any_call_the_next_delta_has_all_that_changed(bac
         if not broken:
             break
     assert number > 15
-
-
-def faults_of_the_disk():
-    """The fault layer of the tests of saving."""
-    path = Path(__file__).parents[1] / "checkpoint" / "test_checkpoint_faults.py"
-    spec = importlib.util.spec_from_file_location("checkpoint_faults", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def train_and_save(manager, tables, step, folder):

@@ -90,21 +90,19 @@ def test_a_measurement_that_fails_leaves_float32(tiny_schema, monkeypatch, home)
     assert not list(home.iterdir())
 
 
-@pytest.mark.parametrize("word", ["device.precision=bfloat16", "device.precision=float32"])
-def test_a_precision_that_is_asked_for_is_not_measured(tiny_schema, started, word):
-    assert chosen(tiny_schema, word) == (word.partition("=")[2], "")
-    assert not started
-
-
-@pytest.mark.parametrize("word", ["device.target=Ascend", "device.target=GPU"])
-def test_what_cannot_round_is_not_measured(tiny_schema, started, word):
-    assert chosen(tiny_schema, word) == ("float32", "")
-    assert not started
-
-
-def test_a_processor_without_bfloat16_is_not_measured(tiny_schema, started, monkeypatch):
-    monkeypatch.setattr(precision, "cpu_flags", lambda: {"avx2"})
-    assert chosen(tiny_schema) == ("float32", "")
+@pytest.mark.parametrize(
+    ("word", "flag", "expected"),
+    [
+        ("device.precision=bfloat16", "avx512_bf16", "bfloat16"),
+        ("device.precision=float32", "avx512_bf16", "float32"),
+        ("device.target=Ascend", "avx512_bf16", "float32"),
+        ("device.target=GPU", "avx512_bf16", "float32"),
+        ("device.target=CPU", "avx2", "float32"),
+    ],
+)
+def test_what_is_asked_for_or_cannot_round_is_not_measured(tiny_schema, started, monkeypatch, word, flag, expected):
+    monkeypatch.setattr(precision, "cpu_flags", lambda: {flag})
+    assert chosen(tiny_schema, word) == (expected, "")
     assert not started
 
 
