@@ -6,7 +6,7 @@ from collections import Counter
 
 
 def test_ranks_and_servers_train_as_one_process_does(run_ranks, project):
-    """N = 1 … 4 in one job, which loads MindSpore four times; every table optimizer is in test_sharded_tables.py."""
+    """N = 1 … 4 in one job, which loads MindSpore four times; every table optimizer is in test_state_machine.py."""
     status, output = run_ranks(4, "train_steps.py", project / "configs" / "tiny.yaml", timeout=600)
     assert status == 0, output
     equal = Counter(line.split(" of ")[1] for line in output.splitlines() if line.endswith("equal"))
