@@ -115,9 +115,9 @@ class CheckpointManager:
         self._selection = selection
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Writing | None = None
-        # The newest checkpoint. If the next one is a delta, it holds only the rows that changed since this checkpoint,
-        # and names it as its parent.
-        self._newest: Checkpoint | None = None
+        # The newest checkpoint that was written completely or resumed from. If the next one is a delta, it holds only
+        # the rows that changed since this checkpoint, and names it as its parent.
+        self.newest: Checkpoint | None = None
         self._read_manifest = ManifestReader()
         self._longest_save = 0.0
         self._due_at = self._next_timed_save()
@@ -131,15 +131,10 @@ class CheckpointManager:
         self._group.rpc("load", checkpoint)
         self._training.restore(checkpoint)
         self._selection.load_state(checkpoint.manifest.selection)
-        self._newest = checkpoint
+        self.newest = checkpoint
         self.saved = position = checkpoint.manifest.position
         log.info("resuming from %s: epoch %d, step %d of it", checkpoint.path, position.epoch, position.epoch_step + 1)
         return position
-
-    @property
-    def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that was written completely or resumed from, or None if there is none."""
-        return self._newest
 
     def is_due(self, step: int) -> bool:
         """Return True if, by the settings for the steps or the minutes between checkpoints, one should be written after
@@ -219,7 +214,7 @@ class CheckpointManager:
 
         Only rank 0 may call this method, because a shared file system may show new files to other ranks later.
         """
-        options, newest = self._options, self._newest
+        options, newest = self._options, self.newest
         if self.wants_full or not options.delta or newest is None or newest.manifest.step >= step:
             return None
         if len(newest.older) + 1 >= self.full_every:
@@ -282,10 +277,10 @@ class CheckpointManager:
         try:
             path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group)
             # Servers (ranks that only own rows) have marked their rows as saved by now. If opening the new checkpoint
-            # fails, the next delta would lack these rows. So clear `_newest` first: without it, the next checkpoint is
+            # fails, the next delta would lack these rows. So clear `newest` first: without it, the next checkpoint is
             # a full one.
-            self._newest = None
-            self._newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))
+            self.newest = None
+            self.newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))
             saved, self.wants_full = True, False
         finally:
             snapshot.release(saved)

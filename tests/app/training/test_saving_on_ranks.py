@@ -165,7 +165,7 @@ def test_rank_0_decides_whether_a_checkpoint_is_full(thread_ranks, tmp_path, mak
         manager, _, parts = make_manager(group)
         manager._options = CheckpointOptions(delta=True)
         seen = "unseen" if group.rank else "checkpoints"
-        manager._newest = Checkpoint(tmp_path / seen / name, manifest)
+        manager.newest = Checkpoint(tmp_path / seen / name, manifest)
         manager.save(Position(4, 1, 4), None)
         manager.close()
         return parts.changed_only
