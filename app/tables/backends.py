@@ -229,9 +229,9 @@ def pick_backend(setting: Backend, fold_numeric: bool, num_ranks: int = 1, fits_
     """Return the name of the table backend for the setting `tables.backend`.
 
     "auto" gives the fastest backend that is available. It gives `stock` (tables inside MindSpore's graph) only if this
-    backend supports all settings of the run (`app.training.validate.fits_stock`), or if no other backend can be used.
-    Raise OSError if the setting is "native" and the library is missing. `app.training.validate` checks the combination
-    of settings.
+    backend supports all settings of the run (`app.training.validate.stock_obstacle`), or if no other backend can be
+    used. Raise OSError if the setting is "native" and the library is missing. `app.training.validate` checks the
+    combination of settings.
     """
     backend: str = setting
     if setting == "auto":

@@ -26,7 +26,7 @@ def choose_backend(config: Config, schema: Schema, num_ranks: int, num_servers: 
     """
     options, plain = config.tables, is_plain(fields_of_model(schema, config.model))
     num_processes, fold_numeric = num_ranks + num_servers, config.model.fold_numeric
-    backend = pick_backend(options.backend, fold_numeric, num_processes, fits_stock(config, plain))
+    backend = pick_backend(options.backend, fold_numeric, num_processes, stock_obstacle(config, plain) is None)
     validate(config, schema, num_ranks, num_servers, backend)
     return backend
 
@@ -137,48 +137,41 @@ def _validate_backend(config: Config, num_processes: int, backend: str, plain: b
             f"model.fold_numeric=false is for tables.backend=stock, the backend is {backend}: host tables leave the "
             "numeric fields to the tower, which is the same function"
         )
-    if backend == "stock":
-        _check_stock(config, plain)
+    if backend == "stock" and (obstacle := stock_obstacle(config, plain)):
+        raise ValueError(obstacle)
 
 
-def fits_stock(config: Config, plain: bool) -> bool:
-    """Return True if the backend stock supports the settings.
+def stock_obstacle(config: Config, plain: bool) -> str | None:
+    """Return a text that says which setting the backend stock does not support, or None if it supports all of them.
 
     `plain` is True if both parts of the model see every field and no field is a list (`is_plain`).
     """
-    try:
-        _check_stock(config, plain)
-    except ValueError:
-        return False
-    return True
-
-
-def _check_stock(config: Config, plain: bool) -> None:
     wide, deep = config.wide_optimizer, config.deep_optimizer
     if not plain:
-        raise ValueError(
+        return (
             "tables.backend=stock is for one id of every field in both parts of the model; crosses, lists, "
             "model.wide_fields and model.deep_fields are for native and reference"
         )
     for section, options, supported in (("wide", wide, FtrlOptions), ("deep", deep, LazyAdamOptions)):
         if not isinstance(options, supported):
-            raise ValueError(
+            return (
                 f"{section}_optimizer.name={options.name} is for tables.backend=native or reference; stock has "
                 f"{supported.name} only, as MindSpore's host operators do"
             )
     if (dtype := config.tables.dtype) != "float32":
-        raise ValueError(f"tables.dtype={dtype} is for tables.backend=native or reference; stock has float32 only")
+        return f"tables.dtype={dtype} is for tables.backend=native or reference; stock has float32 only"
     if wide.schedule != ConstantSchedule():
-        raise ValueError(
+        return (
             f"wide_optimizer.schedule.name={wide.schedule.name} with warmup_steps={wide.schedule.warmup_steps} is for "
             "tables.backend=native or reference: on stock the learning rate of MindSpore's FTRL operator is fixed"
         )
     if decay := config.train.ema_decay:
-        raise ValueError(f"train.ema_decay={decay} is for tables.backend=native or reference; stock has none")
+        return f"train.ema_decay={decay} is for tables.backend=native or reference; stock has none"
     # The steps of these optimizers assign to parameters. In one graph with EmbeddingLookup, which the backend stock
     # has, this crashes MindSpore 2.10's compiler.
     if config.tower_optimizer.name in ("adagrad", "sgd"):
-        raise ValueError(
+        return (
             f"tower_optimizer.name={config.tower_optimizer.name} is for tables.backend=native or reference; stock "
             "has adam and adamw only"
         )
+    return None
