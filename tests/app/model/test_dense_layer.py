@@ -10,7 +10,7 @@ from app.model.dense_layer import EPSILON, LIBRARY
 from app.model.dense_state import DropoutNoise, keep_mask
 from app.model.wide_deep import hidden_layers
 from data_prep.prepared.schema import Split
-from tests.app.model.tensors import take_step
+from tests.app.model.tensors import SHAPES, draw, take_step
 from tests.app.tables.tables_of_spec import load_model
 
 try:
@@ -26,9 +26,6 @@ from mindspore import Tensor, nn
 from app.model.dense_layer import ACTIVATIONS, DenseLayer, NativeLayer
 from app.model.dense_state import write_parameter
 from tests.app.model.tensors import to_bfloat16
-
-# One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
-SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]
 
 
 class WeightedSum(nn.Cell):
@@ -55,13 +52,6 @@ def gradient_of(layer, *words):
     return Gradient(layer(*words))
 
 
-def draw(shape, seed=0):
-    rows, width_in, width_out, numeric = shape
-    generator = np.random.default_rng(seed)
-    shapes = ((rows, width_in), (width_in, width_out), (rows, numeric), (numeric, width_out), (rows, width_out))
-    return [generator.standard_normal(s).astype(np.float32) for s in shapes]
-
-
 def run(layer, arrays, noise=None):
     """Outputs and gradients of a layer, which is its class and the words of its making."""
     others = () if noise is None else (Tensor(noise),)
@@ -69,7 +59,7 @@ def run(layer, arrays, noise=None):
     return [array.asnumpy() for array in (outputs, *gradients)]
 
 
-def expected(arrays, rounded=lambda values: values):
+def expected(arrays, rounded):
     """The layer and its gradients in float64; `rounded` is done to the inputs of the large products."""
     x, w, n, f, dy = arrays
     wide = np.float64
@@ -79,34 +69,16 @@ def expected(arrays, rounded=lambda values: values):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.usefixtures("cpu")
-def test_native_layer_is_the_layer(shape):
-    arrays = draw(shape)
-    native, plain = run((NativeLayer, 2, False), arrays), run((DenseLayer,), arrays)
-    for got, same, want in zip(native, plain, expected(arrays), strict=True):
-        # Sums of up to 1,300 float32 products, relative to the largest one.
-        scale = np.abs(want).max() or 1
-        assert np.abs(got - want).max() <= 2e-6 * scale
-        assert np.abs(got - same).max() <= 2e-6 * scale
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.usefixtures("cpu")
-def test_bfloat16_rounds_the_inputs_and_nothing_else(shape):
-    arrays = draw(shape)
-    # A unit whose sum lies at the ReLU's edge may fall to either side; these inputs have none that close.
-    for got, want in zip(run((NativeLayer, 2, True), arrays), expected(arrays, to_bfloat16), strict=True):
-        assert np.abs(got - want).max() <= 2e-6 * (np.abs(want).max() or 1)
-
-
 @pytest.mark.parametrize("bfloat16", [False, True])
 @pytest.mark.usefixtures("cpu")
-def test_bits_do_not_depend_on_threads(bfloat16):
-    arrays = draw((1300, 300, 130, 27))
-    # The number of threads is set as a layer is made, and no other test makes these.
-    one, three = (run((NativeLayer, threads, bfloat16), arrays) for threads in (1, 3))
-    for left, right in zip(one, three, strict=True):
-        np.testing.assert_array_equal(left, right)
+def test_native_layer_is_the_layer(shape, bfloat16):
+    """Sums of up to 1,300 float32 products, to 2e-6 of the largest; bfloat16 rounds the inputs and nothing else."""
+    arrays = draw(shape)
+    native, exact = run((NativeLayer, 2, bfloat16), arrays), expected(arrays, to_bfloat16 if bfloat16 else np.asarray)
+    # A unit whose sum lies at the ReLU's edge may fall to either side; these inputs have none that close.
+    for want, *found in zip(exact, native, native if bfloat16 else run((DenseLayer,), arrays), strict=True):
+        for got in found:
+            assert np.abs(got - want).max() <= 2e-6 * (np.abs(want).max() or 1)
 
 
 @pytest.mark.parametrize(("shape", "bfloat16"), list(zip(SHAPES, (True, False, True, False), strict=True)))

@@ -16,10 +16,8 @@ import pytest
 from app.config.device import cpu_flags
 from app.model.dense_state import DropoutNoise, keep_mask
 from app.model.native_tower import distinct_rows
-from tests.app.model.tensors import to_bfloat16
+from tests.app.model.tensors import SHAPES, draw, to_bfloat16
 
-# One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
-SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]
 LIBC = ctypes.CDLL(None, use_errno=True)
 NO_ACCESS = 0
 
@@ -66,33 +64,33 @@ def invoke(library, name, arrays):
     return arrays
 
 
-def draw(shape):
-    rows, width_in, width_out, numeric = shape
-    generator = np.random.default_rng(0)
-    shapes = ((rows, width_in), (width_in, width_out), (rows, numeric), (numeric, width_out), (rows, width_out))
-    return [generator.standard_normal(s).astype(np.float32) for s in shapes]
-
-
-@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("rate", [0, 0.25], ids=["dense", "dropout"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_forward_and_backward_are_the_layer_s(library, shape, rate, precision, threads):
-    """In float64, but for what is rounded to bfloat16; sums of up to 1,300 float32 products, 2e-6 of the largest."""
-    library.dense_set_threads(threads)
+def test_forward_and_backward_are_the_layer_s(library, shape, rate, precision):
+    """In float64, but for what is rounded to bfloat16; sums of up to 1,300 float32 products, 2e-6 of the largest.
+
+    The bits are those of any number of threads.
+    """
     x, w, n, f, dy = draw(shape)
     rounded = to_bfloat16 if precision == "bfloat16" else np.asarray
     noise = DropoutNoise(3, rate, 1).of_step(5, first_row=7)[0]
     factors = np.where(keep_mask(noise, shape[0], shape[2]), 1 / (1 - rate), 0)
 
-    exact = rounded(x).astype(np.float64) @ rounded(w).astype(np.float64) + n.astype(np.float64) @ f
-    (y,) = call(library, f"dense_forward_{precision}", [x, w, n, f, noise], [dy.shape])
-    assert_close(y, np.maximum(exact, 0) * factors)
+    def kernels(threads):
+        library.dense_set_threads(threads)
+        (y,) = call(library, f"dense_forward_{precision}", [x, w, n, f, noise], [dy.shape])
+        shapes = [x.shape, w.shape, f.shape]
+        return [y, *call(library, f"dense_backward_{precision}", [dy, y, x, w, n, noise], shapes)]
 
-    found = call(library, f"dense_backward_{precision}", [dy, y, x, w, n, noise], [x.shape, w.shape, f.shape])
-    dz = rounded(np.where(y > 0, dy * np.float32(1 / (1 - rate)), np.float32(0)).astype(np.float32)).astype(np.float64)
-    for got, want in zip(found, (dz @ rounded(w).T, rounded(x).T @ dz, rounded(n).T @ dz), strict=True):
+    found = kernels(1)
+    exact = rounded(x).astype(np.float64) @ rounded(w).astype(np.float64) + n.astype(np.float64) @ f
+    dz = np.where(found[0] > 0, dy * np.float32(1 / (1 - rate)), np.float32(0)).astype(np.float32)
+    dz = rounded(dz).astype(np.float64)
+    expected = np.maximum(exact, 0) * factors, dz @ rounded(w).T, rounded(x).T @ dz, rounded(n).T @ dz
+    for got, again, want in zip(found, kernels(3), expected, strict=True):
         assert_close(got, want)
+        np.testing.assert_array_equal(got, again)
 
 
 # Batch, fields, D, H, ids a field: one of each; sizes that no block divides; several tasks and blocks of columns.
