@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from app.config.optimizer_settings import FtrlOptions, SgdOptions
-from app.tables.interface import DEEP, WIDE, RowGradients
+from app.config.optimizer_settings import FtrlOptions
 from app.tables.native import library
 from tests.app.tables.tables_of_spec import DEEP_OPTIMIZERS, WIDE_OPTIMIZERS, native_tables, reference_tables
 
@@ -86,19 +85,3 @@ def test_a_frequent_id_is_split_among_threads_with_the_same_bits(
         for t in (tables, reference):
             t.update(t.unique(np.full((1000, 2), 7)), gradients)
     assert_same_state(tables, reference)
-
-
-def test_l2_by_hand_is_of_the_deep_table_alone(make_tables, make_spec):
-    """Two positions of one id have the gradients 0.5 · (1 + 3), wide 0.5 · (6 + 2). L2 adds to the deep one."""
-    options = {"wide": SgdOptions(), "deep": SgdOptions(), "l2_coef": 10.0}
-    rates = dict.fromkeys((WIDE, DEEP), lambda step: 0.25)
-    tables = make_tables(make_spec(embedding_dim=1, num_fields=2, **options), **rates)
-    ids = np.array([[4, 9], [0, 4]])
-    gradients = RowGradients(np.array([[1, 5], [7, 3]], np.float32), np.array([6, 2], np.float32), scale=0.5)
-    row = tables.lookup(tables.unique(np.array([[4, 4]]))).deep[0, 0]
-    tables.update(tables.unique(ids), gradients)
-    tables.update(tables.unique(ids), gradients)
-    state = tables.state()
-    after_one = row - 0.25 * (2 + 10 * row)
-    assert state[DEEP].arrays["rows"][1, 0] == pytest.approx(after_one - 0.25 * (2 + 10 * after_one), rel=1e-5)
-    assert state[WIDE].arrays["rows"][1, 0] == pytest.approx(-2 * 0.25 * 4, rel=1e-6)
