@@ -14,8 +14,7 @@ from typing import Any
 from app.evaluation.measure import best_on, check_split
 from app.evaluation.metrics import METRICS, Metrics, MetricStream, defined
 from app.run.record import read_runs
-from app.training.auto.crosses import crosses_gain
-from app.training.auto.regression import MAX_ROWS, Features, evaluate, fit, fit_rows, most_rows
+from app.training.auto.regression import MAX_ROWS, Features, crosses_gain, evaluate, fit, fit_rows, most_rows
 from app.training.start import can_try_crosses
 from common.arguments import add_shared
 from common.packages import python_command

@@ -28,7 +28,7 @@ from typing import Any
 
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions
-from app.training.auto.crosses import CrossEffects, CrossesChoice, find_cross_effects
+from app.training.auto.regression import CrossEffects, CrossesChoice, find_cross_effects
 from app.training.start import num_steps
 from app.training.warm_start.source import OF_TOWER, source_settings
 from common import settings

@@ -37,7 +37,7 @@ from app.run.record import read_run
 from app.run.report import REPORT_FILE, RUN, write_sweep_report
 from app.run.stop_signals import StopRequest
 from app.training.auto.by_rows import settle
-from app.training.auto.crosses import measure_cross_effects
+from app.training.auto.regression import measure_cross_effects
 from common import settings, yaml_settings
 from common.files import is_locked, lock_folder, write_whole
 from common.packages import project_environment

@@ -10,7 +10,7 @@ from app.config.config import Config
 from app.tables.backends import fields_of_model
 from app.training.auto import by_rows as module
 from app.training.auto.by_rows import resolve_by_rows, settings_by_rows, settle
-from app.training.auto.crosses import CrossesChoice
+from app.training.auto.regression import CrossesChoice
 from app.training.start import describe_by_rows, describe_few_steps
 from common import settings, yaml_settings
 from data_prep.options.log_format import LogFormat

@@ -16,8 +16,8 @@ from app.api import describe, prepare
 from app.config.config import Config, TrainOptions
 from app.evaluation.score_bins import sigmoid
 from app.run.claim import open_run
-from app.training.auto import crosses
-from app.training.auto.crosses import CrossesChoice
+from app.training.auto import regression as crosses
+from app.training.auto.regression import CrossesChoice
 from common import settings
 from data_prep.prepared.schema import CategoricalField
 

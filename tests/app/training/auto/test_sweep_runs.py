@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 import app
 from app.__main__ import main
 from app.run.decision import read_state
-from app.training.auto import crosses, sweep_runs
+from app.training.auto import regression as crosses
+from app.training.auto import sweep_runs
 from app.training.auto.sweep_runs import SweepOptions, Trial, find_points
 from common.files import lock_folder
 from data_prep.prepared.schema import read_schema
