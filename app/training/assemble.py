@@ -21,9 +21,8 @@ from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
 from app.training.auto.memory import with_storage
 from app.training.learning_rates import LearningRates
-from app.training.step.distinct import ByDistinctRow
 from app.training.step.first_layer import most_distinct
-from app.training.step.step import ByPosition, DataParallelStep, HostTablesStep, StepSettings, TrainStep
+from app.training.step.step import ByDistinctRow, ByPosition, DataParallelStep, HostTablesStep, StepSettings, TrainStep
 from data_prep.prepared.schema import Schema
 
 

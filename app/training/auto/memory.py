@@ -63,7 +63,7 @@ _SAVED_BYTES_A_SECOND, _OPERATIONS_A_SECOND, _LEAST_STEP_SECONDS = 2e9, 1e11, 3e
 # Number of batches that exist at the same time: the one of the step, those that wait, and the one in preparation.
 _BATCHES = 5
 # With model.first_layer=distinct: factor by which the array of a batch's distinct rows is padded
-# (`training.step.distinct.MARGINS`), and number of arrays of this size: the graph's input, its gradient, and buffers in
+# (`training.step.step.MARGINS`), and number of arrays of this size: the graph's input, its gradient, and buffers in
 # the kernels of the first layer.
 _PADDING, _DISTINCT_COPIES = 1.08, 4
 FILE = "."  # Value of tables.storage in a plan for a training with "auto" that keeps its rows in a file.

@@ -2,7 +2,7 @@
 
 - `step`: the step over tables outside the graph, also of several ranks. `rank_graphs`: the MindSpore graphs of such a
   step.
-- `distinct`: passes each distinct row to the device only once. `first_layer` decides when to do so.
+- `first_layer`: decides when each distinct row is passed to the device only once.
 - `precision`: chooses float32 or bfloat16.
 - `stock_step`: the tables and the step with MindSpore's own operators.
 
