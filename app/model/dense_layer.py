@@ -149,6 +149,15 @@ ASSIGN = ops.Assign()
 TINY = float(np.finfo(np.float32).tiny)
 
 
+def repeated(row: Tensor, matrix: Tensor) -> Tensor:
+    """Return `row` [1, H] once for each row of `matrix` [B, H], as an array of the same shape.
+
+    Operators of MindSpore 2.10 on a CPU that repeat a row themselves are slower, and each of them keeps memory for
+    indices: up to 16 bytes for each number of its result.
+    """
+    return ops.tile(row, (matrix.shape[0], 1))
+
+
 class BatchNorm(nn.Cell):
     """Normalizes sums by mean and variance: those of the batch in training, the running statistics in scoring.
 
@@ -183,19 +192,23 @@ class BatchNorm(nn.Cell):
         of weight 0, such as those that pad the batch, do not count. Without them, the running statistics are used.
         """
         if example_weights is None:
-            return (sums - self.mean) * ops.rsqrt(self.variance + EPSILON) * self.scale + self.shift
+            return self._scaled(sums - repeated(self.mean, sums), self.variance)
         weights = example_weights.expand_dims(0)
         # Divide by the largest weight first: equal weights then become exactly 1 / n, whatever their value is.
         relative = weights / ops.maximum(self.largest(weights, 1), TINY)
         weights = relative / ops.maximum(self.total(relative, 1), TINY)
         rows = self.total((weights > 0).astype(ms.float32), 1)
         mean = self.matmul(weights, sums)
-        centered = sums - mean
+        centered = sums - repeated(mean, sums)
         variance = self.matmul(weights, ops.square(centered))
         centered = ops.depend(centered, ASSIGN(self.batch_mean, ops.stop_gradient(mean)))
         centered = ops.depend(centered, ASSIGN(self.batch_variance, ops.stop_gradient(variance)))
         centered = ops.depend(centered, ASSIGN(self.batch_rows, ops.stop_gradient(rows)))
-        return centered * ops.rsqrt(variance + EPSILON) * self.scale + self.shift
+        return self._scaled(centered, variance)
+
+    def _scaled(self, centered: Tensor, variance: Tensor) -> Tensor:
+        factors = repeated(ops.rsqrt(variance + EPSILON) * self.scale, centered)
+        return centered * factors + repeated(self.shift, centered)
 
     def update(self) -> tuple[Tensor, Tensor]:
         """Move the running mean and variance toward those of the last batch. Return the two assign operations of the

@@ -46,6 +46,7 @@ CHOICES = {
     "model.embedding_dim": ("4", "8", "16", "32"),
     "train.batch_size": ("200", "1000", "3000", "6000"),
     "model.dropout": ("0", "0", "0.2"),
+    "model.batch_norm": (*["false"] * 4, "true"),
     "model.activation": (*["relu"] * 9, "gelu"),
     "checkpoint.every_steps": ("0", "0", "40"),
     "checkpoint.background": ("true", "false"),

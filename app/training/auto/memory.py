@@ -21,7 +21,7 @@ from pathlib import Path
 from app.config.config import Config
 from app.distributed.process_group import ProcessGroup, local_processes
 from app.model.dense_state import tower_shapes
-from app.model.native_tower import trains_natively
+from app.model.native_tower import NATIVE_ACTIVATION, trains_natively
 from app.tables.backends import TableBytes, num_deep_inputs, planned_bytes, table_spec
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, TablesSpec
@@ -66,6 +66,9 @@ _BATCHES = 5
 # (`training.step.step.MARGINS`), and number of arrays of this size: the graph's input, its gradient, and buffers in
 # the kernels of the first layer.
 _PADDING, _DISTINCT_COPIES = 1.08, 4
+# Number of arrays with a number for each row of a batch and hidden unit that MindSpore's operators for dropout and for
+# batch normalization take on a CPU. Native layers compute dropout without any.
+_DROPOUT_COPIES, _NORM_COPIES = 12, 3
 FILE = "."  # Value of tables.storage in a plan for a training with "auto" that keeps its rows in a file.
 # Share of the predicted memory that must be free in addition, because some predictions are a few percent too low.
 _SPARE = 0.05
@@ -407,12 +410,17 @@ def _dense_states(config: Config) -> int:
 def _batch_bytes(sizes: _Sizes) -> int:
     """Return the memory of the batches that exist at the same time, and of the buffers of a step on one rank."""
     config, spec, distinct = sizes.config, sizes.spec, sizes.distinct
-    batch, units = config.train.batch_size, sum(config.model.hidden_widths)
+    model, batch = config.model, config.train.batch_size
+    units = sum(model.hidden_widths)
     lists = 8 if spec.has_lists else 0
     # Arrays that describe the ids of a batch. Each position has the index of its distinct id, and its place in the
     # order of ids. Each distinct id has its id and its count.
     ids = sizes.rows * spec.num_positions * (8 + lists) + distinct * 12
     num_bytes = _BATCHES * (batch * _row_bytes(sizes.schema) + ids)
+    if model.dropout and (model.batch_norm or model.activation != NATIVE_ACTIVATION):
+        num_bytes += _DROPOUT_COPIES * sizes.rows * units * _FLOAT
+    if model.batch_norm:
+        num_bytes += _NORM_COPIES * sizes.rows * units * _FLOAT
     is_half = config.device.precision == "bfloat16"
     numbers = sizes.schema.num_numeric + sizes.schema.vector_inputs + 2
     num_bytes += sizes.rows * (units * (_FLOAT + (2 if is_half else _FLOAT)) + numbers * _FLOAT)

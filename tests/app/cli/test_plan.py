@@ -1,5 +1,6 @@
 """The command plan: what it prints for a prepared folder and for one that is only imagined, and its errors."""
 
+import os
 import re
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from app.cli import plan as plan_command
 from app.training.auto import memory
 from common.process import MemoryLimit
+from tests.programs import run_python
 
 ROWS, RANK = "table rows with optimizer state", "memory of each rank"
 TINY = ("train.auto=false", "model.embedding_dim=8", "model.hidden_widths=[32,16]", "train.batch_size=500")
@@ -107,3 +109,17 @@ def test_train_says_what_it_expects_and_what_it_took(command, free_memory):
     assert re.search("warning: the training would take .* MiB, and what a test's memory leaves is 1 MiB; .* plan ", log)
     # The peak is that of the process, which has run other tests before this one.
     assert re.search(r"memory used at most: [\d.]+ [MG]iB; expected: \d+\.?\d* MiB", log)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [("model.batch_norm=true",), ("model.batch_norm=true", "model.dropout=0.2"), ("model.dropout=0.2",)]
+)
+def test_memory_of_mindspore_layers_is_as_planned(tiny_dataset, tmp_path, project, words):
+    model = "train.auto=false", "model.activation=gelu", "model.hidden_widths=[512,256]", "tables.storage=memory"
+    more = "train.batch_size=4000", "train.steps=2", "--dataset", tiny_dataset, "--name", "run"
+    environment = {**os.environ, "PYTHONPATH": str(project)}
+    done = run_python("-m", "app", "train", *model, *more, *words, cwd=tmp_path, env=environment)
+    sizes = re.search(r"memory used at most: ([\d.]+) MiB; expected: ([\d.]+) MiB", done.stderr + done.stdout)
+    taken, expected = map(float, sizes.groups())
+    assert taken == pytest.approx(expected, rel=0.15)
