@@ -48,11 +48,15 @@ NO_INT128 = (
     "cast them before the table is written or given: in polars frame.with_columns(pl.col(NAME).cast(pl.UInt64)), or "
     "pl.String for larger ones. polars.read_parquet_schema(FILE) names the columns of a file"
 )
-_NO_NULL_VECTORS = (
-    "pyarrow 25 cannot read lists of a fixed size from Parquet if some are null, so write lists of any size, such as "
+# What to do about files that are not damaged, by a part of Arrow's error message.
+_ADVICE = {
+    "Expected all lists to be of size": "pyarrow 25 cannot read lists of a fixed size from Parquet if some are null, "
+    "so write lists of any size, such as "
     "pl.read_parquet(OLD).with_columns(pl.col(COLUMN).arr.to_list()).write_parquet(NEW) with polars, or "
-    "table[COLUMN].cast(pa.list_(pa.float32())) with pyarrow"
-)
+    "table[COLUMN].cast(pa.list_(pa.float32())) with pyarrow",
+    "not in range": "the table's type for this column has no room for the number; write the column as text, or with a "
+    "wider type",
+}
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
 _VECTORS = "lists or arrays of numbers, or strings such as [0.1, 0.2]"
 # The error message about a column whose Arrow type cannot be read lists the types that can be: before those of
@@ -245,8 +249,8 @@ def opened_table(location: str) -> Iterator[pa.NativeFile]:
             what = binary_kind(start) or "if it is text, rename it to end in .csv" * (b"\0" not in start)
             if not what or of.matches(start):
                 what = first_line(error)
-            if "Expected all lists to be of size" in what:
-                raise ValueError(f"{location} cannot be read ({what}); {_NO_NULL_VECTORS}") from error
+            if advice := next((advice for part, advice in _ADVICE.items() if part in what), None):
+                raise ValueError(f"{location} cannot be read ({what}); {advice}") from error
             raise ValueError(f"{location} is damaged or not a {of.name} file ({what})") from error
         except pa.ArrowNotImplementedError as error:
             what = f"{location} has a column of a type that pyarrow cannot read ({first_line(error)})"

@@ -452,6 +452,17 @@ def test_iceberg_file_without_its_double_partition_is_refused(tmp_path, dtype):
             rows_of(find_log(path))
 
 
+def test_unsigned_ids_in_signed_iceberg_columns_are_read_or_named(tmp_path):
+    pytest.importorskip("sqlalchemy")
+    table, path = iceberg_table(tmp_path, pa.schema({"id": pa.uint64()}))
+    table.append(log := pa.table({"id": pa.array([7, 2**63 - 1], pa.uint64())}))
+    assert rows_of(find_log(path)) == as_counts(log.to_pylist())
+    for file in (tmp_path / "lake/n/t/data").rglob("*.parquet"):
+        pq.write_table(pa.table({"id": pa.array([7, 2**63], pa.uint64())}, pq.read_schema(file)), file)
+    with pytest.raises(ValueError, match=r"cannot be read \(Integer value 9223372036854775808 not in range.*as text"):
+        rows_of(find_log(path))
+
+
 def test_missing_library_is_named(tmp_path, monkeypatch):
     deltalake.write_deltalake(tmp_path / "t", ids(1))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
