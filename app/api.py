@@ -24,7 +24,7 @@ from app.config.config import Config
 from app.config.device import DeviceOptions
 from app.evaluation.calibration import Calibrate
 from app.evaluation.measure import Evaluation, data_frame
-from app.evaluation.metric_text import describe as describe_evaluation
+from app.evaluation.measure import describe as describe_evaluation
 from app.run.claim import RunIsFinishedError
 from app.run.decision import read_state
 from app.run.folder import RunFolder, best_of_run, named_or_best, run_config

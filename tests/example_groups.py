@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from app.evaluation.groups import GroupStream
-from app.evaluation.metrics import measure_groups
+from app.evaluation.metrics import GroupStream, measure_groups
 from app.evaluation.results import Groups
 
 

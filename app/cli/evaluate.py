@@ -13,7 +13,7 @@ from app.checkpoint.read import Checkpoint
 from app.config.device import Target
 from app.distributed.mpirun import check_num_processes, launch
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
-from app.evaluation.metric_text import describe
+from app.evaluation.measure import describe
 from app.run import rank
 from app.run.folder import named_or_best
 from app.run.report import NOT_WRITTEN

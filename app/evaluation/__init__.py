@@ -1,11 +1,11 @@
 """Evaluate a model.
 
 The modules:
-- `measure`: run a model over the rows of a split. `score_bins`: count these rows by their logit. `metrics`: compute
-  metrics from the counts.
-- `groups`: count rows by group, such as user, for the AUC within groups. `slices`: metrics of parts of the rows.
+- `metrics`: count rows by their logit, and by group, such as user, and compute metrics from the counts.
+- `measure`: run a model over the rows of a split, and format the result as text.
+- `slices`: metrics of parts of the rows.
 - `calibration`: fit probabilities to click rates. `selection`: decide which evaluation is the best so far.
-- `results`: write and read files of evaluations, with the `curves` for reports. `metric_text`: evaluations as text.
+- `results`: write and read files of evaluations, with the curves for reports.
 
 Array shapes are written with these letters: n rows, K distinct logits, C fields, G values of a field.
 """

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from app.evaluation.score_bins import Bins
+from app.evaluation.metrics import Bins
 
 # Upper bound of the factor for logits that `fit_temperature` fits. A larger factor means that the split valid has too
 # few rows to fit one.

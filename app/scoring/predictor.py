@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from app.evaluation.score_bins import sigmoid
+from app.evaluation.metrics import sigmoid
 from app.scoring.bundle_folder import check_files, check_parent, read_chain, read_manifest
 from app.scoring.bundle_model import BundleModel, golden_rows
 from app.scoring.effects import VALUES, effects_of_rows

@@ -22,8 +22,7 @@ import numpy as np
 from app.checkpoint.manifest import Position
 from app.config.device import records_dropped
 from app.distributed.process_group import shows_progress
-from app.evaluation.measure import Scorer, measure
-from app.evaluation.metric_text import one_line
+from app.evaluation.measure import Scorer, measure, one_line
 from app.evaluation.metrics import Metrics, NothingToMeasureError, as_score
 from app.evaluation.results import Measurement, content_of
 from app.evaluation.selection import Selection

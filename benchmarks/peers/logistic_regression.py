@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.evaluation.score_bins import sigmoid
+from app.evaluation.metrics import sigmoid
 from app.training.auto.regression import MAX_ROWS, Solver, fit, read_features
 from data_prep.prepared.examples import one_hot
 from data_prep.prepared.reader import read_blocks

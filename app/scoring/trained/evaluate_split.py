@@ -18,8 +18,7 @@ from app.config.device import select_device
 from app.config.optimizer_settings import SgdOptions
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, on_all_ranks, shows_progress
 from app.evaluation.calibration import Calibrate, Calibration, fit_calibration, fit_temperature
-from app.evaluation.measure import Evaluation, Scorer, best_on, check_split, intervals_of, measure
-from app.evaluation.metric_text import one_line
+from app.evaluation.measure import Evaluation, Scorer, best_on, check_split, intervals_of, measure, one_line
 from app.evaluation.results import as_json, content_of, write_evaluation
 from app.evaluation.slices import SliceStream, check_slices, find_parts
 from app.model.dense_state import write_parameter

@@ -5,8 +5,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from app.evaluation.metrics import MEASURED, MetricStream, confidence_intervals
-from app.evaluation.score_bins import Bins
+from app.evaluation.metrics import MEASURED, Bins, MetricStream, confidence_intervals
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from app.evaluation.calibration import Calibration, fit_calibration, fit_temperature
-from app.evaluation.score_bins import Bins, sigmoid
+from app.evaluation.metrics import Bins, sigmoid
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from app.evaluation.groups import GroupStream, KeyNumbers, auc_in_groups
+from app.evaluation.metrics import GroupStream, KeyNumbers, auc_in_groups
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_no_rows_have_no_values():
 
 def test_few_rows_wait_to_be_counted(rows, monkeypatch):
     """They take more memory than cells do."""
-    monkeypatch.setattr("app.evaluation.groups.PENDING_ROWS", 1_000)
+    monkeypatch.setattr("app.evaluation.metrics.PENDING_ROWS", 1_000)
     stream, most = GroupStream(), 0
     for start in range(0, 4_000, 300):
         stream.add(*(values[start : start + 300] for values in rows))

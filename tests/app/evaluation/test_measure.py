@@ -11,8 +11,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from app.config.config import EvalOptions
-from app.evaluation.measure import Evaluation, Scorer, data_frame, measure
-from app.evaluation.metric_text import describe, one_line
+from app.evaluation.measure import Evaluation, Scorer, data_frame, describe, measure, one_line
 from app.evaluation.metrics import METRICS, Metric, Metrics
 from app.evaluation.results import content_of
 from app.evaluation.selection import Selection

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import auc, roc_auc_score
 
-from app.evaluation.measure import Evaluation
-from app.evaluation.metric_text import describe, one_line
+from app.evaluation.measure import Evaluation, describe, one_line
 from app.evaluation.metrics import MetricStream
 from app.evaluation.results import Measurement, content_of, forget_evaluations, read_evaluations, write_evaluation
 from data_prep.prepared.truth import Best

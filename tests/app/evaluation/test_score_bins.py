@@ -11,8 +11,8 @@ from sklearn.metrics import auc, average_precision_score, roc_auc_score
 from sklearn.metrics import precision_recall_curve as their_precision_recall_curve
 from sklearn.metrics import roc_curve as their_roc_curve
 
-from app.evaluation.curves import calibration_deciles, precision_recall_curve, roc_curve, score_histogram
-from app.evaluation.score_bins import Bins, binned, entropy, sigmoid
+from app.evaluation.metrics import Bins, binned, entropy, sigmoid
+from app.evaluation.results import calibration_deciles, precision_recall_curve, roc_curve, score_histogram
 
 
 @pytest.fixture(scope="module")

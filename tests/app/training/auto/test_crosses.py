@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from app.__main__ import main
 from app.api import describe, prepare
 from app.config.config import Config, TrainOptions
-from app.evaluation.score_bins import sigmoid
+from app.evaluation.metrics import sigmoid
 from app.run.claim import open_run
 from app.training.auto import regression as crosses
 from app.training.auto.regression import CrossesChoice

@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from app.evaluation.score_bins import sigmoid
+from app.evaluation.metrics import sigmoid
 from app.training.auto import regression
 from data_prep.prepared.examples import NUMERIC_SCALE, Examples, concatenate, one_hot
 from data_prep.prepared.reader import read_blocks
