@@ -60,7 +60,7 @@ RULE = re.compile(rb"-{50,}\n?")
 CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] (PMIX ERROR: |plm:ssh: Warning: setpgid)")
 
 # Exit status of a training that has ended regularly, but has learned nothing: its loss stayed above that of predicting
-# the click rate for every row (`app.run.training_loss.why_useless` returns the message).
+# the click rate for every row (`app.run.record.why_useless` returns the message).
 DID_NOT_LEARN = 4
 
 

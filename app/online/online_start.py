@@ -21,7 +21,7 @@ from app.config.config import CheckpointOptions, Config
 from app.config.optimizer_settings import AdamOptions, ConstantSchedule, LazyAdamOptions
 from app.online.online_options import KEPT, OnlineOptions
 from app.run.decision import make_plan
-from app.run.older import read_config
+from app.run.identity import read_config
 from app.training.context import RunContext
 from app.training.learning_rates import LearningRates
 from app.training.loop import Trainer

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from app.run.logs import METRICS
+from app.run.folder import METRICS
 from app.run.record import read_lines
 from app.scoring.distribution import CHANGE
 from app.scoring.trained_parts import write_trained_parts

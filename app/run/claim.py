@@ -28,8 +28,7 @@ from app.checkpoint.write import clear_leftovers
 from app.config.config import Config
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, mark_collective
 from app.run.decision import STATE_FILE, Plan, checkpoint_folder, make_plan
-from app.run.folder import CONFIG_FILE, RunFolder
-from app.run.logs import forget_after
+from app.run.folder import CONFIG_FILE, RunFolder, forget_after
 from common.files import LOCK_FILE, lock_folder, sync_folder
 from common.packages import python_command
 from data_prep.prepared.schema import Schema

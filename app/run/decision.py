@@ -17,8 +17,7 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.config.config import Config, EvalOptions
 from app.evaluation.selection import Selection
-from app.run.identity import difference, identity, kept_settings
-from app.run.older import FORMAT_VERSION, OLDEST_VERSION, added, section_of
+from app.run.identity import FORMAT_VERSION, OLDEST_VERSION, added, difference, identity, kept_settings, section_of
 from common import settings
 from common.files import check_format_version, parse_json
 from data_prep.prepared.schema import Schema

@@ -14,7 +14,7 @@ from typing import Any
 
 from app.checkpoint.manifest import Manifest
 from app.config.optimizer_settings import DeepOptimizer, PlateauSchedule, Schedule, TowerOptimizer, WideOptimizer
-from app.run.older import read_config
+from app.run.identity import read_config
 from app.tables.backends import fastest_history
 from app.tables.interface import DEEP, WIDE, TableRates
 from app.tables.optimizers import RunningMean, StepHistory, history_of_steps

@@ -26,8 +26,7 @@ from app.evaluation.measure import Scorer, measure, one_line
 from app.evaluation.metrics import Metrics, NothingToMeasureError, as_score
 from app.evaluation.results import Measurement, content_of
 from app.evaluation.selection import Selection
-from app.run.folder import RunFolder
-from app.run.logs import OP_TIMES, PROFILE_FOLDER, PROFILED_STEPS
+from app.run.folder import OP_TIMES, PROFILE_FOLDER, PROFILED_STEPS, RunFolder
 from app.run.stop_signals import Stopped
 from app.tables.interface import FTRL, LAZY_ADAM, LOOKUP, UniqueIds
 from app.training.assemble import assemble

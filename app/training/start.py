@@ -22,10 +22,10 @@ from app.distributed.process_group import ONE_PROCESS, ProcessGroup, local_proce
 from app.model.native_tower import trains_natively
 from app.run.claim import RunIsFinishedError, check_launch, evaluation_of, open_run
 from app.run.decision import describe_kept, read_state, settings_of_run
-from app.run.older import ignored
+from app.run.identity import ignored
+from app.run.record import trained_click_rate, why_useless
 from app.run.report import NOT_WRITTEN, leave_report
 from app.run.stop_signals import Stopped, StopRequest
-from app.run.training_loss import trained_click_rate, why_useless
 from app.tables.backends import table_spec
 from app.training.auto.memory import MemoryPlan, plan_to_fit, plan_training, shortage, total
 from app.training.context import LOGS, Callback, RunContext

@@ -35,8 +35,7 @@ import pyarrow.parquet as pq
 
 from app.checkpoint.manifest import MANIFEST
 from app.checkpoint.retention import step_folders
-from app.run.folder import run_config
-from app.run.logs import METRICS
+from app.run.folder import METRICS, run_config
 from app.run.record import read_lines
 from benchmarks.accuracy.recipes import Test, read_test
 from benchmarks.harness.commands import (

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from app.run.logs import METRICS
+from app.run.folder import METRICS
 from app.run.record import read_lines
 from common.packages import PROJECT
 from data_prep.prepared.examples import Examples, concatenate

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from app.run.logs import METRICS
+from app.run.folder import METRICS
 from app.run.record import read_lines
 from benchmarks.harness.commands import TIMEOUT_SECONDS, start, wait_until
 from common.packages import PROJECT

@@ -24,7 +24,7 @@ from app.cli.checkpoint import reshard
 from app.config.config import CheckpointOptions, Config
 from app.run.claim import RunIsFinishedError, open_run
 from app.run.decision import find_newest
-from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
+from app.run.folder import EVAL_LOG, LOSS_LOG, METRICS, forget_after
 from common import yaml_settings
 from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions

@@ -23,7 +23,7 @@ from app.evaluation.results import as_json, content_of, write_evaluation
 from app.evaluation.slices import SliceStream, check_slices, find_parts
 from app.model.dense_state import write_parameter
 from app.model.native_tower import NativeModel, scores_natively
-from app.run.logs import EVAL_LOG
+from app.run.folder import EVAL_LOG
 from app.run.report import leave_report
 from app.run.stop_signals import StopRequest
 from app.scoring.trained.trained_model import Trained

@@ -10,8 +10,7 @@ from typing import Any
 from app.checkpoint.manifest import MANIFEST
 from app.checkpoint.read import Checkpoint
 from app.config.config import Config
-from app.run.identity import check_same_inputs
-from app.run.older import read_config
+from app.run.identity import check_same_inputs, read_config
 from app.training.validate import check_group_field
 from common import yaml_settings
 from data_prep.prepared.data_files import check_files, schema_at

@@ -22,8 +22,7 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config, TableDtype
 from app.run.decision import ASKED, read_state
 from app.run.folder import CONFIG_FILE, run_config, run_or_checkpoint
-from app.run.identity import VECTORS, data_identity
-from app.run.older import read_config
+from app.run.identity import VECTORS, data_identity, read_config
 from app.tables.backends import fields_of_model
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows

@@ -15,7 +15,7 @@ from app.evaluation.measure import Evaluation, Scorer, data_frame, describe, mea
 from app.evaluation.metrics import METRICS, Metric, Metrics
 from app.evaluation.results import content_of
 from app.evaluation.selection import Selection
-from app.run.report.quality import evaluations
+from app.run.quality import evaluations
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare

@@ -13,7 +13,7 @@ from app.evaluation.metrics import MetricStream
 from app.evaluation.results import Measurement, content_of, write_evaluation
 from app.run.claim import open_run
 from app.run.decision import settings_of_run
-from app.run.logs import OP_TIMES, PROFILE_FOLDER
+from app.run.folder import OP_TIMES, PROFILE_FOLDER
 from common import settings, yaml_settings
 from data_prep.prepared.truth import Best
 from tests.checkpoints import run_manifest

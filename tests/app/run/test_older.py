@@ -8,10 +8,10 @@ from app.checkpoint.manifest import write_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions
-from app.run import older as older_runs
+from app.run import identity as older_runs
 from app.run.decision import describe_kept
 from app.run.folder import best_of_run, run_config
-from app.run.older import ignored, read_config, upgraded
+from app.run.identity import ignored, read_config, upgraded
 from common import settings
 from common.settings import Removed
 

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.run.record import read_runs
-from app.run.report import report_page, write_report, write_sweep_report
-from app.run.report.sweep_report import short_names
+from app.run.report import report_page, short_names, write_report, write_sweep_report
 
 
 def page_of(*paths):
