@@ -33,10 +33,9 @@ from app.run.report import NOT_WRITTEN, leave_report, report_page
 from app.run.stop_signals import Stopped
 from app.scoring.bundle_folder import read_manifest
 from app.scoring.bundle_tables import RowType
-from app.scoring.effects import VALUES, effects_of_log, effects_of_rows, write_effects
-from app.scoring.explain import ORDERS, FieldEffect
+from app.scoring.explain import ORDERS, VALUES, FieldEffect, effects_of_log, effects_of_rows, write_effects
 from app.scoring.predictor import Predictor
-from app.scoring.trained import evaluate_split
+from app.scoring.trained import trained_model
 from app.scoring.trained.export_bundle import export
 from app.scoring.trained.trained_model import open_trained
 from app.training.auto import sweep_runs
@@ -293,14 +292,14 @@ def evaluate(
     opened = named_or_best(folder, Path(checkpoint) if checkpoint else None)
     with log_shown(*LOGGERS), device.process_restored():
         trained = open_trained(opened, Path(dataset) if dataset else None).with_device(target="auto")
-        evaluate_split.check_evaluation(trained, split, by, calibrate)
+        trained_model.check_evaluation(trained, split, by, calibrate)
         device.check_threads(trained.config.device)
         try:
-            evaluation = evaluate_split.evaluate(trained, split, by, calibrate)
+            evaluation = trained_model.evaluate(trained, split, by, calibrate)
         except Stopped as stopped:
             raise KeyboardInterrupt(str(stopped)) from None
         show(describe_evaluation(evaluation))
-        evaluate_split.save_evaluation(evaluation, folder)
+        trained_model.save_evaluation(evaluation, folder)
     return evaluation
 
 
@@ -401,7 +400,7 @@ class Run:
         """Return a pandas table of the columns' average effects on the scores of a log.
 
         The table is also written into the run's folder, and the run's report.html is written anew with it. `log` is a
-        table or files. From files, at most `app.scoring.effects.ROWS` lines are drawn at random. `values` is the
+        table or files. From files, at most `app.scoring.explain.ROWS` lines are drawn at random. `values` is the
         maximum number of values listed for a categorical column. See `Predictor.effects`.
         """
         if arrow_table(log) is None:

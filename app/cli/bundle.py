@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.predict import main
-from app.scoring.effects import ROWS, VALUES, describe_effects, effects_of_log, write_effects
+from app.scoring.explain import ROWS, VALUES, describe_effects, effects_of_log, write_effects
 from app.scoring.predictor import Predictor
 from common.arguments import add_shared
 from common.packages import require

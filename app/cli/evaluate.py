@@ -18,9 +18,8 @@ from app.run import rank
 from app.run.folder import named_or_best
 from app.run.report import NOT_WRITTEN
 from app.run.stop_signals import Stopped
-from app.scoring.trained.evaluate_split import check_evaluation, evaluate, save_evaluation
 from app.scoring.trained.follow import WRONG_INPUT, follow
-from app.scoring.trained.trained_model import open_trained
+from app.scoring.trained.trained_model import check_evaluation, evaluate, open_trained, save_evaluation
 from common.arguments import add_shared
 from common.process import started_by_mpi
 from common.text import show

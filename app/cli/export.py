@@ -10,7 +10,7 @@ from typing import Any, get_args
 from app.run.folder import run_or_checkpoint
 from app.scoring.bundle_tables import TABLES, RowType
 from app.scoring.predictor import Predictor
-from app.scoring.trained.card import Evaluated
+from app.scoring.trained.code_and_card import Evaluated
 from app.scoring.trained.export_bundle import export
 from app.scoring.trained.trained_model import open_trained
 from common.arguments import add_shared

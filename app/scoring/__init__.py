@@ -3,12 +3,10 @@ the training code instead.
 
 - `bundle_folder`: the files of a bundle and its manifest.
 - `bundle_tables`: the embedding tables of a bundle, mapped into memory.
-- `onnx_tower`: the tower in onnxruntime.
-- `bundle_model`: an opened bundle, with its golden rows.
+- `bundle_model`: an opened bundle, with the tower in onnxruntime and its golden rows.
 - `predictor`: scores raw rows given as lines, mappings or tables, also for MLflow. `batch_prediction` scores a whole
   log.
-- `explain`: splits a row's logit into one part for each column. `effects` averages the effects of columns over many
-  rows.
+- `explain`: splits a row's logit into one part for each column, or averages the effects of columns over many rows.
 - `distribution`: counts the rows on which a model was evaluated (held-out rows), to detect drift of later rows.
 - `bundle_writer`: writes bundles, and folds (merges) a whole bundle and its deltas into one.
 - `trained_parts`: the file parts.json, in which an online trainer reports on the latest parts of its log.

@@ -13,8 +13,7 @@ import numpy as np
 from app.evaluation.metrics import sigmoid
 from app.scoring.bundle_folder import check_files, check_parent, read_chain, read_manifest
 from app.scoring.bundle_model import BundleModel, golden_rows
-from app.scoring.effects import VALUES, effects_of_rows
-from app.scoring.explain import ORDERS, FieldEffect, effects, parts_of_logits
+from app.scoring.explain import ORDERS, VALUES, FieldEffect, effects, effects_of_rows, parts_of_logits
 from common.packages import load
 from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.encoding.from_values import bad_cell, lines_of, rejected

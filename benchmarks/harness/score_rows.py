@@ -28,7 +28,7 @@ def score_rows(run: Path, split: str = "test") -> np.ndarray:
     trained = open_trained(best_of_run(run))
     device.prepare_environment(trained.config.device)
     device.select_device(trained.config.device)
-    from app.scoring.trained.evaluate_split import load_for_scoring
+    from app.scoring.trained.trained_model import load_for_scoring
 
     scorer, order = load_for_scoring(trained), written_order(trained.schema, split)
     batches = read_batches(trained.folder, trained.schema, split, order, trained.batch_size)

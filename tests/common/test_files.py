@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from app.scoring.bundle_writer import new_bundle
-from app.scoring.effects import _mean, write_effects
+from app.scoring.explain import _mean, write_effects
 from common.files import LOCK_FILE, FolderInUse, is_locked, lock_folder, message_of, write_whole
 from data_prep.sources.synthetic import synthesize
 

@@ -26,12 +26,10 @@ from app.scoring.bundle_tables import TABLES, RowType
 from app.scoring.bundle_writer import new_bundle
 from app.scoring.distribution import Distribution
 from app.scoring.predictor import Predictor
-from app.scoring.trained.card import Evaluated, texts
-from app.scoring.trained.evaluate_split import calibrate_on_valid, load_for_scoring
-from app.scoring.trained.made_rows import make_rows
-from app.scoring.trained.trained_model import Trained
-from app.scoring.trained.write_bundle import ExportedModel, finish, logit_tolerances, write_model
-from app.scoring.trained.write_id_model import write_id_model
+from app.scoring.trained.code_and_card import Evaluated, texts
+from app.scoring.trained.trained_model import Trained, calibrate_on_valid, load_for_scoring
+from app.scoring.trained.write_bundle import ExportedModel, finish, logit_tolerances, make_rows, write_model
+from app.scoring.trained.write_tower import write_id_model
 from app.tables.backends import table_spec
 from app.training.assemble import fold_numeric
 from app.training.learning_rates import running_mean, step_history

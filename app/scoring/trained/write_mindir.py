@@ -11,7 +11,7 @@ from mindspore import Tensor, nn
 
 from app.evaluation.calibration import Calibration
 from app.model.dense_layer import ACTIVATIONS
-from app.scoring.onnx_tower import TOWER
+from app.scoring.bundle_model import TOWER
 from app.scoring.trained.write_tower import VECTOR_MATRIX, folded_layers
 
 

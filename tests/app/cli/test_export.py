@@ -13,7 +13,7 @@ from app.__main__ import main as app
 from app.evaluation.metrics import Metrics
 from app.scoring.bundle_tables import BundleTables
 from app.scoring.predictor import Predictor
-from app.scoring.trained.card import Evaluated
+from app.scoring.trained.code_and_card import Evaluated
 from app.scoring.trained.export_bundle import _why_no_probabilities
 from data_prep.options.log_format import LogFormat, VectorForm
 from data_prep.options.options_file import read_options

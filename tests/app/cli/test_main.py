@@ -25,7 +25,7 @@ from app.checkpoint.manifest import MANIFEST, read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.evaluation import results
 from app.run.stop_signals import Stopped
-from app.scoring.trained import evaluate_split
+from app.scoring.trained import trained_model
 from app.training import loop, saving, start
 from app.training.loop import Trainer
 from data_prep.prepared.batches import Batch
@@ -204,14 +204,14 @@ def test_a_checkpoint_is_named_as_in_its_run(command, capsys, trained):
 
 def test_ctrl_c_ends_an_evaluation_with_a_line_and_writes_nothing(command, trained, tmp_path, monkeypatch):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    measure = evaluate_split.measure
+    measure = trained_model.measure
 
     def interrupted(*arguments):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.5)  # until the thread that waits for signals has it
         return measure(*arguments)
 
-    monkeypatch.setattr(evaluate_split, "measure", interrupted)
+    monkeypatch.setattr(trained_model, "measure", interrupted)
     status, log = command("evaluate")
     assert (status, log.count("stopped: SIGINT was received")) == (130, 1)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

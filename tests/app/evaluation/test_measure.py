@@ -1,4 +1,4 @@
-"""Tests of what ends a measurement. Whole evaluations are in tests/app/scoring/trained/test_evaluate_split.py."""
+"""Tests of what ends a measurement. Whole evaluations are in tests/app/scoring/trained/test_trained_model.py."""
 
 import dataclasses
 import math

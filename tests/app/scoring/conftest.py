@@ -11,7 +11,7 @@ import pytest
 
 from app.checkpoint.write import ModelState
 from app.scoring.predictor import Predictor
-from app.scoring.trained.card import requirements
+from app.scoring.trained.code_and_card import requirements
 from app.scoring.trained.write_bundle import ExportedModel, finish, write_model
 from app.tables.backends import fields_of_model, num_deep_inputs
 from app.tables.interface import TableState

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.evaluation.calibration import Calibration
-from app.scoring.onnx_tower import FEW, MANY, ONE, TOWER, OnnxTower
+from app.scoring.bundle_model import FEW, MANY, ONE, TOWER, OnnxTower
 from app.scoring.trained import write_tower as writer
 from app.scoring.trained.write_tower import write_tower
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from app.scoring.trained.made_rows import make_rows
+from app.scoring.trained.write_bundle import make_rows
 from common.files import checksum
 from data_prep.encoding.encoder import LOOKUP_FILE
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow

@@ -7,11 +7,9 @@ import onnxruntime
 import pytest
 
 from app.evaluation.calibration import Calibration
-from app.scoring.bundle_model import golden_rows
-from app.scoring.onnx_tower import OnnxTower
+from app.scoring.bundle_model import OnnxTower, golden_rows
 from app.scoring.predictor import Predictor
-from app.scoring.trained.write_id_model import write_id_model
-from app.scoring.trained.write_tower import ACTIVATIONS, write_tower
+from app.scoring.trained.write_tower import ACTIVATIONS, write_id_model, write_tower
 from data_prep.encoding.rows_to_score import table_to_chunk
 from data_prep.prepared.schema import read_schema
 

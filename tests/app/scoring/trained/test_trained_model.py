@@ -12,9 +12,8 @@ from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_checkpoint
 from app.run.identity import data_identity
-from app.scoring.trained import evaluate_split
-from app.scoring.trained.evaluate_split import evaluate
-from app.scoring.trained.trained_model import open_trained
+from app.scoring.trained import trained_model
+from app.scoring.trained.trained_model import evaluate, open_trained
 from app.training.assemble import rows_for_device
 from common import settings
 from data_prep.prepared.batches import read_batches, written_order
@@ -58,7 +57,7 @@ def test_rows_are_loaded_without_state_that_scores_do_not_need(saved, monkeypatc
         loaded.append(spec)
         return rows_for_device(config, spec, *others)
 
-    monkeypatch.setattr(evaluate_split, "rows_for_device", note)
+    monkeypatch.setattr(trained_model, "rows_for_device", note)
     evaluate_on(path, "test")
     assert loaded[0].row_bytes() == 4 * (1 + loaded[0].embedding_dim)
 
