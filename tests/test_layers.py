@@ -43,7 +43,6 @@ BEYOND = {
     # The parts of a log that comes are read as a preparation reads it.
     ("app.online.log_parts", "data_prep.raw_log"),
     ("app.online.online_trainer", "data_prep.raw_log"),
-    ("app.online.table_versions", "data_prep.raw_log"),
 }
 MOST_ENTRIES = {"app": 14}  # of a folder; 12 elsewhere
 

@@ -10,11 +10,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from app.online.candidate import MOST_WORSE
 from app.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
 from app.online.log_parts import GuardBounds
 from app.online.online_options import ADMISSION_MIB, KEPT, OnlineOptions
 from app.online.online_start import plan_online
+from app.online.publish import MOST_WORSE
 from app.online.state import release, status_of
 from common.arguments import add_shared
 from common.files import room_for

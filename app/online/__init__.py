@@ -2,11 +2,11 @@
 
 - `online_options`: the options of an online run. `online_start`: the run's settings, and the checks before it begins or
   resumes.
-- `log_parts`: finds the next part, reads it, and holds it aside (does not train on it) if it is suspicious.
-- `table_versions`: treats each new version of a Delta table as a part.
+- `log_parts`: finds the next part (a file, or a version of a Delta table), reads it, and holds it aside (does not train
+  on it) if it is suspicious.
 - `online_trainer`: the loop that scores each part, trains on it, saves a checkpoint and publishes the model.
-- `candidate`: decides if the model after a part is good enough to be published. `publish` writes the bundle of a model
-  into the folder that the service watches.
+- `publish`: decides if the model after a part is good enough to be published, and writes its bundle into the folder
+  that the service watches.
 - `expiry`: chooses the values of categorical fields that lose their ids (expire).
 - `state`: the status for monitoring, the release of parts that were held aside, and old bundles and files.
 - `progress`: an HTML page about the last parts.

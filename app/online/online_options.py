@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.online.candidate import MOST_WORSE
 from app.online.expiry import ExpiryOptions
 from app.online.log_parts import GuardBounds
+from app.online.publish import MOST_WORSE
 
 KEPT, ADMISSION_MIB = 14, 64  # Default values of the options --keep and --admission-mib.
 

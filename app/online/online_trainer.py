@@ -20,12 +20,11 @@ from app.checkpoint.read import Checkpoint
 from app.evaluation.measure import Scorer, intervals_of
 from app.evaluation.metrics import MetricStream
 from app.evaluation.results import Measurement, interval_ends
-from app.online.candidate import LAST_PARTS, Samples, scores_shift, served_logits, why_worse
 from app.online.expiry import IN_SECONDS, Expiry
-from app.online.log_parts import Ledger, Part, read_part, why_miscalibrated, why_suspicious, why_useless
+from app.online.log_parts import Ledger, Part, open_source, read_part, why_miscalibrated, why_suspicious, why_useless
 from app.online.online_options import OnlineOptions
 from app.online.progress import Progress
-from app.online.publish import Publisher
+from app.online.publish import LAST_PARTS, Publisher, Samples, scores_shift, served_logits, why_worse
 from app.online.state import (
     HELD_ASIDE,
     PREPARED,
@@ -37,7 +36,6 @@ from app.online.state import (
     remove_old_folders,
     save_counts,
 )
-from app.online.table_versions import open_source
 from app.run.stop_signals import Stopped
 from app.scoring.distribution import SCORE_BINS, count_scores
 from app.scoring.predictor import Predictor

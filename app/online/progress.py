@@ -17,7 +17,7 @@ from typing import Any
 from app.run.folder import METRICS
 from app.run.record import read_lines
 from app.scoring.distribution import CHANGE
-from app.scoring.trained_parts import write_trained_parts
+from app.serving.statement import write_trained_parts
 from common.files import message_of, write_whole
 from common.html.charts import Axis, Chart, Series, Size, line_chart
 from common.html.page import PagePart, Section, render_page

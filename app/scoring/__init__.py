@@ -9,7 +9,6 @@ the training code instead.
 - `explain`: splits a row's logit into one part for each column, or averages the effects of columns over many rows.
 - `distribution`: counts the rows on which a model was evaluated (held-out rows), to detect drift of later rows.
 - `bundle_writer`: writes bundles, and folds (merges) a whole bundle and its deltas into one.
-- `trained_parts`: the file parts.json, in which an online trainer reports on the latest parts of its log.
 - `trained`: opens a checkpoint with its data, evaluates it and exports it as a bundle.
 
 Shapes use these letters: n rows (in `bundle_tables` and `bundle_writer`: ids of one lookup), B rows of one lookup, C

@@ -7,7 +7,8 @@
 - `forms`: converts the body of a request to rows, with one module for each format. `decoding` decodes large bodies in
   another process.
 - `batching`: scores waiting requests together.
-- `generations`: opens new models, checks them and switches to them. `statement` stores which version must serve.
+- `generations`: opens new models, checks them and switches to them. `statement` stores which version must serve, and
+  an online trainer's report.
 - `observed`: metrics, the access log, and drift (how the scored rows differ from the rows on which the model was
   evaluated).
 - `openapi`: the OpenAPI document.

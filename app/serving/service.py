@@ -25,7 +25,6 @@ from app.scoring.bundle_folder import short
 from app.scoring.bundle_model import Scored
 from app.scoring.explain import FieldEffect
 from app.scoring.predictor import Predictor, probabilities
-from app.scoring.trained_parts import read_trained_parts
 from app.serving import openapi
 from app.serving.batching import HUGE_BODY, LOOP_BYTES, REFUSED, Batcher, score_together
 from app.serving.decoding import Decode, DecodingProcess, decode_checked, decode_rows, decode_tensors
@@ -36,6 +35,7 @@ from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
 from app.serving.observed import ID_HEADER, Observed, log_request, request_id
 from app.serving.options import ADMIN_PATHS, Limits, ServerOptions
+from app.serving.statement import read_trained_parts
 from data_prep.options.kinds import UNITS
 from data_prep.options.log_format import LogFormat
 

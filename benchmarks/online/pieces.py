@@ -17,11 +17,10 @@ import numpy as np
 
 from app.__main__ import main as app
 from app.online import online_trainer
-from app.online.candidate import Samples
 from app.online.log_parts import PartSource
 from app.online.online_trainer import OnlineTrainer
 from app.online.progress import Progress
-from app.online.publish import Publisher
+from app.online.publish import Publisher, Samples
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.growing import GrowingVocabulary
 from data_prep.statistics.value_counts import ValueSketch

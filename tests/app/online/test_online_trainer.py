@@ -26,7 +26,7 @@ from app.scoring.bundle_folder import read_manifest as read_bundle
 from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
 from app.scoring.trained import export_bundle
-from app.scoring.trained_parts import read_trained_parts
+from app.serving.statement import read_trained_parts
 from app.training.start import plan_launch
 from common.files import checksum, lock_folder
 from data_prep.encoding import growing

@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from app.online import progress
-from app.online.candidate import scores_shift
 from app.online.progress import Progress, online_page
-from app.scoring.trained_parts import read_trained_parts
+from app.online.publish import scores_shift
+from app.serving.statement import read_trained_parts
 
 STATUS = {"held": {}, "waiting": "", "withheld": ""}
 LINE = {"part": "part-1", "rows": 10, "rejected": 0, "auc": 0.7, "log_loss": 0.5, "calibration": 1.0, "new_values": 3}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.online.table_versions import open_source
+from app.online.log_parts import open_source
 from data_prep.checks.propose import describe
 from data_prep.encoding.rows_to_score import LogToScore
 from data_prep.options.log_format import LogFormat

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from app.online.candidate import LAST_PARTS, SAMPLE_ROWS, Samples, served_logits, why_worse
+from app.online.publish import LAST_PARTS, SAMPLE_ROWS, Samples, served_logits, why_worse
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import CategoricalField, NumericField, VectorField
