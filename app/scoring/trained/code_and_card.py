@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED, Metrics
@@ -20,6 +20,9 @@ from common.packages import PROJECT
 from common.text import printable
 from common.yaml_settings import dump_yaml
 from data_prep.prepared.schema import Schema
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 CODE = "code"
 # Package in a bundle's code/ that contains all its modules. Without it, `app` and `common` on the import path would
@@ -152,101 +155,37 @@ def requirements(versions: Mapping[str, str]) -> str:
 def _card(
     manifest: BundleManifest, settings: Settings, schema: Schema, evaluated: Evaluated | None, table_bytes: int
 ) -> str:
-    rows, checkpoint = manifest.rows, manifest.checkpoint
-    options = schema.options
-    log_name = _escaped(str(schema.source.get("name")))
-    sections = dump_yaml({**settings, "prepare": options}).rstrip()
-    # The fence of the Markdown code block must be longer than any run of backticks inside the block.
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", sections)), default=0))
-    lines = [
-        "# Wide&Deep click model",
-        "",
-        f"Scores raw rows of {log_name}'s form with a click probability. Step {checkpoint['step']}, "
-        f"epoch {checkpoint['epoch']} of training.",
-        "",
-        "    pip install -r requirements.txt",
-        f"    PYTHONPATH={CODE} python -m {CODE_PACKAGE}.app.cli.bundle verify .   # every byte, and {GOLDEN}",
-        f"    PYTHONPATH={CODE} python -m {CODE_PACKAGE}.app.cli.predict . LOG scores.csv",
-        "    mlflow models serve -m . --env-manager local",
-        "",
-        "## Data",
-        "",
-        f"- log: {log_name}, {schema.source.get('lines'):,} lines; rows it was trained on: "
-        f"{checkpoint['train_rows']:,}, of which {checkpoint['train_clicks']:,} are clicks",
-        f"- {len(schema.categorical)} categorical fields, {schema.vocabulary_size:,} ids; a value seen less than "
-        f"{options.get('min_count')} times shares its field's id for unknown values",
-        f"- {schema.num_numeric} numeric columns, transform {options.get('numeric_transform')}; a missing value is a "
-        "value of its own",
-        *(
-            f"- vector {_escaped(field.name)}: {field.width:,} numbers, scale {field.scale}, and 1 if it is missing"
-            for field in schema.vectors
-        ),
-        *(
-            f"- {_escaped(name)} is taken to be {_escaped(value)} in all rows to score, whatever they have. The "
-            "metrics below are for the log's own values"
-            for name, value in schema.log_format.serve_as.items()
-        ),
-        "",
-        "## Model",
-        "",
-        f"- embeddings of {rows['width']} values, hidden layers {manifest.model['hidden_widths']}, "
-        f"{manifest.model['activation']}{', batch normalization (folded)' if manifest.model['batch_norm'] else ''}",
-        f"- {rows['num_rows']:,} {'changed ' if manifest.parent else ''}rows as {rows['dtype']}: "
-        f"{table_bytes:,} bytes, in float32 {4 * rows['num_rows'] * (rows['width'] + 1):,}",
-        f"- label smoothing {manifest.model['label_smoothing']:g}: the scores are those of the smoothed labels",
-        "",
-        *_metric_lines(evaluated),
-        "## Limits",
-        "",
-        "- A score is right for rows like those of the log: other values than the vocabulary's count as unknown, and "
-        "what changed since is not known.",
-        f"- {_calibration_of(manifest)}",
-        f"- {GOLDEN} holds made-up rows. The vocabulary holds values of the log as they were.",
-        "",
-        "## Settings",
-        "",
-        f"{fence}yaml",
-        sections,
-        fence,
-    ]
-    return "\n".join(lines) + "\n"
+    sections = dump_yaml({**settings, "prepare": schema.options}).rstrip()
+    calibration = manifest.model.get("calibration")
+    return _card_template().render(
+        asdict(manifest),
+        schema=schema,
+        settings=sections,
+        # The fence of the Markdown code block must be longer than any run of backticks inside the block.
+        fence="`" * max(3, 1 + max(map(len, re.findall("`+", sections)), default=0)),
+        evaluated=evaluated,
+        measured=MEASURED,
+        undefined_interval=(float("nan"), float("nan")),
+        table_bytes=table_bytes,
+        is_delta=manifest.parent is not None,
+        calibration=Calibration(**calibration) if calibration else None,
+        code=CODE,
+        package=CODE_PACKAGE,
+        golden=GOLDEN,
+    )
+
+
+@functools.cache  # An online trainer writes a card after each file of its log.
+def _card_template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(Path(__file__).parent)
+    # The card is Markdown, not HTML: the filter `escaped` keeps names from being markup.
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)  # noqa: S701
+    environment.filters |= {"escaped": _escaped, "grouped": "{:,}".format}
+    return environment.get_template("card.md.jinja")
 
 
 def _escaped(name: str) -> str:
     """Return a name from a log as text in Markdown, without any markup that it may contain."""
     return re.sub(r"[^\w ./-]", lambda match: f"&#{ord(match[0])};", printable(name))
-
-
-def _calibration_of(manifest: BundleManifest) -> str:
-    if "calibration" not in manifest.model:
-        return (
-            "Scores are not calibrated after training: see the calibration above before they are used as probabilities."
-        )
-    calibration = Calibration(**manifest.model["calibration"])
-    method = "Platt's scaling" if calibration.intercept else "a temperature"
-    return f"Scores are calibrated by {method}: {calibration}."
-
-
-def _metric_lines(evaluated: Evaluated | None) -> list[str]:
-    if evaluated is None:
-        return [
-            "## Quality",
-            "",
-            "Nothing was measured: the data has no rows in valid or test, or is trained on as it comes.",
-            "",
-        ]
-    metrics: dict[str, Any] = asdict(evaluated.metrics)
-    trained = asdict(evaluated.trained)
-    lines = [
-        "## Quality",
-        "",
-        f"On the {metrics['rows']:,} rows of {evaluated.split}, click rate {metrics['click_rate']:.4f}. Logits differ "
-        f"from those of the training code by at most {evaluated.largest_difference:.1e}.",
-        "",
-        "| metric | this bundle | 95 % within | training code, float32 |",
-        "|---|---|---|---|",
-    ]
-    for name in MEASURED:
-        low, high = evaluated.intervals.get(name, (float("nan"), float("nan")))
-        lines.append(f"| {name} | {metrics[name]:.6f} | {low:.6f} … {high:.6f} | {trained[name]:.6f} |")
-    return [*lines, ""]
