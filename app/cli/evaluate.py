@@ -70,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_num_processes(arguments.ranks, host_file=arguments.hostfile)
     if arguments.follow is not None:
         arguments.run, arguments.target = arguments.follow, arguments.target or "CPU"
-        return follow(arguments.run, lambda checkpoint: _evaluate(arguments, checkpoint))
+        if not started_by_mpi():  # A rank evaluates only the checkpoint that its command line names.
+            return follow(arguments.run, lambda checkpoint: _evaluate(arguments, checkpoint))
     return _evaluate(arguments, named_or_best(arguments.run, arguments.checkpoint))
 
 
@@ -87,8 +88,9 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     if started_by_mpi():
         group = rank.join(trained.config, trained.schema, arguments.ranks, 0, {"checkpoint": checkpoint.manifest.id})
     elif arguments.ranks > 1:
-        timeout_s = trained.config.cluster.timeout_s
-        status = launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path), timeout_s)
+        # The ranks get the words of this command line. The last --checkpoint counts.
+        words = [*arguments.words, "--checkpoint", str(checkpoint.path)]
+        status = launch(arguments.ranks, arguments.hostfile, words, trained.config.cluster.timeout_s)
         if status == WRONG_INPUT and arguments.follow:
             # The ranks failed, but their exit status does not say whether a damaged checkpoint was the reason. If it
             # was, `verify` raises an error, and `follow` then skips this checkpoint.
@@ -103,13 +105,3 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
         show(describe(evaluation))
         return NOT_WRITTEN if save_evaluation(evaluation, arguments.run) else 0
     return 0
-
-
-def _words(arguments: argparse.Namespace, path: Path) -> list[str]:
-    """Return the arguments of `python -m app` with which each rank evaluates the checkpoint at `path`."""
-    words = ["evaluate", "--run", str(arguments.run), "--checkpoint", str(path), "--split", arguments.split]
-    words += ["--ranks", str(arguments.ranks)]
-    for name, value in (("--dataset", arguments.dataset), ("--target", arguments.target)):
-        words += [name, str(value)] if value else []
-    words += [f"--calibrate={arguments.calibrate}"] if arguments.calibrate else []
-    return [*words, *arguments.settings, *(["--by", *arguments.by] if arguments.by else [])]

@@ -24,7 +24,7 @@ def test_ranks_that_end_at_a_damaged_checkpoint_are_followed_by_the_next(
     jobs = []
 
     def launch(ranks, host_file, words, timeout_s):
-        path = Path(words[words.index("--checkpoint") + 1])
+        path = Path(words[-1])
         jobs.append(f"job {int(path.name[-8:])}")
         return follow.WRONG_INPUT if path == checkpoints[0].path else 0
 
@@ -35,6 +35,7 @@ def test_ranks_that_end_at_a_damaged_checkpoint_are_followed_by_the_next(
     monkeypatch.setattr(command, "launch", launch)
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())
-    arguments = parser.parse_args(["evaluate", "--ranks", "2", "--follow", str(tmp_path)])
+    arguments = parser.parse_args(words := ["evaluate", "--ranks", "2", "--follow", str(tmp_path)])
+    arguments.words = words
     assert (command.run(arguments), " ".join(jobs)) == expected
     assert ("step-00000001 is skipped: checkpoint file" in caplog.text) == damaged
