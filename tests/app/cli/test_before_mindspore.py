@@ -48,20 +48,6 @@ def test_the_name_of_the_run_s_folder(command, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("folder", "message"),
-    [
-        ("device_0", "another process trains in"),
-        ("kept", "another process (a training, or a checkpoint command) saves to"),
-    ],
-)
-def test_a_folder_that_another_process_uses(command, tmp_path, folder, message):
-    with lock_folder(tmp_path / folder):
-        status, log = command("train", "checkpoint.dir=kept")
-    assert status == 2
-    assert message in log
-
-
-@pytest.mark.parametrize(
     ("words", "message"),
     [
         (("train.init_from=nowhere",), "train.init_from=nowhere: expected a checkpoint"),
@@ -161,10 +147,3 @@ def test_a_training_on_no_prepared_folder_advises_a_command_that_can_be_pasted(c
     assert status == 2
     assert "no prepared data in" in log
     assert f"-m data_prep prepare LOG '{tmp_path / 'mit Leer zeichen'}' --config configs/auto.yaml" in log
-
-
-def test_an_evaluation_on_other_data(command, checkpoint_of, tiny_schema):
-    other = {**data_identity(tiny_schema), "vocabulary_size": 7}
-    status, log = command("evaluate", "--checkpoint", checkpoint_of(data=other))
-    assert status == 2
-    assert "does not fit the checkpoint, whose inputs mean something else: vocabulary_size was 7" in log

@@ -160,21 +160,6 @@ def test_a_command_is_refused_while_a_training_saves_there(
     assert read_manifest(folder / "step-00000002").parent is None
 
 
-def test_a_training_is_refused_while_a_command_writes_there(training, tmp_path, tiny_config, tiny_schema):
-    training.locks.close()
-    with (
-        lock_folder(training.run.checkpoints),
-        pytest.raises(ValueError, match=r"another process .* saves to .*checkpoints; wait"),
-    ):
-        open_run(tmp_path / "device_0", tiny_config(), tiny_schema)
-
-
-def test_a_second_run_cannot_save_to_the_default_folder_of_another(training, tmp_path, tiny_config, tiny_schema):
-    (tmp_path / "b").mkdir()
-    with pytest.raises(ValueError, match=r"another process .* saves to .*device_0/checkpoints"):
-        open_run(tmp_path / "b" / "device_0", tiny_config(f"checkpoint.dir={training.run.checkpoints}"), tiny_schema)
-
-
 def test_a_run_that_was_put_aside_is_free(training, tmp_path, tiny_config, tiny_schema):
     training.locks.close()
     _, locks = open_run(tmp_path / "device_0", tiny_config("train.seed=2"), tiny_schema)

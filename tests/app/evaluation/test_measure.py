@@ -69,6 +69,8 @@ def test_groups_are_the_values_that_are_known(tmp_path, kernels, has_weights):
         covered = sum(weights[part].sum() for part in parts) / weights.sum()
         assert found.groups.rows.rows_covered == pytest.approx(covered)
         assert ("kind id" in found.groups.remark) is (name == "user")
+        if name == "user":
+            assert found.groups.names[0] == max(known, key=lambda user: weights[users == user].sum())
 
 
 def top_is_clicked(rows):

@@ -412,22 +412,6 @@ def test_a_part_that_is_not_whole_or_of_another_log_is_named(
         read_part(*source.next_part(Ledger()), open_encoder(tiny_dataset, with_labels=True))
 
 
-def test_a_part_of_json_lines_is_that_of_the_text(source, tmp_path, tiny_log, tiny_dataset):
-    encoder = open_encoder(tiny_dataset, with_labels=True)
-    lines = tiny_log.read_bytes().splitlines(keepends=True)[:500]
-    names = list(encoder.log_format.columns)
-    cells = [line.decode().rstrip("\n").split("\t") for line in lines]
-    (tmp_path / "part-1.txt").write_bytes(b"".join(lines))
-    objects = [json.dumps({k: v for k, v in zip(names, row, strict=True) if v}) for row in cells]
-    (tmp_path / "part-2.jsonl").write_text("\n".join(objects))
-    parts = {}
-    for file in source._files():
-        parts[file.name] = read_part(file, "", encoder)
-    text, json_lines = parts["part-1.txt"], parts["part-2.jsonl"]
-    assert (json_lines.num_lines, json_lines.counts) == (text.num_lines, text.counts)
-    assert np.array_equal(json_lines.rows.ids, text.rows.ids)
-
-
 def test_a_part_that_changes_while_it_is_read_is_named(source, tmp_path, tiny_log, tiny_dataset):
     path = tmp_path / "part-1.txt"
     lines = tiny_log.read_bytes().splitlines(keepends=True)

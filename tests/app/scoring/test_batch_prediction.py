@@ -90,15 +90,6 @@ def without_labels(lines):
     return "".join(line.split("\t", 1)[1] + "\n" for line in lines)
 
 
-def test_a_log_without_labels_scores_the_same(tiny_bundle, log, tmp_path, lines):
-    bare = tmp_path / "bare.txt"
-    bare.write_text(without_labels(lines))
-    outputs = [tmp_path / "with.csv", tmp_path / "without.csv"]
-    summaries = [predict(tiny_bundle, [str(p)], str(o)) for p, o in zip((log, bare), outputs, strict=True)]
-    assert outputs[0].read_bytes() == outputs[1].read_bytes()
-    assert "metrics" in summaries[0] and "metrics" not in summaries[1]
-
-
 def test_a_row_with_an_empty_label_has_a_score_and_counts_in_no_metric(tiny_bundle, predictor, tmp_path, lines):
     some = [line if place % 3 else line[1:] for place, line in enumerate(lines)]
     (tmp_path / "some.txt").write_text("".join(f"{line}\n" for line in some))

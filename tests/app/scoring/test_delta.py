@@ -23,7 +23,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 
-KINDS = [("numbers", "float32"), ("texts", "int8"), ("vectors", "float32")]
+KINDS = [("numbers", "float32"), ("texts", "int8"), ("vectors and lists", "float32")]
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=[name for name, _ in KINDS])
@@ -33,10 +33,18 @@ def days(request, tmp_path_factory, tiny_log, make_avazu, project):
     values, stored_as = request.param
     if values == "numbers":
         options, header, lines = PrepareOptions(min_count=2, workers=1), [], tiny_log.read_text().splitlines()[:900]
-    elif values == "vectors":
-        log_format = LogFormat({"label": "label", "site": "string", "item": "vector"}, vectors={"item": VectorForm(3)})
+    elif values == "vectors and lists":
+        kinds = {"label": "label", "site": "string", "item": "vector", "genres": "list", "seen": "list"}
+        lists = {"genres": ListForm(max_length=3, pool="sum"), "seen": ListForm(separator=" ", max_length=2)}
+        log_format = LogFormat(kinds, lists=lists, shares={"seen": "site"}, vectors={"item": VectorForm(3)})
         options, header = PrepareOptions(data=log_format, min_count=1, workers=1), []
-        lines = [f"{row % 3 // 2}\tsite {row % 280 + row // 12}\t[{row % 7} -0.5 {row / 900}]" for row in range(900)]
+        sites = [f"s{row % 280 + row // 12}" for row in range(900)]
+        genres = ["|".join(f"g{(row + place) % (20 + row // 30)}" for place in range(row % 5)) for row in range(900)]
+        cells = zip(sites, genres, sites[7:] + sites[:7], strict=True)
+        lines = [
+            f"{row % 3 // 2}\t{site}\t[{row % 7} -0.5 {row / 900}]\t{genre}\t{site} {seen}"
+            for row, (site, genre, seen) in enumerate(cells)
+        ]
     else:
         options = read_options(None, ["prepare.min_count=2", "prepare.workers=1"], project / "configs/data/avazu.yaml")
         header, *lines = make_avazu(900).splitlines()
@@ -237,33 +245,6 @@ def test_the_command_folds(copies, capsys):
     assert arguments.command(arguments) == 0
     assert "generation 2" in capsys.readouterr().out
     assert json.loads((copies / "whole" / "manifest.json").read_text())["parent"] is None
-
-
-def test_a_delta_of_lists_and_shared_columns(make_bundle, make_state, tiny_config, tmp_path):
-    """The second day has new values, in lists and in the vocabulary of two columns."""
-    rng, config, whole, state = np.random.default_rng(6), tiny_config(), None, None
-    columns = {"click": "label", "item": "string", "genres": "list", "seen": "list"}
-    lists = {"genres": ListForm(max_length=3, pool="sum"), "seen": ListForm(separator=" ", max_length=2)}
-    form = LogFormat(columns=columns, separator=",", lists=lists, shares={"seen": "item"})
-    options = PrepareOptions(data=form, min_count=1, workers=1)
-    lines = []
-    for day in range(2):
-        items, genres = (rng.integers(0, 20 + 10 * day, (60, n)) for n in (3, 4))
-        lines += [
-            f"{i % 2},i{item[0]},{'|'.join(f'g{g}' for g in genre[: i % 5])},i{item[1]} i{item[2]}"
-            for i, (item, genre) in enumerate(zip(items, genres, strict=True))
-        ]
-        (tmp_path / "log").write_text("\n".join(lines[60 * day :]) + "\n")
-        data, before = tmp_path / f"data{day}", {"vocabulary_of": tmp_path / "data0", "extend": True} if day else {}
-        prepare(tmp_path / "log", data, options, **before)
-        schema = read_schema(data)
-        fresh = make_state(schema, config, seed=day)
-        state = next_day(state, schema, fresh.dense, day) if day else fresh
-        parent, whole = whole, make_bundle(data, config, state, folder=tmp_path / f"{day}")
-    delta = make_bundle(data, config, state, parent=Predictor.open(parent), folder=tmp_path / "delta")
-    expected = Predictor.open(whole).logits(lines)
-    assert np.array_equal(Predictor.open(parent).with_delta(delta).logits(lines), expected)
-    assert not np.array_equal(Predictor.open(parent).logits(lines), expected)
 
 
 @pytest.mark.parametrize(("share", "is_told"), [(0.4, False), (0.6, True)])

@@ -1,4 +1,4 @@
-"""tower.onnx: small in one file, large with its weights beside it."""
+"""tower.onnx: how onnxruntime runs it, and how exact it is."""
 
 import itertools
 
@@ -24,23 +24,11 @@ def logits(folder, num_rows=20):
     return OnnxTower(folder / TOWER, 1)(*inputs)
 
 
-def test_a_model_beyond_protobuf_s_limit_has_its_weights_beside_it(tmp_path, dense, monkeypatch):
-    whole, parted = tmp_path / "whole", tmp_path / "parted"
-    for folder in (whole, parted):
-        folder.mkdir()
-    write_tower(whole, dense, "relu")
-    monkeypatch.setattr(writer, "MOST_BYTES", 1000)
-    write_tower(parted, dense, "relu")
-    assert [path.name for path in whole.iterdir()] == ["tower.onnx"]
-    assert sorted(path.name for path in parted.iterdir()) == ["tower.onnx", "tower.onnx.data"]
-    assert (parted / "tower.onnx").stat().st_size < 48 * 64 * 4 <= (parted / "tower.onnx.data").stat().st_size
-    assert np.array_equal(logits(whole), logits(parted))
-
-
 def test_the_file_is_what_the_pinned_onnxruntime_reads(tmp_path, dense):
     import onnx
 
     write_tower(tmp_path, dense, "gelu")
+    assert [path.name for path in tmp_path.iterdir()] == ["tower.onnx"]
     model = onnx.load(tmp_path / "tower.onnx")
     assert (model.ir_version, [(o.domain, o.version) for o in model.opset_import]) == (9, [("", 20)])
     assert [i.name for i in model.graph.input] == ["deep_rows", "wide_rows", "numeric"]

@@ -272,30 +272,6 @@ def test_every_part_of_a_request_ends(served, part):
         assert get(port, "/v2/health/ready") == 200
 
 
-@pytest.mark.slow
-def test_pipelined_requests_take_little_memory(served):
-    """Many small requests on 30 connections at once: the service parses few of them ahead, and stays healthy."""
-    process, port = served
-    request = b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n"
-    number = (1 << 18) // len(request)
-    sent = (number * (request + b"\r\n")) + request + b"connection: close\r\n\r\n"
-
-    def num_answers(_):
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-            threading.Thread(target=connection.sendall, args=(sent,), daemon=True).start()
-            return b"".join(iter(lambda: connection.recv(1 << 16), b"")).count(b"HTTP/1.1 200")
-
-    assert num_answers(0) == number + 1
-    used = [psutil.Process(process.pid).memory_info().rss]
-    with ThreadPoolExecutor(30) as pool:
-        answers = [pool.submit(num_answers, place) for place in range(30)]
-        while not all(answer.done() for answer in answers):
-            assert get(port, "/v2/health/live") == 200
-            used.append(psutil.Process(process.pid).memory_info().rss)
-    assert [answer.result() for answer in answers] == 30 * [number + 1]
-    assert max(used) - used[0] < 64 << 20
-
-
 def of_each(answers):
     """Status and scores of the answers of a connection."""
     parts = [answer.partition(b"\r\n\r\n")[2] for answer in answers.split(b"HTTP/1.1 ")[1:]]

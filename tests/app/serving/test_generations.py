@@ -21,7 +21,6 @@ from app.serving.generations import FOLDED, RECENT_ROWS, Generations
 from app.serving.options import ServerOptions
 from app.tables.interface import TableState
 from data_prep.kernels.parsed import Chunk
-from tests.app.scoring.test_bundle_folder import rewrite_manifest
 from tests.app.serving.conftest import Client, run_beside
 from tests.app.serving.test_service import ARROW, infer_of, score
 from tests.damage import flip_bit
@@ -109,19 +108,6 @@ def test_a_damaged_model_is_refused_and_the_old_one_serves(models, watched, make
     put(name)  # whole now
     generations.refresh()
     assert (generations.status()["folder"], refused_by(generations)) == (name, {})
-
-
-@pytest.mark.parametrize("changes", [{"parent": {}}, {"unknown": 1}, {"rows": {}}, {"generation": "1"}, {"files": []}])
-def test_an_odd_manifest_keeps_no_other_bundle_from_serving(watched, make_generations, changes):
-    folder, put = watched
-    rewrite_manifest(put("10"), **changes)
-    with pytest.raises(FileNotFoundError, match=r"holds none that can be served; 10: .*10"):
-        make_generations(folder)
-    put("1")
-    generations = make_generations(folder)
-    put("2")
-    generations.refresh()
-    assert (generations.status()["folder"], list(refused_by(generations))) == ("2", ["10"])
 
 
 def test_a_model_whose_golden_rows_score_otherwise_is_refused(watched, make_generations, golden, monkeypatch):

@@ -1,7 +1,6 @@
 """The service as processes, by clients that are not ours: tritonclient, curl, raw sockets, a browser."""
 
 import contextlib
-import gzip
 import html
 import json
 import os
@@ -27,9 +26,7 @@ from app.serving.forms import FORMS
 from app.serving.options import ADMIN_PATHS, ServerOptions
 from tests.app.serving.conftest import running
 from tests.app.serving.test_generations import models, moved, watched  # noqa: F401
-from tests.app.serving.test_service import ARROW, lines_of
 from tests.programs import run_program, run_python
-from tests.request_bodies import arrow_stream
 
 
 def curl(*arguments):
@@ -108,26 +105,11 @@ def test_tritonclient_reads_configuration_and_statistics(port, golden):
 
 
 def test_curl(port, golden, golden_scores, tmp_path):
-    address = f"http://127.0.0.1:{port}/v1/score"
+    """By its own content-type for a form, and in chunks. All other forms are in the lines of the document."""
+    address, body = f"http://127.0.0.1:{port}/v1/score", f"@{tmp_path / 'rows.json'}"
     (tmp_path / "rows.json").write_text(json.dumps({"rows": golden.to_pylist()}))
-    (tmp_path / "rows.txt").write_text(lines_of(golden, ""))
-    (tmp_path / "rows.arrow").write_bytes(arrow_stream(golden))
-    for name, form in (("json", "application/json"), ("txt", "text/plain"), ("arrow", ARROW)):
-        body = f"@{tmp_path / f'rows.{name}'}"
-        for chunked in ((), ("-H", "transfer-encoding: chunked")):
-            found = curl(address, "-H", f"content-type: {form}", *chunked, "--data-binary", body)
-            assert json.loads(found)["scores"] == golden_scores
-    assert json.loads(curl(address, "-d", body.replace("arrow", "json")))["scores"] == golden_scores
-    (tmp_path / "rows.gz").write_bytes(gzip.compress((tmp_path / "rows.arrow").read_bytes()))
-    packed = (
-        "-H",
-        f"content-type: {ARROW}",
-        "-H",
-        "content-encoding: gzip",
-        "--data-binary",
-        f"@{tmp_path / 'rows.gz'}",
-    )
-    assert json.loads(curl(address, *packed))["scores"] == golden_scores
+    for chunked in ((), ("-H", "transfer-encoding: chunked")):
+        assert json.loads(curl(address, *chunked, "-d", body))["scores"] == golden_scores
     found = curl("-D", "-", address, "-H", "content-encoding: br", "--data-binary", body)
     assert found.startswith("HTTP/1.1 415") and "accept-encoding: gzip, zstd" in found
 

@@ -4,7 +4,6 @@ import dataclasses
 import shutil
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -77,36 +76,11 @@ def test_the_best_possible_is_shown_beside(one_saved, tiny_dataset, tiny_log):
     assert evaluate_on(one_saved, "train").best is None  # its rows were shuffled
 
 
-def test_a_split_that_is_not_there_names_those_that_are(one_saved):
-    with pytest.raises(ValueError, match=r"has no rows in split 'tset'; the splits with rows: train, valid, test"):
-        evaluate_on(one_saved, "tset")
-
-
 def test_the_confidence_interval_is_around_the_value(one_saved):
     evaluation = evaluate_on(one_saved, "valid")
     low, high = evaluation.intervals["auc"]
     assert low < evaluation.metrics.auc < high
     assert evaluate_on(one_saved, "valid", "eval.bootstrap=0").intervals == {}
-
-
-def test_auc_per_value_of_a_field(one_saved, tiny_dataset, tiny_schema):
-    """The known values of C1 have their names in the vocabulary, and the metrics of their own rows."""
-    measured = evaluate_on(one_saved, "valid", "eval.group_field=C1").measured
-    batches = list(read_batches(tiny_dataset, tiny_schema, "valid", written_order(tiny_schema, "valid"), 500))
-    ids = np.concatenate([batch.ids[:, 0] for batch in batches])
-    vocabulary = {row["id"]: row["value"] for row in pq.read_table(tiny_dataset / "vocabulary.parquet").to_pylist()}
-    found, counts = np.unique([i for i in ids.tolist() if vocabulary.get(i)], return_counts=True)
-    assert measured.groups.rows.left_out == len(ids) - counts.sum() > 0
-    assert dict(zip(measured.groups.rows.ids.tolist(), measured.groups.rows.rows.tolist(), strict=True)) == dict(
-        zip(found.tolist(), counts.tolist(), strict=True)
-    )
-    assert measured.metrics.grouped_auc == measured.groups.rows.mean(measured.groups.values["grouped_auc"])
-    assert measured.groups.names == [vocabulary[i] for i in measured.groups.rows.ids.tolist()][:20]
-
-
-def test_a_field_that_is_not_there_is_refused(one_saved):
-    with pytest.raises(ValueError, match=r"eval\.group_field=C99 is no categorical field of the data; did you mean"):
-        evaluate_on(one_saved, "valid", "eval.group_field=C99")
 
 
 @pytest.fixture

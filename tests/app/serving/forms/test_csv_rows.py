@@ -74,15 +74,3 @@ def test_a_wrong_body_is_refused_by_its_line(client, golden, columns, change, st
         assert answer.status_code == status
         error = answer.json()["error"]
         assert error.startswith(message) if message.startswith(HEADER_ERROR) else error == message
-
-
-def test_an_empty_cell_is_missing_and_so_is_a_blank_line_of_one_column(client, columns, predictor):
-    assert (
-        post(client, csv_of(columns, [[""] * 39])).json()["scores"]
-        == predictor.score([dict.fromkeys(columns)]).tolist()
-    )
-
-
-def test_the_example_of_the_document_scores_as_the_row(client, golden_scores):
-    document = client.get("/openapi.json").json()["paths"]["/v1/score"]["post"]["requestBody"]["content"]
-    assert post(client, document["text/csv"]["example"]).json()["scores"] == golden_scores[:1]

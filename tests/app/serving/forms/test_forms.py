@@ -1,4 +1,4 @@
-"""Bodies that other libraries write: blank lines at the end, Arrow files, numbers that JSON does not have."""
+"""Bodies that other libraries write: blank lines at the end, Arrow files, vectors of every datatype."""
 
 import io
 import json
@@ -39,12 +39,7 @@ def test_a_feather_file_is_read_as_its_stream(compression):
         arrow.to_chunk(body.getvalue()[:100], FORMAT, Limits())
 
 
-@pytest.mark.parametrize("number", ["NaN", "-Infinity"])
-def test_nan_in_json_is_answered_with_null(number):
-    with pytest.raises(RequestError, match="write null for a missing cell"):
-        FORMS["application/json"].to_chunk(
-            b'{"rows": [{"site": "NaN", "price": %s}]}' % number.encode(), FORMAT, Limits()
-        )
+def test_nan_within_a_text_is_not_the_reason_of_an_error():
     with pytest.raises(RequestError) as error:
         FORMS["application/json"].to_chunk(b'{"rows": [{"site": "NaN" "a"}]}', FORMAT, Limits())
     assert "null" not in str(error.value)
