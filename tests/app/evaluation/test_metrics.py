@@ -1,4 +1,6 @@
-"""The metrics against scikit-learn's."""
+"""The metrics of all rows and of groups against scikit-learn's, and their intervals against drawing the rows one by
+one.
+"""
 
 import dataclasses
 import math
@@ -9,7 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from app.evaluation.metrics import MetricStream, confidence_intervals, few_clicks_note
+from app.evaluation.metrics import (
+    MEASURED,
+    Bins,
+    GroupStream,
+    KeyNumbers,
+    MetricStream,
+    auc_in_groups,
+    binned,
+    confidence_intervals,
+    entropy,
+    few_clicks_note,
+    sigmoid,
+)
 
 TOLERANCE = 1e-6
 
@@ -201,3 +215,171 @@ def test_a_perfect_order_of_saturated_scores_has_auc_1(options):
     metrics, bins = stream.result_and_bins()
     assert metrics.auc == metrics.pr_auc == 1
     assert confidence_intervals(bins, 50, seed=1)["auc"] == (1, 1)
+
+
+def test_joined_bins_keep_rows_classes_and_nearly_all_of_the_ranking(many_rows):
+    bins = Bins.of(*many_rows)
+    few = bins.coarsened(500)
+    assert len(few.keys) <= 500
+    assert (few.negatives.sum(), few.positives.sum()) == (bins.negatives.sum(), bins.positives.sum())
+    assert (np.diff(few.keys) > 0).all()
+    assert few.auc() == pytest.approx(bins.auc(), abs=2e-5)
+    assert bins.coarsened(10**6) is bins
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, width=32))
+def test_a_bin_is_narrow_and_keeps_the_sign(logit):
+    value = np.array([logit], np.float32)
+    moved = binned(value)
+    assert np.signbit(moved) == np.signbit(value + np.float32(0))
+    # half of 2^-16 of a power of two; the smallest numbers have fewer bits, and lie within the first bin
+    assert abs(float(value[0]) - float(moved[0])) <= max(abs(logit) * 2.0**-17, 2.0**-126)
+
+
+def test_minus_zero_and_zero_share_a_bin():
+    assert binned(np.array([-0.0], np.float32)) == binned(np.array([0.0], np.float32))
+
+
+def test_sigmoid_and_entropy_at_their_edges():
+    assert sigmoid(np.array([-1e4, 0.0, 1e4])).tolist() == [0, 0.5, 1]
+    assert [entropy(rate) for rate in (0.0, 1.0, 0.5)] == pytest.approx([0, 0, math.log(2)])
+
+
+@pytest.fixture(scope="module")
+def few_rows():
+    rng = np.random.default_rng(4)
+    labels = rng.random(2_000) < 0.3
+    return rng.normal(labels - 1.0, 1.0).astype(np.float32), labels
+
+
+def test_intervals_are_those_of_drawing_rows(few_rows):
+    """Both are random; a quantile of 600 replicates moves by about a tenth of the interval."""
+    logits, labels = few_rows
+    found = confidence_intervals(Bins.of(*few_rows), replicates=600, seed=1)
+    rng, drawn = np.random.default_rng(2), []
+    for _ in range(600):
+        chosen = rng.integers(len(labels), size=len(labels))
+        stream = MetricStream()
+        stream.add(logits[chosen], labels[chosen])
+        drawn.append(dataclasses.asdict(stream.result()))
+    for name in MEASURED:
+        low, high = np.quantile([each[name] for each in drawn], (0.025, 0.975))
+        assert found[name] == pytest.approx((low, high), abs=0.15 * (high - low)), name
+
+
+def test_the_value_lies_within_and_more_rows_narrow_it(few_rows):
+    bins = Bins.of(*few_rows)
+    hundredfold = Bins(bins.keys, 100 * bins.negatives, 100 * bins.positives)
+    for name in MEASURED:
+        low, high = confidence_intervals(bins, 200, seed=1)[name]
+        narrow_low, narrow_high = confidence_intervals(hundredfold, 200, seed=1)[name]
+        assert high - low == pytest.approx(10 * (narrow_high - narrow_low), rel=0.25), name
+    assert (
+        confidence_intervals(bins, 200, seed=1)["auc"][0]
+        < bins.auc()
+        < confidence_intervals(bins, 200, seed=1)["auc"][1]
+    )
+
+
+def test_the_same_seed_gives_the_same_interval(few_rows):
+    first, again, other = (confidence_intervals(Bins.of(*few_rows), 50, seed) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+@pytest.fixture(scope="module")
+def grouped_rows():
+    """Ids of falling frequency up to the largest; the last one's rows are all of one class, some logits are tied."""
+    rng = np.random.default_rng(5)
+    ids = np.array([7, 0, 1000, 2**32 - 1])[rng.choice(4, p=(0.5, 0.3, 0.15, 0.05), size=4_000)]
+    labels = (rng.random(4_000) < 0.3) & (ids != 2**32 - 1)
+    logits = rng.normal(labels * (ids % 5), 1.0)
+    return ids, np.where(ids == 0, logits.round(1), logits).astype(np.float32), labels.astype(np.float32)
+
+
+def grouped(grouped_rows, batch_size=300, **options):
+    stream = GroupStream(**options)
+    for start in range(0, len(grouped_rows[0]), batch_size):
+        stream.add(*(values[start : start + batch_size] for values in grouped_rows))
+    return stream
+
+
+def assert_groups_are_scikit_learn_s(found, grouped_rows, tolerance=1e-9):
+    ids, logits, labels = grouped_rows
+    auc = auc_in_groups(found)
+    assert found.ids.tolist() == [7, 0, 1000, 2**32 - 1]
+    for place, value in enumerate(found.ids[:3]):
+        here = ids == value
+        assert (found.rows[place], found.clicks[place]) == (here.sum(), labels[here].sum())
+        assert auc[place] == pytest.approx(roc_auc_score(labels[here], logits[here]), abs=tolerance)
+    assert math.isnan(auc[3])
+    assert found.mean(auc) == pytest.approx(np.average(auc[:3], weights=found.rows[:3]))
+    assert found.rows_covered == pytest.approx((ids != 2**32 - 1).mean())
+
+
+def test_each_value_has_scikit_learn_s_auc(grouped_rows):
+    assert_groups_are_scikit_learn_s(grouped(grouped_rows).result(), grouped_rows)
+
+
+def test_beyond_the_cells_the_values_stay_apart_and_logits_are_rounded(grouped_rows):
+    assert_groups_are_scikit_learn_s(grouped(grouped_rows, most_cells=1_000).result(), grouped_rows, tolerance=2e-3)
+
+
+def test_no_value_with_both_classes_has_no_mean():
+    stream = GroupStream()
+    stream.add(np.array([1, 2]), np.zeros(2, np.float32), np.ones(2, np.float32))
+    found = stream.result()
+    assert math.isnan(found.mean(auc_in_groups(found)))
+    assert found.rows_covered == 0
+
+
+def test_no_rows_have_no_values():
+    found = GroupStream().result()
+    assert [values.size for values in (found.ids, found.rows, found.clicks, auc_in_groups(found))] == [0, 0, 0, 0]
+    assert math.isnan(found.mean(auc_in_groups(found)))
+
+
+def test_few_rows_wait_to_be_counted(grouped_rows, monkeypatch):
+    """They take more memory than cells do."""
+    monkeypatch.setattr("app.evaluation.metrics.PENDING_ROWS", 1_000)
+    stream, most = GroupStream(), 0
+    for start in range(0, 4_000, 300):
+        stream.add(*(values[start : start + 300] for values in grouped_rows))
+        most = max(most, sum(len(cells) for cells, *_ in stream._pending))
+    assert most == 900
+    assert_groups_are_scikit_learn_s(stream.result(), grouped_rows)
+
+
+def test_an_id_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="ids below 2\\*\\*32, found 4294967296"):
+        GroupStream().add(np.array([2**32]), np.zeros(1, np.float32), np.zeros(1, np.float32))
+
+
+def test_asking_for_the_groups_does_not_end_the_stream(grouped_rows):
+    stream = grouped(tuple(values[:1_000] for values in grouped_rows))
+    stream.result()
+    stream.add(*(values[1_000:] for values in grouped_rows))
+    assert_groups_are_scikit_learn_s(stream.result(), grouped_rows)
+
+
+def test_in_a_group_a_weight_counts_a_row_so_many_times():
+    rng = np.random.default_rng(3)
+    ids, logits = rng.integers(0, 5, 500), rng.standard_normal(500).astype(np.float32).round(1)
+    labels, weights = (rng.random(500) < 0.5).astype(np.float32), rng.integers(0, 3, 500).astype(np.float32)
+    weighted, repeated, ones, none = (GroupStream() for _ in range(4))
+    weighted.add(ids, logits, labels, weights)
+    repeated.add(*(np.repeat(values, weights.astype(int)) for values in (ids, logits, labels)))
+    ones.add(ids, logits, labels, np.ones(500, np.float32))
+    none.add(ids, logits, labels)
+    for found, expected in ((weighted, repeated), (ones, none)):
+        found, expected = found.result(), expected.result()
+        for name in ("ids", "rows", "clicks"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        np.testing.assert_array_equal(auc_in_groups(found), auc_in_groups(expected))
+
+
+def test_keys_get_numbers_in_the_order_in_which_they_come_whatever_the_batches():
+    keys = np.random.default_rng(4).integers(-(2**63), 2**63 - 1, 50)[np.random.default_rng(5).integers(0, 50, 400)]
+    numbers = KeyNumbers()
+    found = np.concatenate([numbers.of(keys[part]) for part in (slice(0, 7), slice(7, 7), slice(7, None))])
+    assert len(np.unique(found)) == len(np.unique(keys)) == found.max() + 1
+    np.testing.assert_array_equal(numbers.keys_of(found), keys)

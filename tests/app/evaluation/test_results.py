@@ -1,4 +1,4 @@
-"""The file of an evaluation, and its text."""
+"""The file of an evaluation, its curves against scikit-learn's over the rows themselves, and its text."""
 
 import json
 from dataclasses import replace
@@ -8,16 +8,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import auc, roc_auc_score
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import auc, average_precision_score, roc_auc_score
+from sklearn.metrics import precision_recall_curve as their_precision_recall_curve
+from sklearn.metrics import roc_curve as their_roc_curve
 
 from app.evaluation.measure import Evaluation, describe, one_line
-from app.evaluation.metrics import MetricStream
+from app.evaluation.metrics import Bins, MetricStream, sigmoid
 from app.evaluation.results import (
     Measurement,
+    calibration_deciles,
     content_of,
     forget_evaluations,
     names_of_ids,
+    precision_recall_curve,
     read_evaluations,
+    roc_curve,
+    score_histogram,
     write_evaluation,
 )
 from data_prep.encoding.growing import added_file_name
@@ -147,3 +156,67 @@ def test_added_values_are_those_that_schema_json_names(tmp_path, tiny_schema):
     files = (*tiny_schema.other_files, DataFile(added_file_name(21), 0, 1, "xxh3:0"))
     schema = replace(tiny_schema, other_files=files)
     assert names_of_ids(tmp_path, schema, FIELD, np.array([20, 21, 22])) == ["old", "new", "newer"]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """5,000 rows of overlapping classes, a third of them tied with others."""
+    rng = np.random.default_rng(2)
+    labels = rng.random(5_000) < 0.25
+    logits = rng.normal(labels - 1.5, 1.2)
+    return np.where(rng.random(5_000) < 0.3, logits.round(1), logits).astype(np.float32), labels
+
+
+def test_the_roc_curve_is_scikit_learn_s(rows):
+    logits, labels = rows
+    false_rate, true_rate, _ = their_roc_curve(labels, logits, drop_intermediate=False)
+    np.testing.assert_allclose(roc_curve(Bins.of(*rows), most=10**6), (false_rate, true_rate), atol=1e-12)
+
+
+def test_the_precision_recall_curve_is_scikit_learn_s(rows):
+    """Theirs starts at the lowest threshold, and has a point (0, 1) besides."""
+    precision, recall, _ = their_precision_recall_curve(rows[1], rows[0])
+    found = precision_recall_curve(Bins.of(*rows), most=10**6)
+    np.testing.assert_allclose(found, (recall[-2::-1], precision[-2::-1]), atol=1e-12)
+
+
+def test_few_points_enclose_the_area_of_all(rows):
+    bins = Bins.of(*rows)
+    false_rate, true_rate = roc_curve(bins, most=200)
+    assert len(false_rate) <= 200
+    assert (false_rate[0], true_rate[0], false_rate[-1], true_rate[-1]) == (0, 0, 1, 1)
+    assert auc(false_rate, true_rate) == pytest.approx(roc_auc_score(rows[1], rows[0]), abs=1e-3)
+    recall, precision = precision_recall_curve(bins, most=200)
+    assert len(recall) <= 200
+    assert auc(recall, precision) == pytest.approx(average_precision_score(rows[1], rows[0]), abs=5e-3)
+
+
+tied_logits = st.one_of(st.sampled_from([-2.0, 0.0, 0.5]), st.floats(-15, 15, width=32))
+
+
+@given(
+    rows=st.lists(st.tuples(tied_logits, st.booleans()), min_size=2, max_size=60).filter(
+        lambda r: len({b for _, b in r}) == 2
+    )
+)
+@settings(max_examples=60)
+def test_calibration_by_decile_is_scikit_learn_s(rows):
+    logits = np.array([logit for logit, _ in rows], np.float32)
+    labels = np.array([label for _, label in rows])
+    bins = Bins.of(logits, labels)
+    rates, predictions = calibration_curve(
+        labels, sigmoid(logits.astype(np.float64)), n_bins=10, strategy="quantile", pos_label=True
+    )
+    found = calibration_deciles(bins)
+    assert sum(each.rows for each in found) == len(rows)
+    np.testing.assert_allclose([each.click_rate for each in found], rates, atol=1e-9)
+    np.testing.assert_allclose([each.mean_prediction for each in found], predictions, atol=1e-9)
+
+
+def test_the_histogram_counts_every_row_by_label(rows):
+    logits, labels = rows
+    predictions = sigmoid(logits.astype(np.float64))
+    negatives, positives = score_histogram(Bins.of(*rows), parts=20)
+    for found, chosen in ((negatives, ~labels), (positives, labels)):
+        np.testing.assert_array_equal(found, np.histogram(predictions[chosen], bins=20, range=(0, 1))[0])
+    assert score_histogram(Bins.of(np.array([100.0]), np.array([True])), parts=20)[1][-1] == 1  # a prediction of 1
