@@ -4,8 +4,6 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from app.run.folder import RunFolder, run_checkpoints
 from app.run.identity import data_identity, first_difference, identity
 from app.training.warm_start.source import find_source
 from common import settings
+from common.files import lock_folder
 from tests.app.run.conftest import save_checkpoint, state_of
 
 
@@ -306,23 +305,11 @@ def test_resume_require_is_refused_if_nothing_can_be_resumed(start, tmp_path):
     assert start("train.resume=require").plan.kind == "resume"
 
 
-HOLD_LOCK = """
-import sys, fcntl, pathlib
-lock = (pathlib.Path(sys.argv[1]) / "run.lock").open("w")
-fcntl.flock(lock, fcntl.LOCK_EX)
-print("locked", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_two_processes_cannot_train_in_one_folder(start, tmp_path):
-    command = [sys.executable, "-c", HOLD_LOCK, str(start(steps=(2,)).path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline() == "locked\n"
+def test_two_trainings_cannot_use_one_folder(start, tmp_path):
+    with lock_folder(start(steps=(2,)).path):
         for overrides in ((), ("train.seed=2",)):
             with pytest.raises(ValueError, match=r"another process trains in .*device_0; wait for it"):
                 start(*overrides)
-        other.stdin.close()
     assert [path.name for path in tmp_path.iterdir()] == ["device_0"]
     assert start().plan.kind == "resume"
 
@@ -412,8 +399,12 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("damage", "reason"), UNUSABLE)
 def test_the_next_older_whole_checkpoint_is_taken_and_the_newer_kept_aside(start, damage, reason):
+    """With train.resume=require the older one is offered instead."""
     run = start(steps=(2, 10))
     damage(run.path / "checkpoints" / "step-00000010")
+    with pytest.raises(ValueError, match=f"{reason}.*; train.resume=auto resumes from .*step-00000002"):
+        start("train.resume=require")
+    assert (run.path / "checkpoints" / "step-00000010").is_dir()
     plan = start().plan
     assert (plan.kind, plan.checkpoint.path.name) == ("resume", "step-00000002")
     (refused,) = plan.refused.values()
@@ -421,15 +412,6 @@ def test_the_next_older_whole_checkpoint_is_taken_and_the_newer_kept_aside(start
     names = sorted(path.name for path in (run.path / "checkpoints").glob("step-*"))
     assert names == ["step-00000002", "step-00000010.refused.1"]
     assert start().plan.refused == {}
-
-
-@pytest.mark.parametrize(("damage", "reason"), UNUSABLE)
-def test_resume_require_refuses_a_damaged_newest_and_offers_the_older(start, damage, reason):
-    run = start(steps=(2, 10))
-    damage(run.path / "checkpoints" / "step-00000010")
-    with pytest.raises(ValueError, match=f"{reason}.*; train.resume=auto resumes from .*step-00000002"):
-        start("train.resume=require")
-    assert (run.path / "checkpoints" / "step-00000010").is_dir()
 
 
 def test_two_runs_cannot_save_to_one_folder(start, tmp_path, tiny_config, tiny_schema):

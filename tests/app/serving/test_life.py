@@ -26,6 +26,7 @@ from app.scoring import bundle_folder, bundle_writer
 from app.scoring.bundle_folder import short
 from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
+from tests.app.serving.conftest import running
 from tests.app.serving.life import Life
 from tests.app.serving.test_generations import models, moved  # noqa: F401
 
@@ -307,20 +308,19 @@ def test_each_documented_line_does_what_it_says(models, project, tmp_path, event
     if shutil.which("curl") is None:
         pytest.skip("no curl here")
     (tmp_path / "models").mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(project)}
     first, second = (short(bundle_folder.read_manifest(models[0] / name).version) for name in ("1", "2"))
     expected = iter([  # folder and pin after each line but the exports, and the answer's status
         ("0001", None), ("0002", None),
         ("0002", second), ("0001", first), ("0002", None),
         ("0001", first), ("0002", None), ("0002", None),
     ])  # fmt: skip
-    process, port = None, ""
+    port = 0
 
     def status():
         answer = httpx.get(f"http://127.0.0.1:{port}/v1/status", timeout=60).json()
         return answer["folder"], answer["pinned"]
 
-    try:
+    with contextlib.ExitStack() as services:
         for line in documented_lines(project):
             found = re.fullmatch(r"python -m app export device_0 (models/(\d+))( --delta-from models/\d+)?", line)
             if found:
@@ -329,21 +329,12 @@ def test_each_documented_line_does_what_it_says(models, project, tmp_path, event
                 continue
             line = line.replace("CURRENT", second).replace("VERSION", second if "/v1/pin" in line else first)
             if line.startswith("python -m app serve models"):
-                if process:
-                    process.terminate()
-                    process.wait(40)
-                command = [sys.executable, *line.split()[1:], "--port", "0", "--watch-seconds", "0.1"]
-                with (tmp_path / "log").open("w") as log:
-                    process = subprocess.Popen(command, cwd=tmp_path, stderr=log, env=environment)
-                eventually(lambda: " serves " in (tmp_path / "log").read_text())
-                port = re.search(r":(\d+) serves", (tmp_path / "log").read_text())[1]
+                services.close()
+                command = [*line.split()[1:], "--port", "0", "--watch-seconds", "0.1"]
+                _, port = services.enter_context(running(command, tmp_path, PYTHONPATH=str(project)))
             else:
-                command = [
-                    "bash",
-                    "-c",
-                    line.replace("localhost:8000", f"127.0.0.1:{port}").replace("curl", "curl -fsS"),
-                ]
-                subprocess.run(command, check=True, capture_output=True, timeout=60)
+                line = line.replace("localhost:8000", f"127.0.0.1:{port}").replace("curl", "curl -fsS")
+                subprocess.run(["bash", "-c", line], check=True, capture_output=True, timeout=60)
             wanted = next(expected)
             eventually(lambda wanted=wanted: status() == wanted)
         with pytest.raises(StopIteration):
@@ -352,7 +343,3 @@ def test_each_documented_line_does_what_it_says(models, project, tmp_path, event
         assert [
             json.loads((tmp_path / name / "current.json").read_text())["pinned"] for name in ("state", "models")
         ] == [first, None]
-    finally:
-        if process:
-            process.terminate()
-            process.wait(40)
