@@ -9,7 +9,7 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 # Name of a table in the run folder that `python -m app bundle effects` writes. It says how much each column of a log
 # changes the logit on average.
 EFFECTS = "effects.parquet"
-_LOSSES = re.compile(r"wide_loss is (\S+), deep_loss is \S+")
+_LOSSES = re.compile(r"epoch: (\d+) step: \d+, wide_loss is (\S+), deep_loss is \S+")  # A line of loss.log.
 Points = tuple[list[float], list[float]]  # x and y values.
 
 
@@ -166,18 +166,28 @@ def read_run(path: Path, name: str) -> RunRecord:
         raise FileNotFoundError(
             f"no run in {path}: it has no {CONFIG_FILE} with {STATE_FILE} beside it; give a run folder such as device_0"
         )
-    op_times, losses = path / PROFILE_FOLDER / OP_TIMES, path / LOSS_LOG
-    loss_lines = losses.read_text(encoding="utf-8", errors="replace") if losses.is_file() else ""
+    op_times = path / PROFILE_FOLDER / OP_TIMES
     return RunRecord(
         name=name,
         state=_whole(path / STATE_FILE, parse_json),
         config=_whole(path / CONFIG_FILE, load_yaml),
-        wide_losses=np.array([float(wide) for wide in _LOSSES.findall(loss_lines)]),
+        wide_losses=np.array([loss for _, loss in _wide_losses(path / LOSS_LOG)]),
         lines=read_lines(path / METRICS),
         evaluations=read_evaluations(path),
         op_times=parse_json(op_times.read_text(encoding="utf-8")) if op_times.is_file() else [],
         effects=_read_effects(path / EFFECTS),
     )
+
+
+def _wide_losses(loss_log: Path) -> Iterator[tuple[str, float]]:
+    """Yield the epoch and the value wide_loss (the model's cross-entropy) of each step in loss.log.
+
+    Incomplete lines are left out.
+    """
+    if loss_log.is_file():
+        with loss_log.open(encoding="utf-8", errors="replace") as lines:
+            for step in filter(None, map(_LOSSES.match, lines)):
+                yield step[1], float(step[2])
 
 
 def _whole(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
@@ -262,8 +272,6 @@ LARGEST_FIRST_LOSS = 2 * math.log(2)
 # rows, enough for a margin of 5 %.
 WEIGHED_BLOCKS = 100
 
-_LINE = re.compile(r"epoch: (\d+) step: \d+, wide_loss is ([^,]+),")
-
 
 def trained_click_rate(dataset: Path, schema: Schema) -> float:
     """Return the click rate of the training rows. If rows have weights, return an estimate of the weighted click rate
@@ -297,7 +305,7 @@ def why_useless(loss_log: Path, click_rate: float, label_smoothing: float) -> st
 
     The run's first steps are left out of the mean. If the run ended within an epoch, the mean covers the steps it took.
     """
-    losses, first_step = _last_epoch(loss_log) if loss_log.is_file() else ([], 0)
+    losses, first_step = _last_epoch(loss_log)
     settled = losses[max(0, FIRST_STEPS - first_step) :]
     limit = MARGIN * click_rate_loss(click_rate, label_smoothing)
     # If the run ended too early to have learned the click rate, check only that its loss has not grown beyond
@@ -314,14 +322,12 @@ def why_useless(loss_log: Path, click_rate: float, label_smoothing: float) -> st
 
 
 def _last_epoch(loss_log: Path) -> tuple[list[float], int]:
-    """Return the value wide_loss (the model's cross-entropy) of each step of the last epoch, from loss.log, and the
-    number of steps before that epoch.
+    """Return the value wide_loss of each step of the last epoch, from loss.log, and the number of steps before that
+    epoch.
     """
     losses: list[float] = []
     first = 0
-    with loss_log.open(encoding="utf-8") as lines:
-        steps = filter(None, map(_LINE.match, lines))
-        for _, steps_of_epoch in itertools.groupby(steps, lambda step: step[1]):
-            first += len(losses)
-            losses = [float(step[2]) for step in steps_of_epoch]
+    for _, steps_of_epoch in itertools.groupby(_wide_losses(loss_log), lambda step: step[0]):
+        first += len(losses)
+        losses = [loss for _, loss in steps_of_epoch]
     return losses, first
