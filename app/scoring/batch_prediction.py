@@ -142,7 +142,7 @@ def predict(
             raise ValueError(f"--keep {name}: the output has a column of that name already")
     from_stdin = list(inputs) == [STDIN]
     with _work_folder(output, can_resume=not from_stdin) as folder, room_for(Path(output)):
-        earlier = {} if restart else _saved(folder)
+        earlier = None if restart else _saved(folder)
         log = LogToScore.of([_spool(folder)] if from_stdin else inputs, predictor.log_format, keep, version, earlier)
         identity = {
             "bundle": predictor.manifest.id,
@@ -151,7 +151,7 @@ def predict(
             "keep": list(keep),
             "chunk_bytes": chunk_bytes,
         }
-        _begin_or_resume(folder, identity, restart)
+        _begin_or_resume(folder, identity, earlier)
         score = ChunkScorer(str(bundle.absolute()), predictor.manifest.id, tuple(log.log_format.columns), tuple(keep))
         with _ScoreWriter(folder / RESULT, output, keep, len(log.files) > 1, log.has_labels) as writer:
             log.run(score, writer.add, "score", folder / WORK, executor, num_workers, chunk_bytes)
@@ -232,18 +232,19 @@ def _saved(folder: Path) -> dict[str, Any] | None:
         return {}
 
 
-def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> None:
-    saved = _saved(folder)
-    if saved is not None and not restart:
-        if saved != identity:
-            raise ValueError(
-                f"an unfinished prediction left {folder}, by another bundle, of another log or with other settings. "
-                "Give the same again to resume it, or begin anew with --restart"
-            )
-        return
-    shutil.rmtree(folder / WORK, ignore_errors=True)
-    (folder / WORK).mkdir()
-    write_whole(folder / STATE, json.dumps(identity) + "\n")
+def _begin_or_resume(folder: Path, identity: dict[str, Any], earlier: dict[str, Any] | None) -> None:
+    """Write run.json with `identity` for a new prediction, which has no `earlier` content of run.json. Otherwise raise
+    ValueError unless the two are equal.
+    """
+    if earlier is None:
+        shutil.rmtree(folder / WORK, ignore_errors=True)
+        (folder / WORK).mkdir()
+        write_whole(folder / STATE, json.dumps(identity) + "\n")
+    elif earlier != identity:
+        raise ValueError(
+            f"an unfinished prediction left {folder}, by another bundle, of another log or with other settings. "
+            "Give the same again to resume it, or begin anew with --restart"
+        )
 
 
 def _spool(folder: Path) -> str:
