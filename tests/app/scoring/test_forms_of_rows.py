@@ -273,21 +273,23 @@ def as_csv(world):
 def as_tensors(world, is_binary):
     """Text rows by V2, the values in the JSON or behind it: the body, and what its header says of the JSON's length.
 
-    Vectors are texts or numbers.
+    Vectors, and numbers in columns of texts, are texts or numbers.
     """
     rows, inputs, binary = text_rows(world), [], b""
     for name, kind in world.log_format.fields:
         tensor = {"name": name, "shape": [len(rows)], "datatype": "BYTES"}
-        if kind == "vector" and world.random.random() < 0.7:
-            width, datatype = world.log_format.vectors[name].width, world.random.choice(["FP32", "FP64"])
+        has_numbers = kind == "vector" or world.roles[name] in ("number", "7.0")
+        if has_numbers and world.random.random() < 0.7:
+            width = world.log_format.vectors[name].width if kind == "vector" else 1
+            datatype = world.random.choice(["FP32", "FP64"])
             tensor |= {"shape": [len(rows), width], "datatype": datatype}
-            vectors = [world.typed(name, row) for row in range(len(rows))]
+            values = [world.typed(name, row) for row in range(len(rows))]
             if is_binary:
-                blank = [math.nan] * width
-                data = np.array([row or blank for row in vectors], {"FP32": "<f4", "FP64": "<f8"}[datatype])
+                full = [np.full(width, math.nan) if value is None else np.reshape(value, width) for value in values]
+                data = np.array(full, {"FP32": "<f4", "FP64": "<f8"}[datatype])
                 tensor["parameters"], binary = {"binary_data_size": data.nbytes}, binary + data.tobytes()
             else:
-                tensor["data"] = vectors
+                tensor["data"] = values
         elif is_binary:
             cells = [row[name].encode() for row in rows]
             data = b"".join(struct.pack("<I", len(cell)) + cell for cell in cells)
