@@ -272,12 +272,13 @@ def evaluate(
     """Evaluate a checkpoint, as `python -m app evaluate` does, print the result and return it.
 
     - `run`: a run or its folder, whose best checkpoint is evaluated unless `checkpoint` names another.
-    - `split`: the rows to evaluate on: train, valid or test. `dataset`: another prepared folder with the same ids.
+    - `split`: the rows to evaluate on: train, valid or test. `dataset`: another prepared folder with the same
+      vocabulary.
     - `by`: names of categorical fields, `time` or `unseen`. Metrics are also computed for the rows with each frequent
       value of a field, for consecutive parts of the split in the log's order (`time`), or by a row's number of
       out-of-vocabulary values (`unseen`).
     - `calibrate`: first fit the scores to the labels of the valid rows: by Platt's method (True), or by a temperature
-      if that lowers the log loss there beyond its standard error ("auto").
+      if that lowers the log loss of the valid rows by more than the standard error of the decrease ("auto").
 
     Raise FileNotFoundError without such a run, and ValueError for a split without rows or an unknown field.
 

@@ -310,8 +310,8 @@ class GradientSum:
     """
 
     def __init__(self, communicator: MPI.Comm, submit: Callable[..., Future[bool]] | None = None) -> None:
-        """`submit` starts a function call beside this thread, after earlier calls, and returns its future. By default a
-        thread runs these calls.
+        """`submit` takes a function and its arguments, and returns the future of the call. The calls run one after the
+        other, while the calling thread goes on. By default one thread of this object runs them.
         """
         self._communicator, self._of_thread = communicator, communicator.Dup()
         self.num_ranks = communicator.size

@@ -119,11 +119,12 @@ class Claim:
         return plan, source
 
     def put_aside(self, plan: Plan, source: Path | None, num_ranks: int) -> tuple[int, str]:
-        """Rename checkpoints that cannot be used and, if a new run has fewer ranks than the older run, the folders of
-        the older run's other ranks.
+        """Rename checkpoints that cannot be used. If a new run has fewer ranks (`num_ranks`) than the older run, also
+        rename the folders of the ranks that only the older run had.
 
-        Return two values: the number that is appended to the names of the older run's folders, and the new value of the
-        setting `train.init_from` if its model `source` lies in one of these folders, otherwise "".
+        Return two values: the number that is appended to the names of the older run's folders, and a new value of the
+        setting `train.init_from`. That value is "", unless the model that the setting names (`source`) lies in one of
+        the renamed folders.
         """
         if plan.checkpoint is not None:
             # The resumed run takes the steps of these unusable checkpoints again, and saves new checkpoints with the

@@ -66,9 +66,8 @@ def parts_of_logits(
     """Split the logits of n parsed rows. Return the intercept (the logit of a blank row) and the part of each column,
     by name, float64 [n] each. They add up to the logits.
 
-    `logits_of` scores parsed rows. The number of random orders of the columns is `num_orders`. Each order is used in
-    both directions, so each row is scored 1 + 2 · K · `num_orders` times. The orders are the same for all rows and all
-    calls.
+    `logits_of` scores parsed rows. The K columns are put into `num_orders` random orders, which are the same for all
+    rows and all calls. Each order is used in both directions, so each row is scored 1 + 2 · K · `num_orders` times.
     """
     if num_orders < 1:
         raise ValueError(f"an explanation takes 1 order of the columns or more; found orders={num_orders}")

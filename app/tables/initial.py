@@ -10,7 +10,8 @@ import numpy as np
 
 from common.arrays.hashing import GOLDEN, mix64
 
-DEEP_TABLE = 1  # Number of the deep table in the hash. Wide rows start at 0 and need no hash.
+# Number that stands for the deep table in the hash from which initial values are computed. Wide rows start at 0.
+DEEP_TABLE = 1
 
 
 def initial_rows(seed: int, row_ids: np.ndarray, width: int, scale: float, dtype: str = "float32") -> np.ndarray:

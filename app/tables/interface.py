@@ -204,7 +204,8 @@ class UniqueIds:
 
     shape: tuple[int, int]  # B, C
     values: np.ndarray  # [U] the distinct ids
-    # [B * C], or [n] with `lists`: the index in `values` of the id at each position or of each list value.
+    # Indices in `values`. Without `lists`, [B * C]: the index of the id of each batch row and field. With `lists`, [n]:
+    # the index of each id of the batch, because a field may have several ids in a row, or none.
     inverse: np.ndarray
     lists: ListPositions | None = field(default=None, kw_only=True)
 

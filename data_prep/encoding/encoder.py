@@ -436,7 +436,7 @@ def whole_numbers(texts: Sequence[Strings]) -> bool | None:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The dtypes and lengths of the arrays of one search table in a file.
+    """The dtypes and lengths of the arrays of one search table, from the values of a column to their ids, in a file.
 
     The tables of a file follow each other in the order of the columns, so the dtypes and lengths determine where each
     array begins.

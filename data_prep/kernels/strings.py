@@ -328,7 +328,9 @@ def divider_in_brackets(text: bytes, separator: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _quoted_values(separator: str) -> re.Pattern[bytes]:
-    """Return a regular expression for a quoted text, with its quotes, at the beginning of a value in a list."""
+    """Return a regular expression for a quoted text, with its quotes, with which a value of a list begins. Most values
+    end with the text.
+    """
     pattern = rf"""(?<![^ ,{re.escape(separator)}])(?P<quote>["'])(?:\\.|(?!(?P=quote)|\\).)*+(?P=quote)"""
     return re.compile(pattern.encode(), re.DOTALL)
 

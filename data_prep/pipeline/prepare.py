@@ -264,8 +264,8 @@ def _make_files(
 
     if is_only_pass:
         check_statistics(statistics, options.max_reject_fraction, reading.name, work_dir.folder, bad_cell, base is None)
-        # Without a first pass that counts values, the counts in vocabulary.parquet are only known after the second
-        # pass, so write the file again.
+        # The log was read only once: no pass counted values before this pass, which encoded the rows. The counts are
+        # known only now, so write vocabulary.parquet again.
         if not base:
             vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
     write_statistics(statistics, work_dir.folder)

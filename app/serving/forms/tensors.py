@@ -347,8 +347,8 @@ def schema(log_format: LogFormat) -> dict[str, Any]:
 
 
 def example(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
-    """Return a V2 request with the row `row`, in which the values are part of the JSON. Texts, such as "1" for true,
-    are sent as BYTES.
+    """Return a V2 request for the row `row`, with the row's values as JSON rather than as binary data after the JSON. A
+    value of `row` that is a text is sent as BYTES, whatever the type of its column.
     """
     cells = [
         {**tensor, "shape": [1, *tensor["shape"][1:]], "data": [row.get(tensor["name"])]}

@@ -262,7 +262,9 @@ def _rescaled(source: Schema, schema: Schema) -> tuple[str, ...]:
 
 
 def _rescaled_vectors(manifest: Manifest, schema: Schema) -> list[str]:
-    """Return the names of the vectors that are scaled otherwise in `schema` than in the checkpoint `manifest`."""
+    """Return the names of the vector columns that are scaled in one way in `schema`, and in another way in the data of
+    the checkpoint `manifest`.
+    """
     here = _vectors(data_identity(schema))
     return [name for name, of in _vectors(manifest.data).items() if here.get(name, of) != of]
 
