@@ -14,7 +14,7 @@ PROJECT = Path(__file__).parents[1]
 # Vectors have three agreed settings: the mapping `vectors` and its keys `width` and `scale`. Tables in a file have two,
 # `tables.storage` and `tables.memory_limit`, and the command `plan` may have six options. The doors have two settings,
 # `prepare.keep_negatives` and `prepare.data.serve_as`, and two options of `export`.
-LIMITS = {"product": 31_060, "tests": 31_790, "settings": 121 + 3 + 2 + 2, "options": 69 + 6 + 2}
+LIMITS = {"product": 30_560, "tests": 30_800, "settings": 121 + 3 + 2 + 2, "options": 69 + 6 + 2}
 RAISES = {  # reason: lines of code of the product
     "read other people's data correctly, or say why not": 600,
     "faults in weights, groups and runs, and where damaged files meet": 400,
@@ -28,9 +28,7 @@ RAISES = {  # reason: lines of code of the product
     "doors: negatives sampled, constant fields, MindIR and ONNX with ids": 250,
     "other machines and versions": 100,
 }
-# Vectors and tables of the lake took more lines than was agreed. Simplifications have to bring this number to 0.
-NOT_YET_PAID = 190
-RAISED = {"product": sum(RAISES.values()) + NOT_YET_PAID, "tests": 1.3 * sum(RAISES.values())}
+RAISED = {"product": sum(RAISES.values()), "tests": 1.3 * sum(RAISES.values())}
 
 
 @pytest.fixture(scope="module")
