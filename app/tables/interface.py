@@ -19,11 +19,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from app.config.config import TableDtype
 from app.config.optimizer_settings import DeepOptimizer, SgdOptions, WideOptimizer
 from app.tables.fields import TableField
 from app.tables.optimizers import (
@@ -38,6 +37,9 @@ from app.tables.optimizers import (
     with_mean,
 )
 from app.tables.rounding import BFLOAT16, widen
+
+if TYPE_CHECKING:
+    from app.config.config import TableDtype
 
 Indices = np.ndarray | slice  # The rows to read: an array of positions in a list of row ids, or a slice of that list.
 

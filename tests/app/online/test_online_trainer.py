@@ -29,9 +29,9 @@ from app.scoring.trained import export_bundle
 from app.serving.statement import read_trained_parts
 from app.training.start import plan_launch
 from common.files import checksum, lock_folder
-from data_prep.encoding import growing
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.kernels.parsed import Chunk
+from data_prep.prepared import data_files
 from data_prep.prepared.batches import batches_of
 from tests.app.online.conftest import SETTINGS, Online
 from tests.checkpoints import load
@@ -207,7 +207,7 @@ DEATHS = [
     (export_bundle, "finish", 1),  # in it
     (online_trainer, "read_part", 1),
     (GrowingVocabulary, "_write", 1),  # before its new values are on disk
-    (growing, "data_file", 1),  # before schema.json names them
+    (data_files, "write_schema", 1),  # before schema.json names them
     (OnlineTrainer, "_take_new_ids", 1),  # before any step knows them
     (OnlineTrainer, "_take_step", 2),  # in a part
     (write, "write_manifest", 1),  # in its checkpoint
@@ -218,7 +218,7 @@ DEATHS = [
 ]
 
 
-WRITES = ("write_manifest", "publish", "finish", "_write", "data_file", "_write_status")
+WRITES = ("write_manifest", "publish", "finish", "_write", "write_schema", "_write_status")
 
 
 FULL_DISK = OSError(errno.ENOSPC, "no space left")
