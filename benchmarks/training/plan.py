@@ -53,6 +53,7 @@ CHOICES = {
     "checkpoint.delta": ("false", "true"),
     "eval.every_steps": ("0", "0", "60"),
     "train.epochs": ("1", "1", "2"),
+    "train.profile": (*["false"] * 5, "true"),
     "train.auto": ("false",),
     "tables.storage": ("memory",),
 }

@@ -49,8 +49,8 @@ _FLOAT = 4
 # Resident memory of Python and the libraries that every process of a training imports, and of MindSpore's reader of
 # MindRecord files.
 _PYTHON_BYTES, _READER_BYTES = 110 * _MIB, 125 * _MIB
-# Additional memory if MindSpore is imported and compiles a graph.
-_MINDSPORE_BYTES = 355 * _MIB
+# Additional memory if MindSpore is imported and compiles a graph, and if its profiler alone is imported.
+_MINDSPORE_BYTES, _PROFILER_BYTES = 355 * _MIB, 235 * _MIB
 # Memory of MPI in each process of a job that has several processes.
 _MPI_BYTES = 24 * _MIB
 # When a buffer is enlarged for a batch, it gets an eighth more room than the batch needs (`HugeBuffer`).
@@ -357,6 +357,8 @@ def _rank_terms(sizes: _Sizes) -> tuple[Term, ...]:
         terms.append(Term("pyarrow", _PYARROW_BYTES))
     if sizes.backend == "stock" or not trains_natively(sizes.config):
         terms.append(Term("MindSpore", _MINDSPORE_BYTES))
+    elif sizes.config.train.profile:
+        terms.append(Term("MindSpore's profiler", _PROFILER_BYTES))
     if not sizes.is_alone:
         terms.append(Term("MPI", _MPI_BYTES))
     if not sizes.num_servers:

@@ -113,9 +113,15 @@ def test_train_says_what_it_expects_and_what_it_took(command, free_memory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", [("model.batch_norm=true",), ("model.batch_norm=true", "model.dropout=0.2"), ("model.dropout=0.2",)]
+    "words",
+    [
+        ("model.batch_norm=true",),
+        ("model.batch_norm=true", "model.dropout=0.2"),
+        ("model.dropout=0.2",),
+        ("model.activation=relu", "train.profile=true"),
+    ],
 )
-def test_memory_of_mindspore_layers_is_as_planned(tiny_dataset, tmp_path, project, words):
+def test_memory_that_mindspore_takes_is_as_planned(tiny_dataset, tmp_path, project, words):
     model = "train.auto=false", "model.activation=gelu", "model.hidden_widths=[512,256]", "tables.storage=memory"
     more = "train.batch_size=4000", "train.steps=2", "--dataset", tiny_dataset, "--name", "run"
     environment = {**os.environ, "PYTHONPATH": str(project)}
