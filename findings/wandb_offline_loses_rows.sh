@@ -61,4 +61,4 @@ for name, seconds, end, right in (("soon", "5", "kill", 0), ("late", "60", "kill
     print(f"{end} {seconds} s after the last row: {rows_in(file)} of 5 rows in a file of {file.stat().st_size:,} bytes")
     assert rows_in(file) == right
 PROGRAM
-WANDB_MODE=offline WANDB_SILENT=true venv/bin/python program.py
+HOME=$work WANDB_MODE=offline WANDB_SILENT=true venv/bin/python program.py
