@@ -238,7 +238,8 @@ class NativeStep(NativeTower, HostGraph):
         """With `sum_over_ranks`, losses, dense gradients and the check of finite values are combined over the ranks
         (processes). The gradients are summed while the kernels compute further gradients and those of the deep rows.
         """
-        # A step must be refused before the sums over the ranks are known. With this bound, they are finite.
+        # Each rank decides whether its gradients refuse a step before their sums over the ranks are known. If the
+        # gradients of all ranks are below this bound, the sums are finite in float32.
         super().__init__(model, config, loss, 2.0**127 / sum_over_ranks.num_ranks if sum_over_ranks else math.inf)
         self.sum = sum_over_ranks
         self._drops, self._loss_scale, self._optimizers = config.model.dropout > 0, loss.loss_scale, optimizers

@@ -312,7 +312,7 @@ class ReferenceTables(WholeTables, HostTables):
     def _deep_states(self, row_ids: np.ndarray) -> dict[str, np.ndarray]:
         """Return copies of weights and optimizer state of the deep rows `row_ids`.
 
-        With the optimizer `adam`, the copies have also taken the steps in whose batches these rows were not.
+        With the optimizer `adam`, the copies include the postponed steps: those whose batches had none of these rows.
         """
         states = self._gather(DEEP, row_ids)
         if self._history is not None:

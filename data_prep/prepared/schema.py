@@ -135,9 +135,11 @@ class VectorField:
 
     @functools.cached_property
     def _fitted(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Half of each component's mean [W], and half of the number [W] by which the scale "standardize" divides it.
+        """What the scale "standardize" subtracts from each component of the vector, and by what it then divides it:
+        half the mean of the component [W], and half its deviation [W].
 
-        A constant component is divided by infinity, which makes it 0.
+        They are halves because the components are halved, too, so that the difference of two large numbers is finite.
+        The divisor of a constant component is infinity, which makes the component 0.
         """
         mean, deviation = np.array(self.mean, np.float32), np.array(self.deviation, np.float32)
         return mean / 2, np.where(deviation > 0, deviation / 2, np.float32(np.inf))

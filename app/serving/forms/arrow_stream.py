@@ -36,7 +36,8 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
         table.validate()
         columns = [pa.chunked_array(map(_guarded, column.chunks), column.type) for column in table.columns]
         table = pa.Table.from_arrays(columns, schema=table.schema)
-        # Check how many bytes the views of texts refer to before the full validation, which reads all these bytes.
+        # Many cells of a column of type string_view can refer to the same bytes, so that a small body stands for far
+        # more text. Check the amount of text before the full validation, which reads all of it.
         _check_bytes(sum(map(_view_bytes, table.columns)), limits)
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
