@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from app.config.config import Config, LossOptions
+from app.config.config import Config, LossOptions, ModelOptions
 from app.config.device import BFLOAT16_FLAGS, GRAPH, DeviceOptions, cpu_flags, runs_on_cpu
 from app.config.optimizer_settings import AdamOptions, AdamWOptions, FtrlOptions
 from app.model.dense_state import CLIP_EPSILON, AdamState, HostParameter, OptimizerStates, initial_tower
@@ -102,6 +102,11 @@ class SumOverRanks(Protocol):
     def gather(self, values: np.ndarray) -> np.ndarray: ...
 
 
+def has_native_layers(model: ModelOptions) -> bool:
+    """Return True if the library's kernels cover the hidden layers of `model`: ReLU without batch normalization."""
+    return model.activation == NATIVE_ACTIVATION and not model.batch_norm
+
+
 def scores_natively(config: Config) -> bool:
     """Return True if C++ can compute the model's logits without a MindSpore graph.
 
@@ -110,7 +115,7 @@ def scores_natively(config: Config) -> bool:
     imported, unless that is the only way to find out if the tower runs on a CPU.
     """
     model = config.model
-    is_covered = model.activation == NATIVE_ACTIVATION and not model.batch_norm and model.first_layer != "distinct"
+    is_covered = has_native_layers(model) and model.first_layer != "distinct"
     return is_covered and GRAPH not in os.environ and LIBRARY.is_available() and runs_on_cpu(config.device)
 
 

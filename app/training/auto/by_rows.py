@@ -177,7 +177,7 @@ def settings_by_rows(
     share = _part_of_way(num_rows, _FEW, _MANY)
 
     def between(few: float, many: float) -> float:
-        return float(f"{few * (many / few) ** share:.3g}")
+        return _rounded(few * (many / few) ** share)
 
     searched_batch_size = round(between(1000, 2000), -2)
     batch_size = batch_size or round(min(searched_batch_size, max(num_rows // _STEPS, 1)) / counting)
@@ -195,30 +195,28 @@ def settings_by_rows(
         "final_factor": _FINAL_FACTOR,
     }
     lower = min(batch_size * counting / _ROWS_FOR_FULL_RATES, 1.0)
+    deep_rate, tower_rate = (_rounded(lower * between(3e-3, many)) for many in (2.2e-3, 1.1e-3))
     dropout = {"dropout": _DROPOUT_OF_VECTORS} if schema.vectors else {}
     return {
         "model": {"embedding_dim": 8, "hidden_widths": [width, width // 2], **dropout, **_parts(schema, fields)},
-        "loss": {"l2_coef": float(f"{l2_rows / max(num_rows, 1):.3g}")},
+        "loss": {"l2_coef": _rounded(l2_rows / max(num_rows, 1))},
         "wide_optimizer": {
             "name": "ftrl",
             "learning_rate": between(few_rate, 2.5e-1),
             "initial_accumulator": between(1e-6, 1e-8),
-            "l1": float(f"{_L1_FOR_MANY * share * 2000 / (batch_size * counting):.3g}"),
-            "l2": float(f"{between(few_l2, 1.8e-3) * searched_batch_size / (batch_size * counting):.3g}"),
+            "l1": _rounded(_L1_FOR_MANY * share * 2000 / (batch_size * counting)),
+            "l2": _rounded(between(few_l2, 1.8e-3) * searched_batch_size / (batch_size * counting)),
             "schedule": schedule,
         },
-        "deep_optimizer": {
-            "name": "adam",
-            "learning_rate": float(f"{lower * between(3e-3, 2.2e-3):.3g}"),
-            "schedule": schedule,
-        },
-        "tower_optimizer": {
-            "name": "adam",
-            "learning_rate": float(f"{lower * between(3e-3, 1.1e-3):.3g}"),
-            "schedule": schedule,
-        },
+        "deep_optimizer": {"name": "adam", "learning_rate": deep_rate, "schedule": schedule},
+        "tower_optimizer": {"name": "adam", "learning_rate": tower_rate, "schedule": schedule},
         "train": {"epochs": epochs, "batch_size": batch_size},
     }
+
+
+def _rounded(value: float) -> float:
+    """Return `value` with three significant digits, so that settings are easy to read."""
+    return float(f"{value:.3g}")
 
 
 def _part_of_way(num_rows: int, start: int, end: int) -> float:
@@ -251,10 +249,10 @@ def _from_model(
         return values
     for section in (f"{group}_optimizer" for group in source.optimizers):
         rate = _WARM_RATE * values[section]["learning_rate"]
-        values[section] = values[section] | {"learning_rate": float(f"{rate:.3g}")}
+        values[section] = values[section] | {"learning_rate": _rounded(rate)}
     wide, batches = source.wide_optimizer, source.train.batch_size / values["train"]["batch_size"]
     if isinstance(wide, FtrlOptions):
-        penalties = {"l1": float(f"{wide.l1 * batches:.3g}"), "l2": float(f"{wide.l2 * batches:.3g}")}
+        penalties = {"l1": _rounded(wide.l1 * batches), "l2": _rounded(wide.l2 * batches)}
         values["wide_optimizer"] |= {"initial_accumulator": wide.initial_accumulator, **penalties}
     values["loss"] = {"l2_coef": source.loss.l2_coef}
     values["train"] = {"epochs": 1, "batch_size": source.train.batch_size, "init_optimizer": init_optimizer}

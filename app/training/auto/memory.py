@@ -21,7 +21,7 @@ from pathlib import Path
 from app.config.config import Config
 from app.distributed.process_group import ProcessGroup, local_processes
 from app.model.dense_state import tower_shapes
-from app.model.native_tower import NATIVE_ACTIVATION, trains_natively
+from app.model.native_tower import has_native_layers, trains_natively
 from app.tables.backends import TableBytes, num_deep_inputs, planned_bytes, table_spec
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, TablesSpec
@@ -419,7 +419,7 @@ def _batch_bytes(sizes: _Sizes) -> int:
     # order of ids. Each distinct id has its id and its count.
     ids = sizes.rows * spec.num_positions * (8 + lists) + distinct * 12
     num_bytes = _BATCHES * (batch * _row_bytes(sizes.schema) + ids)
-    if model.dropout and (model.batch_norm or model.activation != NATIVE_ACTIVATION):
+    if model.dropout and not has_native_layers(model):
         num_bytes += _DROPOUT_COPIES * sizes.rows * units * _FLOAT
     if model.batch_norm:
         num_bytes += _NORM_COPIES * sizes.rows * units * _FLOAT
