@@ -200,7 +200,7 @@ class TablesOptions:
     """The backend that keeps the embedding tables in host memory, and the dtype of their rows."""
 
     # Settings of this section that release 1.0.0 lacked, each with the value with which this release behaves as release
-    # 1.0.0 did. app/run/older.py reads them.
+    # 1.0.0 did. app/run/identity.py reads them.
     ADDED: ClassVar[dict[str, Any]] = {"dtype": "float32"}
 
     # native: tables in C++. reference: tables in NumPy, which are slower. stock: MindSpore's own operators for tables
